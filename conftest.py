@@ -1,0 +1,45 @@
+"""What all tests share: one real Kafka broker per test process, started when the first test asks for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.worlds.local.broker import LocalBroker
+from store.log.kafka import KafkaLog
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if importlib.util.find_spec("harness.pytest_plugin") is None:
+        config.addinivalue_line("markers", "requirement(row): the row of requirements that the test shows")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """A running broker. Tests share it: they use topics, groups and transactional ids of their own."""
+    with LocalBroker(directory=tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def log(broker: LocalBroker) -> KafkaLog:
+    """The shared broker, as a process sees it."""
+    return KafkaLog(broker.bootstrap)
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Turns a word into a name that no other test has."""
+    suffix = uuid.uuid4().hex[:8]
+    return lambda word: f"{word}-{suffix}"
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[LocalBroker]:
+    """A running broker that this test may kill."""
+    with LocalBroker(directory=tmp_path / "broker") as running:
+        yield running

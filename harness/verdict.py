@@ -1,0 +1,123 @@
+"""What a run, and a campaign of runs, came to: plain data that reports read and JSON carries."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from harness.schedule import Schedule
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    INCONCLUSIVE = "inconclusive"
+
+
+EXIT_CODES = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outcome.INCONCLUSIVE: 3}
+EXIT_USAGE = 2
+EXIT_ENVIRONMENT = 4
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that differs from the specification."""
+
+    oracle: str
+    """`state`, `output`, `changelog`, `offsets`, `progress` or `errors`."""
+    sentence: str
+    """What differs, for which key, expected and found, and where it came from."""
+    task: int | None = None
+    key: str | None = None
+    expected: Any = None
+    actual: Any = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    """Why it is inconclusive; empty otherwise."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """One line of a run told step by step."""
+
+    what: str
+    """In words: a step of the schedule, a restart, a commit, an end."""
+    kind: str
+    """`started`, `struck`, `skipped`, `restored`, `committed`, `ended` or `final`."""
+    task: int | None
+    incarnation: int | None
+    position: int | None
+    """Where the input was read up to, for the states below: the committed position; None if there is no state."""
+    expected: dict[str, dict[str, Any]] | None
+    """Store → key → value by the reference model at that position."""
+    actual: dict[str, dict[str, Any]] | None
+    differs: bool
+    step: int | None = None
+    """The index of the schedule's step, for `struck` and `skipped`."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One violated schedule, reduced."""
+
+    world: str
+    file: str
+    """The minimal schedule's file."""
+    minimal: Schedule
+    original: Schedule
+    findings: tuple[Finding, ...]
+    moments: tuple[Moment, ...]
+    executions: int
+    """Runs that the reduction took."""
+    replay: str
+    """The command that runs it again."""
+
+
+class WorldResult(msgspec.Struct):
+    """What was run in one world."""
+
+    schedules: int = 0
+    seconds: float = 0.0
+    schedules_per_second: float = 0.0
+    runtimes: dict[str, int] = {}
+    """worker or spark → schedules."""
+    kills: dict[str, int] = {}
+    """worker or spark → processes killed (in the local world: real SIGKILLs)."""
+    crashes: dict[str, dict[str, int]] = {}
+    """worker or spark → protocol point → crashes there."""
+    operations: dict[str, int] = {}
+    """Operation → steps applied."""
+    skipped: int = 0
+    """Steps that could not be applied."""
+    reached: dict[str, int] = {}
+    """Protocol point → how often it was passed, by anything."""
+    missing: list[str] = []
+    """Cells (`worker × kill × point`) that had to be reached and were not. Not empty means inconclusive."""
+    repeated: int = 0
+    """Schedules that were run twice to compare their histories."""
+
+
+class Result(msgspec.Struct):
+    """One call of `crashproof run`, or of `replay`."""
+
+    verdict: Outcome
+    schedules: int
+    schedules_per_second: float
+    worlds: dict[str, WorldResult]
+    failures: list[str]
+    """Schedule files."""
+    report: str
+    """Path of the HTML report."""
+    scenarios: list[str]
+    seed: int
+    seconds: float
+    mutant: str | None = None
+    reasons: list[str] = []
+    """Why it is inconclusive."""
+    details: list[Failure] = []
+    environment: dict[str, str] = {}
+    version: str = ""
+    command: str = ""

@@ -1,0 +1,814 @@
+"""A Kafka cluster in one Python object: transactions as a real broker runs them, on a virtual clock.
+
+`SimBroker` is the cluster (logs, transaction coordinator, group coordinator, time) and what the harness uses
+to set up, to inspect and to let time pass. `SimLog` is one process's view of it and implements
+`store.log.protocol`, so the code under test cannot tell it from `store.log.kafka`. The differential test
+(`harness.worlds.differential`) holds both to the same answers.
+
+What it must survive: any interleaving of clients, of which several may be incarnations of one transactional
+id; a client that is dropped at any moment (a process crash: what it had queued is gone, what the broker has
+stays until a successor or the timeout); markers that are written long after the commit was acknowledged.
+
+Everything runs in the caller's thread (or greenlet) and nothing blocks. Where a real client would wait for
+the cluster, the cluster does its part first; where it would wait for another client, `RetriableError` is
+raised. Nothing here reads a clock, a random number or an unordered set: the same calls give the same logs.
+
+Not modelled: several brokers, compaction, retention, a topic deleted and made again inside an open
+transaction (the marker of a deleted partition goes nowhere), the membership of consumer groups, size limits
+other than `max.message.bytes`, and the hanging transaction that a killed broker may leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, NoReturn
+
+from store.errors import (
+    AbortRequiredError,
+    ConfigError,
+    FatalLogError,
+    FencedError,
+    LogError,
+    ProtocolError,
+    RetriableError,
+)
+from store.log.partitioner import partition_for
+from store.log.protocol import (
+    Fetch,
+    Headers,
+    IsolationLevel,
+    Offsets,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
+
+NO_PRODUCER = -1
+"""Producer id and epoch of a record written outside any transaction."""
+
+_LAST_EPOCH = 32_766
+"""From this epoch on, a new incarnation gets a new producer id instead of the next epoch."""
+
+_RECORD_OVERHEAD = 70
+"""Bytes that a batch of one small record occupies beside key, value and headers."""
+
+_READ_COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+class Kind(StrEnum):
+    """What one offset of a log holds."""
+
+    RECORD = "record"
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Entry(NamedTuple):
+    """One offset of a log, as it lies on the broker."""
+
+    offset: int
+    kind: Kind
+    producer_id: int
+    """`NO_PRODUCER` for a plain record."""
+    epoch: int
+    """A marker written for a successor or a timeout carries the epoch after that of its records."""
+    transactional_id: str | None
+    record: Record | None
+    """None for a control marker."""
+
+
+class AbortedRange(NamedTuple):
+    """The records of `producer_id` from `first` up to `marker` (exclusive) were aborted."""
+
+    producer_id: int
+    first: int
+    marker: int
+
+
+class Phase(StrEnum):
+    """How far the coordinator is with the latest transaction of a transactional id."""
+
+    EMPTY = "empty"
+    ONGOING = "ongoing"
+    PREPARE_COMMIT = "prepare_commit"
+    PREPARE_ABORT = "prepare_abort"
+    COMPLETE_COMMIT = "complete_commit"
+    COMPLETE_ABORT = "complete_abort"
+
+
+class TransactionView(NamedTuple):
+    """What the coordinator knows of one transactional id."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    phase: Phase
+    partitions: tuple[TopicPartition, ...]
+    """Partitions that have no marker of this transaction yet, in the order in which they joined."""
+    groups: tuple[str, ...]
+    """Groups whose offsets are still pending."""
+
+
+# What became of an offset: one byte each, so that a read looks at nothing else of what it skips.
+# The order matters: read_committed wants nothing above _COMMITTED, read_uncommitted nothing above _ABORTED.
+_COMMITTED, _OPEN, _ABORTED, _CONTROL = 0, 1, 2, 3
+
+
+_Writer = tuple[Kind, int, int, str | None]
+"""Kind, producer id, epoch, transactional id: shared by all records of one incarnation."""
+
+_PLAIN: _Writer = (Kind.RECORD, NO_PRODUCER, NO_PRODUCER, None)
+
+
+class _Partition:
+    """One log. The index in `records`, `writers` and `fates` is the offset."""
+
+    __slots__ = ("aborted", "fates", "max_bytes", "open", "records", "start", "tp", "writers")
+
+    def __init__(self, tp: TopicPartition, max_bytes: int) -> None:
+        self.tp = tp
+        self.max_bytes = max_bytes
+        self.start = 0
+        self.records: list[Record | None] = []
+        self.writers: list[_Writer] = []
+        self.fates = bytearray()
+        # Producer id to the offsets of its open transaction. Insertion order is log order, so the first
+        # value holds the first open offset.
+        self.open: dict[int, list[int]] = {}
+        self.aborted: list[AbortedRange] = []
+
+    def last_stable(self) -> int:
+        for offsets in self.open.values():
+            return offsets[0]
+        return len(self.records)
+
+
+class _Group:
+    """Committed and pending positions of a consumer group, each with the order in which it was sent."""
+
+    __slots__ = ("committed", "group_id", "pending")
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.committed: dict[TopicPartition, tuple[int, int]] = {}
+        self.pending: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+
+
+class _Transaction:
+    """The coordinator's state of one transactional id."""
+
+    __slots__ = (
+        "began_ms",
+        "epoch",
+        "groups",
+        "partitions",
+        "phase",
+        "producer_id",
+        "timeout_ms",
+        "transactional_id",
+    )
+
+    def __init__(self, transactional_id: str, producer_id: int) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.epoch = -1
+        self.phase = Phase.EMPTY
+        self.timeout_ms = 0
+        self.began_ms = 0
+        self.partitions: dict[_Partition, None] = {}
+        self.groups: dict[_Group, None] = {}
+
+
+class SimBroker:
+    """The cluster. One thread, no blocking; `now` is its only clock (milliseconds, moved by `advance`).
+
+    `linger_records`: how many queued records make a producer send them on its own, ahead of `flush`. None
+    keeps all of them in the client until `flush`, `commit_transaction` or `SimProducer.deliver`; 1 sends each
+    at once.
+
+    `hold_markers` may be switched at any time: while it is set, commits and aborts are acknowledged and their
+    markers wait for `settle`. A coordinator never starts a new transaction or a new incarnation of an id
+    before the markers of its last one are written, so those calls settle that id first.
+    """
+
+    __slots__ = (
+        "_groups",
+        "_held",
+        "_next_producer_id",
+        "_sent",
+        "_topics",
+        "_transactions",
+        "hold_markers",
+        "linger_records",
+        "max_transaction_timeout_ms",
+        "now",
+    )
+
+    def __init__(
+        self,
+        *,
+        linger_records: int | None = None,
+        hold_markers: bool = False,
+        max_transaction_timeout_ms: int = 900_000,
+        now: int = 0,
+    ) -> None:
+        if linger_records is not None and linger_records < 1:
+            raise ConfigError("linger_records", linger_records, "None or a number of records from 1 on")
+        self.linger_records = linger_records
+        self.hold_markers = hold_markers
+        self.max_transaction_timeout_ms = max_transaction_timeout_ms
+        self.now = now
+        self._topics: dict[str, list[_Partition]] = {}
+        self._groups: dict[str, _Group] = {}
+        self._transactions: dict[str, _Transaction] = {}
+        self._held: dict[str, _Transaction] = {}
+        self._next_producer_id = 0
+        self._sent = 0
+
+    # Setting up, outside any transaction.
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+        """Create, or pass over when it exists with as many partitions; `LogError` when with others."""
+        existing = self._topics.get(name)
+        if existing is not None:
+            if len(existing) != partitions:
+                raise LogError(
+                    f"topic {name!r} exists with {len(existing)} partitions, {partitions} were asked for; "
+                    "delete it or use another name"
+                )
+            return
+        if partitions < 1:
+            raise ConfigError(f"partitions of topic {name}", partitions, "at least 1")
+        max_bytes = int((config or {}).get("max.message.bytes", 1_048_588))
+        self._topics[name] = [
+            _Partition(TopicPartition(name, number), max_bytes) for number in range(partitions)
+        ]
+
+    def delete_topic(self, name: str) -> None:
+        """Forget a topic and its records; one that does not exist is passed over."""
+        self._topics.pop(name, None)
+
+    def append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> int:
+        """Write one record outside any transaction. Returns its offset."""
+        log = self._choose(topic, key, partition)
+        offset = len(log.records)
+        at = self.now if timestamp is None else timestamp
+        log.records.append(Record(log.tp.topic, log.tp.partition, offset, key, value, at, headers))
+        log.writers.append(_PLAIN)
+        log.fates.append(_COMMITTED)
+        return offset
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """A consumer's own commit, outside any transaction. It outlives pending offsets sent before it."""
+        group = self._group(group_id)
+        for tp, position in offsets.items():
+            self._log(tp)
+            self._sent += 1
+            group.committed[tp] = (self._sent, position)
+
+    # Time and markers.
+
+    def advance(self, ms: int) -> None:
+        """Let `ms` milliseconds pass; a transaction whose time is up is aborted and its producer fenced."""
+        self.now += ms
+        for txn in self._transactions.values():
+            if txn.phase is Phase.ONGOING and self.now - txn.began_ms >= txn.timeout_ms:
+                txn.epoch += 1
+                self._prepare(txn, Phase.PREPARE_ABORT)
+
+    def settle(self, limit: int | None = None) -> int:
+        """Write the markers that are held, oldest transaction first, at most `limit`. Returns how many.
+
+        Within a transaction partitions come in the order in which they joined, then groups: one unit each.
+        """
+        written = 0
+        while self._held and (limit is None or written < limit):
+            self._mark_next(next(iter(self._held.values())))
+            written += 1
+        return written
+
+    # Inspection: what lies on the broker, seen by nobody but the harness.
+
+    def topics(self) -> dict[str, int]:
+        """Partitions by topic, in the order of creation."""
+        return {name: len(logs) for name, logs in self._topics.items()}
+
+    def entries(self, tp: TopicPartition) -> list[Entry]:
+        """Every offset of the log in order, markers and aborted records too."""
+        log = self._log(tp)
+        return [
+            Entry(offset, *writer, record)
+            for offset, (writer, record) in enumerate(zip(log.writers, log.records, strict=True))
+        ]
+
+    def visible(self, tp: TopicPartition, isolation: IsolationLevel) -> list[Record]:
+        """What a reader at `isolation` gets from the first offset on."""
+        return list(_read(self._log(tp), 0, None, isolation).records)
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        return len(self._log(tp).records)
+
+    def last_stable_offset(self, tp: TopicPartition) -> int:
+        return self._log(tp).last_stable()
+
+    def aborted(self, tp: TopicPartition) -> Sequence[AbortedRange]:
+        """The aborted ranges in the order of their markers."""
+        return self._log(tp).aborted
+
+    def groups(self) -> list[str]:
+        return list(self._groups)
+
+    def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
+        """The positions that count now, whatever is pending."""
+        return {tp: position for tp, (_, position) in self._group(group_id).committed.items()}
+
+    def pending_offsets(self, group_id: str) -> list[tuple[int, TopicPartition, int]]:
+        """Producer id, partition and position of every offset sent in a transaction that has not ended."""
+        return [
+            (producer_id, tp, position)
+            for producer_id, sent in self._group(group_id).pending.items()
+            for tp, (_, position) in sent.items()
+        ]
+
+    def transactions(self) -> list[TransactionView]:
+        """All transactional ids, in the order of their first `init_transactions`."""
+        return [
+            TransactionView(
+                txn.transactional_id,
+                txn.producer_id,
+                txn.epoch,
+                txn.phase,
+                tuple(log.tp for log in txn.partitions),
+                tuple(group.group_id for group in txn.groups),
+            )
+            for txn in self._transactions.values()
+        ]
+
+    # The transaction coordinator.
+
+    def _init(self, transactional_id: str, timeout_ms: int) -> _Transaction:
+        txn = self._transactions.get(transactional_id)
+        if txn is None:
+            txn = _Transaction(transactional_id, self._new_producer_id())
+            self._transactions[transactional_id] = txn
+        elif txn.phase is Phase.ONGOING:
+            txn.epoch += 1
+            self._prepare(txn, Phase.PREPARE_ABORT)
+        self._complete(txn)
+        if txn.epoch >= _LAST_EPOCH:
+            txn.producer_id = self._new_producer_id()
+            txn.epoch = -1
+        txn.epoch += 1
+        txn.timeout_ms = timeout_ms
+        txn.phase = Phase.EMPTY
+        return txn
+
+    def _join(self, txn: _Transaction) -> None:
+        """The first record or offset of a transaction opens it at the coordinator."""
+        if txn.phase is not Phase.ONGOING:
+            self._complete(txn)
+            txn.phase = Phase.ONGOING
+            txn.began_ms = self.now
+
+    def _prepare(self, txn: _Transaction, phase: Phase) -> None:
+        """Decide the outcome. From here on it is final; the markers follow now or, when held, later."""
+        txn.phase = phase
+        self._held[txn.transactional_id] = txn
+        if not self.hold_markers:
+            self._complete(txn)
+
+    def _complete(self, txn: _Transaction) -> None:
+        while txn.transactional_id in self._held:
+            self._mark_next(txn)
+
+    def _mark_next(self, txn: _Transaction) -> None:
+        """Write the next marker that `txn` is owed, and complete it with the last one."""
+        commit = txn.phase is Phase.PREPARE_COMMIT
+        if txn.partitions:
+            log = next(iter(txn.partitions))
+            del txn.partitions[log]
+            self._mark(log, txn, commit)
+        elif txn.groups:
+            group = next(iter(txn.groups))
+            del txn.groups[group]
+            self._settle_offsets(group, txn.producer_id, commit)
+        if not txn.partitions and not txn.groups:
+            txn.phase = Phase.COMPLETE_COMMIT if commit else Phase.COMPLETE_ABORT
+            del self._held[txn.transactional_id]
+
+    def _mark(self, log: _Partition, txn: _Transaction, commit: bool) -> None:
+        producer_id = txn.producer_id
+        marker = len(log.records)
+        offsets = log.open.pop(producer_id, None)
+        if offsets is not None:
+            fates = log.fates
+            fate = _COMMITTED if commit else _ABORTED
+            for offset in offsets:
+                fates[offset] = fate
+            if not commit:
+                log.aborted.append(AbortedRange(producer_id, offsets[0], marker))
+        log.records.append(None)
+        log.writers.append(
+            (Kind.COMMIT if commit else Kind.ABORT, producer_id, txn.epoch, txn.transactional_id)
+        )
+        log.fates.append(_CONTROL)
+
+    def _new_producer_id(self) -> int:
+        producer_id = self._next_producer_id
+        self._next_producer_id += 1
+        return producer_id
+
+    # The group coordinator.
+
+    def _group(self, group_id: str) -> _Group:
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = _Group(group_id)
+        return group
+
+    def _hold_offsets(self, group: _Group, producer_id: int, offsets: Mapping[TopicPartition, int]) -> None:
+        pending = group.pending.setdefault(producer_id, {})
+        for tp, position in offsets.items():
+            self._sent += 1
+            pending[tp] = (self._sent, position)
+
+    def _settle_offsets(self, group: _Group, producer_id: int, commit: bool) -> None:
+        """Of several positions for one partition the last *sent* counts, whenever its transaction commits."""
+        for tp, sent in group.pending.pop(producer_id).items():
+            if commit and sent > group.committed.get(tp, (0, 0)):
+                group.committed[tp] = sent
+
+    # Finding things.
+
+    def _logs(self, topic: str) -> list[_Partition]:
+        logs = self._topics.get(topic)
+        if logs is None:
+            raise LogError(f"topic {topic!r} does not exist on this broker; create it first")
+        return logs
+
+    def _log(self, tp: TopicPartition) -> _Partition:
+        return self._choose(tp.topic, None, tp.partition)
+
+    def _choose(self, topic: str, key: bytes | None, partition: int | None) -> _Partition:
+        logs = self._logs(topic)
+        if partition is None:
+            if key is None:
+                # A real client takes any partition; this one the shortest log, the first of several.
+                return min(logs, key=lambda log: len(log.records))
+            return logs[partition_for(key, len(logs))]
+        if 0 <= partition < len(logs):
+            return logs[partition]
+        raise LogError(f"partition {partition} of topic {topic!r} does not exist; it has {len(logs)}")
+
+
+_Queued = tuple[_Partition, bytes | None, bytes | None, int, Headers]
+
+# Where a producer is, as its own process sees it.
+_NEW, _READY, _IN_TRANSACTION, _FENCED, _CLOSED = 0, 1, 2, 3, 4
+_STATE_NAMES = ("not initialised", "without a transaction", "in a transaction", "fenced", "closed")
+
+
+class SimProducer:
+    """One incarnation of a transactional id. A crash is to drop the object: nothing tells the broker."""
+
+    __slots__ = (
+        "_broker",
+        "_epoch",
+        "_error",
+        "_gaps",
+        "_groups",
+        "_producer_id",
+        "_queue",
+        "_state",
+        "_timeout_ms",
+        "_transaction",
+        "_written",
+        "transactional_id",
+    )
+
+    def __init__(self, broker: SimBroker, transactional_id: str, transaction_timeout_ms: int) -> None:
+        self.transactional_id = transactional_id
+        self._broker = broker
+        self._timeout_ms = transaction_timeout_ms
+        self._state = _NEW
+        self._transaction: _Transaction | None = None
+        self._producer_id = NO_PRODUCER
+        self._epoch = NO_PRODUCER
+        self._queue: list[_Queued] = []
+        # Partitions of the open transaction with the offset of the last record there, -1 while none arrived.
+        self._written: dict[_Partition, int] = {}
+        self._groups: dict[str, None] = {}
+        # What went wrong behind the caller's back and has to be told at the next call that can tell.
+        self._error: LogError | None = None
+        # Partitions whose next record the broker will miss a predecessor of.
+        self._gaps: dict[_Partition, None] = {}
+
+    def init_transactions(self) -> None:
+        if self._state != _NEW:
+            self._refuse("init_transactions")
+        broker = self._broker
+        if not 0 < self._timeout_ms <= broker.max_transaction_timeout_ms:
+            raise FatalLogError(
+                f"transaction timeout {self._timeout_ms} ms of {self.transactional_id!r} is not allowed: "
+                f"the broker accepts 1 to {broker.max_transaction_timeout_ms} ms"
+            )
+        txn = broker._init(self.transactional_id, self._timeout_ms)
+        self._transaction = txn
+        self._producer_id = txn.producer_id
+        self._epoch = txn.epoch
+        self._state = _READY
+
+    def begin_transaction(self) -> None:
+        if self._state != _READY:
+            self._refuse("begin_transaction")
+        self._state = _IN_TRANSACTION
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        if self._state != _IN_TRANSACTION:
+            self._refuse("produce")
+        broker = self._broker
+        if topic not in broker._topics:
+            # A client learns that a topic does not exist when it tries to send.
+            self._error = self._error or AbortRequiredError(
+                f"topic {topic!r} does not exist; abort the transaction, and create the topic first"
+            )
+            return
+        log = broker._choose(topic, key, partition)
+        if log not in self._written:
+            self._written[log] = -1
+            if self._error is None:
+                txn = self._owned()
+                if txn is not None:
+                    broker._join(txn)
+                    txn.partitions[log] = None
+        queue = self._queue
+        queue.append((log, key, value, broker.now if timestamp is None else timestamp, headers))
+        if broker.linger_records is not None and len(queue) >= broker.linger_records:
+            self.deliver()
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        if self._state >= _FENCED:
+            self._refuse("flush")
+        self.deliver()
+        if self._error is not None:
+            self._raise(self._error)
+        return {log.tp: offset for log, offset in self._written.items() if offset >= 0}
+
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self._state != _IN_TRANSACTION:
+            self._refuse("send_offsets")
+        if self._error is not None:
+            self._raise(self._error)
+        if not offsets:
+            return
+        broker = self._broker
+        for topic, number in offsets:
+            if number >= len(broker._topics.get(topic, ())):
+                # The group coordinator waits for the topic to appear, for as long as it may.
+                raise RetriableError(
+                    f"{topic}-{number} does not exist, so that no position in it can be sent"
+                )
+        txn = self._owned()
+        if txn is None:
+            self._raise(self._fenced())
+        broker._join(txn)
+        group = broker._group(group_id)
+        txn.groups[group] = None
+        self._groups[group_id] = None
+        broker._hold_offsets(group, self._producer_id, offsets)
+
+    def commit_transaction(self) -> None:
+        if self._state != _IN_TRANSACTION:
+            self._refuse("commit_transaction")
+        if self._queue:
+            self.deliver()
+        if self._error is not None:
+            self._raise(self._error)
+        if self._written or self._groups:
+            self._end(Phase.PREPARE_COMMIT)
+        self._state = _READY
+
+    def abort_transaction(self) -> None:
+        if self._state != _IN_TRANSACTION:
+            self._refuse("abort_transaction")
+        if isinstance(self._error, FencedError):
+            self._raise(self._error)
+        self._queue.clear()
+        if self._written or self._groups:
+            self._end(Phase.PREPARE_ABORT)
+        self._error = None
+        self._state = _READY
+
+    def close(self) -> None:
+        self._queue.clear()
+        self._state = _CLOSED
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the cluster refuses this incarnation, known to it or not. For the harness only."""
+        txn = self._transaction
+        return txn is not None and (txn.epoch != self._epoch or txn.producer_id != self._producer_id)
+
+    def deliver(self) -> None:
+        """Send what is queued, as the thread of a real client may do at any moment.
+
+        Raises nothing: what fails is told at the next call that waits for the broker.
+        """
+        queue = self._queue
+        if not queue:
+            return
+        self._queue = []
+        if self._error is not None:
+            return
+        txn = self._owned()
+        if txn is None:
+            return
+        producer_id = self._producer_id
+        writer = (Kind.RECORD, producer_id, self._epoch, self.transactional_id)
+        written = self._written
+        for log, key, value, timestamp, headers in queue:
+            if self._gaps and log in self._gaps:
+                del self._gaps[log]
+                self._error = AbortRequiredError(
+                    f"{log.tp} misses an earlier record of {self.transactional_id!r}; abort the transaction"
+                )
+                return
+            if value is not None and len(value) + len(key or b"") + _RECORD_OVERHEAD > log.max_bytes:
+                self._gaps[log] = None
+                self._error = AbortRequiredError(
+                    f"a record for {log.tp} is larger than its max.message.bytes={log.max_bytes}; "
+                    "abort the transaction"
+                )
+                return
+            records = log.records
+            offset = len(records)
+            topic, number = log.tp
+            records.append(Record(topic, number, offset, key, value, timestamp, headers))
+            log.writers.append(writer)
+            log.fates.append(_OPEN)
+            offsets = log.open.get(producer_id)
+            if offsets is None:
+                log.open[producer_id] = [offset]
+            else:
+                offsets.append(offset)
+            written[log] = offset
+
+    def _owned(self) -> _Transaction | None:
+        """The coordinator's state while it is still this incarnation's, else None and the error is noted."""
+        txn = self._transaction
+        if txn is not None and txn.epoch == self._epoch and txn.producer_id == self._producer_id:
+            return txn
+        self._error = self._fenced()
+        return None
+
+    def _end(self, phase: Phase) -> None:
+        txn = self._owned()
+        if txn is None:
+            self._raise(self._fenced())
+        self._written.clear()
+        self._groups.clear()
+        self._broker._prepare(txn, phase)
+
+    def _fenced(self) -> FencedError:
+        return FencedError(
+            f"producer {self.transactional_id!r} with epoch {self._epoch} was superseded or timed out; "
+            "close everything that belongs to it"
+        )
+
+    def _raise(self, error: LogError) -> NoReturn:
+        if isinstance(error, FencedError):
+            self._queue.clear()
+            self._state = _FENCED
+        raise error
+
+    def _refuse(self, call: str) -> NoReturn:
+        if self._state == _FENCED:
+            raise self._fenced()
+        if self._state == _IN_TRANSACTION and self._error is not None:
+            self._raise(self._error)
+        raise ProtocolError(f"{call}: producer {self.transactional_id!r} is {_STATE_NAMES[self._state]}")
+
+
+def _read(log: _Partition, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
+    written = log.records
+    fates = log.fates
+    records: list[Record] = []
+    if isolation == _READ_COMMITTED:
+        end = log.last_stable()
+        worst = _COMMITTED
+    else:
+        end = len(written)
+        worst = _ABORTED
+    for at in range(max(offset, log.start), end):
+        if fates[at] <= worst:
+            record = written[at]
+            assert record is not None
+            records.append(record)
+            if len(records) == max_records:
+                return Fetch(records, at + 1)
+    return Fetch(records, max(offset, end))
+
+
+class SimReader:
+    """Reads by explicit offset; holds no position."""
+
+    __slots__ = ("_broker", "_closed")
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+        self._closed = False
+
+    def partitions(self, topic: str) -> int:
+        self._check()
+        return len(self._broker._logs(topic))
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        self._check()
+        log = self._broker._log(tp)
+        return Offsets(log.start, log.last_stable() if isolation == _READ_COMMITTED else len(log.records))
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        self._check()
+        log = self._broker._log(tp)
+        if not log.start <= offset <= len(log.records):
+            raise LogError(
+                f"offset {offset} of {tp} is out of range: {log.start} to {len(log.records)} are there"
+            )
+        return _read(log, offset, max_records, isolation)
+
+    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+        self._check()
+        group = self._broker._groups.get(group_id)
+        if group is None:
+            return None
+        for sent in group.pending.values():
+            if tp in sent:
+                raise RetriableError(
+                    f"the position of group {group_id!r} in {tp} is pending in a transaction; ask again"
+                )
+        committed = group.committed.get(tp)
+        return None if committed is None else committed[1]
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ProtocolError("this reader is closed")
+
+
+class SimAdmin:
+    """Topics of the simulated cluster."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+
+    def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        for name, partitions, config in topics:
+            self._broker.create_topic(name, partitions, config)
+
+    def delete_topics(self, topics: Sequence[str]) -> None:
+        for name in topics:
+            self._broker.delete_topic(name)
+
+    def close(self) -> None:
+        pass
+
+
+class SimLog:
+    """The cluster as one process sees it."""
+
+    __slots__ = ("broker",)
+
+    def __init__(self, broker: SimBroker) -> None:
+        self.broker = broker
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> SimProducer:
+        return SimProducer(self.broker, transactional_id, transaction_timeout_ms)
+
+    def reader(self) -> SimReader:
+        return SimReader(self.broker)
+
+    def admin(self) -> SimAdmin:
+        return SimAdmin(self.broker)

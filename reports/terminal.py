@@ -1,0 +1,104 @@
+"""A short summary for people at a terminal.
+
+Must survive: markup, escape sequences and line breaks in data (they are shown, never obeyed), long keys,
+hundreds of failures, narrow terminals.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.verdict import Failure, Outcome, Result
+from reports.summary import matrix, reasons, sentence, world_name, worlds
+from reports.text import count, shorten, visible
+
+_STYLES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
+_MOST = 5
+_LONGEST = 600
+
+
+def print_result(result: Result, console: Console) -> None:
+    """Print the verdict, a table of worlds, what was missed, the first failures, and where the report is."""
+    console.print()
+    console.print(Text(sentence(result), style=_STYLES[result.verdict]))
+    console.print()
+    if result.worlds:
+        console.print(_table(result))
+    why = reasons(result)
+    if why:
+        console.print(Text("\nNot shown by this run:", style="bold yellow"))
+        for reason in why[:20]:
+            console.print(_line("  • ", reason))
+        if len(why) > 20:
+            console.print(f"  … and {len(why) - 20:,} more; the report lists them.", markup=False)
+    for number, failure in enumerate(result.details[:_MOST], 1):
+        _failure(number, failure, console)
+    if len(result.details) > _MOST:
+        console.print(
+            f"\n… and {len(result.details) - _MOST:,} more failures; the report shows them.", markup=False
+        )
+    kept = {failure.file for failure in result.details}
+    for file in [file for file in result.failures if file not in kept][:_MOST]:
+        console.print(_line("\nFailing schedule: ", file))
+    if result.report:
+        console.print(_line("\nReport: ", result.report))
+
+
+def _table(result: Result) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("world")
+    for name in ("schedules", "per second", "killed", "points hit", "skipped", "missing"):
+        table.add_column(name, justify="right")
+    lines = matrix(result)
+    for name, world in worlds(result).items():
+        hit = [
+            line
+            for line in lines.lines
+            if any(
+                cell.crashes
+                for column, cell in zip(lines.columns, line.cells, strict=True)
+                if column.world == name
+            )
+        ]
+        kills = ", ".join(
+            f"{number:,} {visible(runtime)}" for runtime, number in world.kills.items() if number
+        )
+        missing = Text(f"{len(world.missing):,}", style="bold yellow" if world.missing else "")
+        table.add_row(
+            Text(world_name(name)),
+            f"{world.schedules:,}",
+            f"{world.schedules_per_second:,.1f}",
+            Text(kills or "0"),
+            f"{len(hit)} of {len(lines.lines)}",
+            f"{world.skipped:,}",
+            missing,
+        )
+    return table
+
+
+def _failure(number: int, failure: Failure, console: Console) -> None:
+    console.print()
+    console.print(
+        Text.assemble(
+            (f"Failure {number}", "bold red"),
+            f" in {world_name(failure.world)}, {visible(failure.minimal.scenario)}: ",
+            f"{count(len(failure.minimal.steps), 'step')} and {count(len(failure.minimal.input), 'record')}",
+            f" left of {len(failure.original.steps):,} and {len(failure.original.input):,}",
+        )
+    )
+    for finding in failure.findings[:3]:
+        console.print(_line("  ", finding.sentence))
+    if len(failure.findings) > 3:
+        console.print(f"  … and {count(len(failure.findings) - 3, 'more finding')}", markup=False)
+    for index, step in enumerate(failure.minimal.describe()[:10], 1):
+        console.print(_line(f"  {index}. ", step))
+    if len(failure.minimal.steps) > 10:
+        console.print(f"  … and {count(len(failure.minimal.steps) - 10, 'more step')}", markup=False)
+    console.print(Text.assemble(("  replay: ", "dim"), visible(failure.replay)), soft_wrap=True)
+
+
+def _line(prefix: str, text: str) -> Text:
+    one_line = " ".join(visible(text).split())
+    return Text(prefix + shorten(one_line, _LONGEST))

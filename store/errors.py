@@ -1,0 +1,97 @@
+"""Every error that the store and its tasks raise, told apart by what the caller has to do next.
+
+Kafka and RocksDB report trouble as strings and codes; the adapters turn each into one of these classes in
+one place, so that the commit protocol can be read as a list of cases. The class says what is known:
+
+* the transaction is still whole and the same call may be repeated (`RetriableError`),
+* the transaction must be aborted, the producer may go on (`AbortRequiredError`),
+* a newer incarnation owns the task (`FencedError`),
+* nobody here knows whether the commit happened (`OutcomeUnknownError`); only a fresh `init_transactions`
+  of the same transactional id settles it,
+* the producer is of no further use (`FatalLogError`).
+"""
+
+from __future__ import annotations
+
+
+class CrashproofError(Exception):
+    """Base of all errors raised on purpose by this project."""
+
+
+class ConfigError(CrashproofError):
+    """A configuration value that is not allowed. Names the key, the value and what is allowed."""
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        super().__init__(f"{key}={value!r} is not allowed: {allowed}")
+        self.key = key
+        self.value = value
+
+
+class LogError(CrashproofError):
+    """Something that the log (Kafka) reported."""
+
+
+class RetriableError(LogError):
+    """Nothing was changed or lost; the same call may be repeated."""
+
+
+class AbortRequiredError(LogError):
+    """The current transaction can only be aborted; after that the same producer goes on."""
+
+
+class FencedError(LogError):
+    """A newer incarnation of this task exists, or the coordinator gave the transaction up.
+
+    The holder closes everything and gives the task up without touching what the successor owns.
+    """
+
+
+class OutcomeUnknownError(LogError):
+    """The commit was sent and its answer never came: it may or may not have happened.
+
+    Only `init_transactions` of the same transactional id, by this process or another, settles it.
+    """
+
+
+class FatalLogError(LogError):
+    """The producer or reader is of no further use; make a new one."""
+
+
+class UnreachableError(LogError):
+    """No broker answered at the given address within the time allowed."""
+
+
+class HangingTransactionError(LogError):
+    """The last stable offset of a changelog did not reach its end although its only writer is fenced.
+
+    Seen when a broker was killed between acknowledging a commit and writing its marker. Restoring now
+    would drop acknowledged records, so the task refuses to start.
+    """
+
+
+class InputGapError(CrashproofError):
+    """Records between the committed offset and the first record handed over exist but were not handed over."""
+
+
+class ProtocolError(CrashproofError):
+    """A call that the state of the object forbids, such as a commit without a transaction."""
+
+
+class StoreError(CrashproofError):
+    """Something that a state store or its engine reported."""
+
+
+class StoreClosedError(StoreError):
+    """The store was used after it was closed."""
+
+
+class StoreCorruptedError(StoreError):
+    """The engine found data that fails its own checks. The store can be set aside and restored."""
+
+
+class StoreIOError(StoreError):
+    """The operating system refused a read or write of the engine (full disk, permissions, a failing device)."""
+
+
+class StateLockedError(StoreError):
+    """The state directory of a task, or a database in it, is held by a live process."""

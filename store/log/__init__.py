@@ -1,0 +1,29 @@
+"""The seam to Kafka and its adapter."""
+
+from store.log.protocol import (
+    Admin,
+    Fetch,
+    Headers,
+    IsolationLevel,
+    Log,
+    Offsets,
+    Producer,
+    Reader,
+    Record,
+    TopicPartition,
+    TopicSpec,
+)
+
+__all__ = [
+    "Admin",
+    "Fetch",
+    "Headers",
+    "IsolationLevel",
+    "Log",
+    "Offsets",
+    "Producer",
+    "Reader",
+    "Record",
+    "TopicPartition",
+    "TopicSpec",
+]

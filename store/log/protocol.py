@@ -1,0 +1,165 @@
+"""The seam to Kafka: what a task needs from a transactional log, and nothing else.
+
+Two implementations exist: `store.log.kafka` over confluent-kafka, and the simulated broker of the harness.
+A differential test runs random operation sequences on both and compares every observable, so what is
+promised here is what a real broker does. Errors are the classes of `store.errors`, told apart by what the
+caller must do; nothing else may escape.
+
+Offsets: the offset of a *record* is its place in the partition; a *position* or *committed offset* is the
+offset of the next record to read. Control markers and aborted records occupy offsets but are never returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+
+class IsolationLevel(StrEnum):
+    """Which writes a reader sees, of a Kafka partition or of a state store."""
+
+    READ_UNCOMMITTED = "READ_UNCOMMITTED"
+    READ_COMMITTED = "READ_COMMITTED"
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Record(NamedTuple):
+    """One record as read. A value of None is a deletion (tombstone)."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    """Milliseconds since the epoch."""
+    headers: Headers = ()
+
+
+class Fetch(NamedTuple):
+    """What one read returned. `next_offset` is where to read on: past markers, aborted and compacted records."""
+
+    records: Sequence[Record]
+    next_offset: int
+
+
+class Offsets(NamedTuple):
+    """The bounds of a partition: first offset still there, and the end for the isolation level asked."""
+
+    earliest: int
+    end: int
+    """READ_COMMITTED: the last stable offset. READ_UNCOMMITTED: the high watermark."""
+
+
+class TopicSpec(NamedTuple):
+    name: str
+    partitions: int
+    config: Mapping[str, str] = {}
+
+
+class Producer(Protocol):
+    """A transactional producer: one transactional id, one thread, at most one open transaction.
+
+    Any call may raise `FencedError`, `AbortRequiredError`, `RetriableError`, `FatalLogError` or
+    `UnreachableError`. Calls out of order raise `ProtocolError` and change nothing.
+    """
+
+    def init_transactions(self) -> None:
+        """Fence every earlier producer with this id and settle what it left: committed or aborted, finally.
+
+        Allowed once, before anything else. At return nothing of the predecessor is pending.
+        """
+
+    def begin_transaction(self) -> None:
+        """Open a transaction. Local: the broker learns of it with the first record or offset."""
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Queue one record. Without `partition` the key's murmur2 hash decides, as in Kafka's Java clients."""
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """Wait until the broker holds all queued records.
+
+        Returns the offset of the last record of the current transaction in each partition it wrote to.
+        """
+
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Add input positions of a consumer group to the transaction. They count only if it commits."""
+
+    def commit_transaction(self) -> None:
+        """Commit records and offsets. Raises `OutcomeUnknownError` when sent and never answered."""
+
+    def abort_transaction(self) -> None:
+        """Drop records and offsets of the open transaction."""
+
+    def close(self) -> None:
+        """Release the client. Does not end an open transaction: it is left to the successor or the timeout."""
+
+
+class Reader(Protocol):
+    """Reads partitions by explicit offset. One thread. Any call may raise `RetriableError` or `UnreachableError`."""
+
+    def partitions(self, topic: str) -> int:
+        """The number of partitions; `LogError` naming the topic when it does not exist."""
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        """The bounds of `tp` at this moment."""
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        """Up to `max_records` records from `offset` on, in offset order.
+
+        Fewer only when the end (for the isolation level) was reached; then `next_offset` is that end.
+        """
+
+    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+        """The group's committed position, None if it never committed one.
+
+        Never a pending one: while a transaction holds an offset of this partition this raises
+        `RetriableError`.
+        """
+
+    def close(self) -> None:
+        """Release the client."""
+
+
+class Admin(Protocol):
+    """Topics. Creating one that exists with the same number of partitions is no error."""
+
+    def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        """Create and wait until every partition can be written to."""
+
+    def delete_topics(self, topics: Sequence[str]) -> None:
+        """Delete; topics that do not exist are passed over."""
+
+    def close(self) -> None:
+        """Release the client."""
+
+
+class Log(Protocol):
+    """One cluster, as seen by one process."""
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
+        """A new incarnation of `transactional_id`. Nothing is fenced before `init_transactions`."""
+
+    def reader(self) -> Reader: ...
+
+    def admin(self) -> Admin: ...

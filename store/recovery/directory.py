@@ -1,0 +1,132 @@
+"""The state directory: where the stores of an application lie on one host, and who may touch them.
+
+    root/application/task/.lock                  held while a process works on the task
+    root/application/task/rocksdb/store          one database
+    root/application/task/set-aside/store.stamp  what was put out of the way, for a person to look at
+
+Must survive: two processes (or two parts of one) that want the same task, owners that die at any moment, and
+databases that cannot be opened. Nothing in it is ever deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import psutil
+from filelock import FileLock, Timeout
+
+from store.engine.rocksdb import RocksEngine
+from store.errors import ProtocolError, StateLockedError, StoreIOError
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+class _Owner(msgspec.Struct):
+    """What a lock file says."""
+
+    pid: int
+    started: float
+    """Seconds since the epoch at which the process started: a pid alone may have been given away again."""
+
+
+class StateDirectory:
+    """See `store.engine.protocol.Storage`. One object serves all tasks of a process; any thread."""
+
+    def __init__(self, root: Path | str, application_id: str, *, lock_wait: float = 0.0) -> None:
+        """`lock_wait` is how many seconds `lock` waits for another owner to let go.
+
+        Raises `ValueError` for an application id that is no plain name.
+        """
+        self._directory = Path(root).absolute() / _name("application id", application_id)
+        self._lock_wait = lock_wait
+        self._held: set[str] = set()
+
+    def path(self, task_id: str, store_name: str) -> Path:
+        """Where a store's database lies, whether it exists or not."""
+        return self._task(task_id) / "rocksdb" / _name("store name", store_name)
+
+    @contextmanager
+    def lock(self, task_id: str) -> Iterator[None]:
+        """Hold the task's directory, against other processes and against this one.
+
+        The operating system lets go of the lock when its owner ends, however it ends.
+        """
+        task = self._task(task_id)
+        path = task / ".lock"
+        lock = FileLock(path, timeout=self._lock_wait, thread_local=False)
+        try:
+            task.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise StateLockedError(
+                f"task directory {task} is locked by {_owner(path)}. Only one may work on a task at a time: "
+                f"wait until that process ends, or stop it"
+            ) from None
+        except OSError as error:
+            raise StoreIOError(f"task directory {task} cannot be locked: {error}") from error
+        try:
+            path.write_bytes(msgspec.json.encode(_Owner(os.getpid(), psutil.Process().create_time())))
+            self._held.add(task_id)
+            yield
+        finally:
+            self._held.discard(task_id)
+            lock.release()
+
+    def open(self, task_id: str, store_name: str) -> RocksEngine:
+        """Open or create a database of a task whose lock this object holds, else `ProtocolError`."""
+        self._require_lock(task_id)
+        path = self.path(task_id, store_name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return RocksEngine(path)
+
+    def set_aside(self, task_id: str, store_name: str) -> str:
+        """Rename a closed store to a name that nothing had before; returns the new path."""
+        self._require_lock(task_id)
+        aside = self._task(task_id) / "set-aside"
+        aside.mkdir(exist_ok=True)
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        target = aside / f"{store_name}.{stamp}"
+        # Renaming onto an empty directory would replace it, so the name is checked, under the task's lock.
+        if target.exists():
+            raise StoreIOError(f"{target} exists already; nothing was moved")
+        try:
+            self.path(task_id, store_name).rename(target)
+        except OSError as error:
+            raise StoreIOError(
+                f"store {store_name} of task {task_id} cannot be set aside: {error}"
+            ) from error
+        return str(target)
+
+    def _task(self, task_id: str) -> Path:
+        return self._directory / _name("task id", task_id)
+
+    def _require_lock(self, task_id: str) -> None:
+        if task_id not in self._held:
+            raise ProtocolError(f"task {task_id} is not locked; enter StateDirectory.lock first")
+
+
+def _name(what: str, name: str) -> str:
+    """`name` if it can be a directory of its own: a Kafka name, and neither `.` nor `..`."""
+    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+        raise ValueError(
+            f"{what} {name!r} is not allowed: it must be 1 to 249 ASCII letters, digits, '.', '_' and '-', "
+            f"and neither '.' nor '..'"
+        )
+    return name
+
+
+def _owner(path: Path) -> str:
+    """Who holds the lock file, in words. A file that says nothing yet is that of an owner just starting."""
+    try:
+        owner = msgspec.json.decode(path.read_bytes(), type=_Owner)
+    except (OSError, msgspec.DecodeError):
+        return "a process that has not yet written its number"
+    started = datetime.fromtimestamp(owner.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    which = "this process" if owner.pid == os.getpid() else "process"
+    return f"{which} {owner.pid}, started {started}"

@@ -1,0 +1,85 @@
+"""The rows of `Family.META`: changelog offsets and input positions, each readable on its own.
+
+A row's key is its kind and the partition in words (`offset:orders-changelog-3`), its value one byte of format
+version and an 8-byte big-endian offset. A row that cannot be read means that the store's offset is unknown,
+hence nothing in the store can be trusted: `StoreCorruptedError`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import lru_cache
+
+from store.engine.protocol import Family, View, Write
+from store.errors import StoreCorruptedError
+from store.log.protocol import TopicPartition
+
+_VERSION = 1
+_ROW = struct.Struct(">Bq")
+_KEY = re.compile(rb"(offset:|position:)([A-Za-z0-9._-]+)-([0-9]+)")
+
+
+class Kind(Enum):
+    """What a row holds; the value is the prefix of its key."""
+
+    OFFSET = b"offset:"
+    """Offset of the last changelog record that the data holds."""
+    POSITION = b"position:"
+    """Offset of the next input record."""
+
+
+def row(kind: Kind, tp: TopicPartition, offset: int | None) -> Write:
+    """The write that sets a row, or removes it when `offset` is None."""
+    key = _key(kind, tp)
+    if offset is None:
+        return (Family.META, key, None)
+    if offset < 0:
+        raise ValueError(f"{offset} is no offset of {tp}")
+    return (Family.META, key, _ROW.pack(_VERSION, offset))
+
+
+def rows(kind: Kind, offsets: Mapping[TopicPartition, int | None]) -> list[Write]:
+    """One write for each partition."""
+    return [row(kind, tp, offset) for tp, offset in offsets.items()]
+
+
+def read(view: View, kind: Kind, tp: TopicPartition, *, where: str) -> int | None:
+    """The offset in a row, None if there is no such row. `where` names the store in errors."""
+    value = view.get(Family.META, _key(kind, tp))
+    return None if value is None else _offset(value, f"{kind.name.lower()} of {tp}", where)
+
+
+def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, int]]:
+    """Every row, in the order of their keys. Raises `StoreCorruptedError` at the first that is unreadable."""
+    for key, value in view.scan(Family.META, None, None):
+        kind, tp = _parse(key, where)
+        yield kind, tp, _offset(value, f"{kind.name.lower()} of {tp}", where)
+
+
+def _parse(key: bytes, where: str) -> tuple[Kind, TopicPartition]:
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise StoreCorruptedError(f"{where}: {key!r} is no metadata row that this version knows")
+    return Kind(match[1]), TopicPartition(match[2].decode(), int(match[3]))
+
+
+@lru_cache(maxsize=4096)
+def _key(kind: Kind, tp: TopicPartition) -> bytes:
+    key = kind.value + str(tp).encode()
+    if _KEY.fullmatch(key) is None:
+        raise ValueError(f"{tp} is no partition that Kafka could have")
+    return key
+
+
+def _offset(value: bytes, what: str, where: str) -> int:
+    if len(value) != _ROW.size or value[0] != _VERSION:
+        raise StoreCorruptedError(
+            f"{where}: the {what} cannot be read: {value!r} is not {_ROW.size} bytes of format {_VERSION}"
+        )
+    offset: int = _ROW.unpack(value)[1]
+    if offset < 0:
+        raise StoreCorruptedError(f"{where}: the {what} is {offset}")
+    return offset

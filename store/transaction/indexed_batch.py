@@ -1,0 +1,188 @@
+"""The indexed batch: uncommitted writes in memory, readable and in order (KIP-844 mechanism A, KIP-892).
+
+A dict holds the entries; a sorted list of the keys is brought up to date only when a range is read, because
+most transactions write much and scan little. An open range keeps its view without a copy: while one is open,
+each write first notes what it replaces, and the range prefers the note to the entry.
+
+Must survive: ranges that stay open across puts, deletes, commits and discards; ranges read by other threads
+while the one writer writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import chain, islice, repeat
+from threading import RLock
+from typing import Final
+
+from sortedcontainers import SortedList
+
+from store.engine.protocol import Engine, Family, Pairs, Write
+from store.transaction.merge import Overlay, merge
+
+ENTRY_OVERHEAD = 128
+"""Bytes of memory that an entry takes beyond the bytes of its key and value.
+
+Measured on 64-bit CPython 3.11: two bytes objects with their allocator padding, a slot of the dict at its
+average fill, and a place in the sorted list. A constant, so that commits forced by memory happen at the same
+record on every machine.
+"""
+
+_FIRST_CHUNK = 16
+_LARGEST_CHUNK = 512
+
+
+class _Absent(Enum):
+    ABSENT = 0
+
+
+_ABSENT: Final = _Absent.ABSENT
+_Entry = bytes | None | _Absent
+
+
+class _Batch:
+    """The writes of one transaction, None for a deletion. Frozen once it was committed or discarded.
+
+    Entries are never taken out, so the keys that the sorted list lacks are the last ones of the dict.
+    """
+
+    __slots__ = ("_lock", "_notes", "_readers", "_sorted", "deletions", "entries", "num_bytes")
+
+    def __init__(self, lock: RLock) -> None:
+        self.entries: dict[bytes, bytes | None] = {}
+        self.num_bytes = 0
+        self.deletions = 0
+        self._sorted: SortedList | None = None
+        self._notes: dict[int, dict[bytes, _Entry]] = {}
+        self._readers = 0
+        self._lock = lock
+
+    def put(self, key: bytes, value: bytes | None, /) -> None:
+        if self._notes:
+            self._note(key)
+        entries = self.entries
+        if key in entries:
+            replaced = entries[key]
+            if replaced is None:
+                self.deletions -= 1
+            else:
+                self.num_bytes -= len(replaced)
+            if value is None:
+                self.deletions += 1
+            else:
+                self.num_bytes += len(value)
+        elif value is None:
+            self.deletions += 1
+            self.num_bytes += ENTRY_OVERHEAD + len(key)
+        else:
+            self.num_bytes += ENTRY_OVERHEAD + len(key) + len(value)
+        entries[key] = value
+
+    def scan(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay:
+        overlay = self._range(lower, upper, reverse)
+        next(overlay)
+        return overlay
+
+    def _note(self, key: bytes) -> None:
+        entry = self.entries.get(key, _ABSENT)
+        for notes in tuple(self._notes.values()):
+            notes.setdefault(key, entry)
+
+    def _keys(self) -> SortedList:
+        """All keys written so far, in order. The caller holds the lock."""
+        if self._sorted is None:
+            self._sorted = SortedList()
+        keys, entries = self._sorted, self.entries
+        while len(keys) < len(entries):
+            try:
+                keys.update(list(islice(reversed(entries), len(entries) - len(keys))))
+            except RuntimeError:
+                # The writer, in another thread, added a key between two of these calls; look again.
+                continue
+        return keys
+
+    def _range(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay:
+        notes: dict[bytes, _Entry] = {}
+        with self._lock:
+            reader = self._readers
+            self._readers += 1
+            self._notes[reader] = notes
+        try:
+            with self._lock:
+                keys = self._keys()
+            yield b"", None
+            entries = self.entries
+            inclusive = (True, False)
+            size = _FIRST_CHUNK
+            while lower is None or upper is None or lower < upper:
+                with self._lock:
+                    chunk = list(islice(keys.irange(lower, upper, inclusive, reverse), size))
+                for key in chunk:
+                    # The entry is read before the note: a writer leaves the note before it changes the entry.
+                    entry: _Entry = entries[key]
+                    entry = notes.get(key, entry)
+                    if entry is not _ABSENT:
+                        yield key, entry
+                if len(chunk) < size:
+                    return
+                if reverse:
+                    upper, inclusive = chunk[-1], (inclusive[0], False)
+                else:
+                    lower, inclusive = chunk[-1], (False, inclusive[1])
+                size = min(size * 2, _LARGEST_CHUNK)
+        finally:
+            with self._lock:
+                del self._notes[reader]
+
+
+class IndexedBatchTransaction:
+    """See `store.transaction.protocol.Transaction`. Uncommitted writes are gone with the process."""
+
+    put: Callable[[bytes, bytes | None], None]
+    """That of the open batch itself, because every write of a task passes here."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = RLock()
+        self._begin()
+
+    def get(self, key: bytes) -> bytes | None:
+        entries = self._batch.entries
+        if key in entries:
+            return entries[key]
+        return self._engine.get(Family.DATA, key)
+
+    def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
+        # The batch comes before the engine: should another thread commit in between, both have the writes.
+        batch = self._batch
+        if not batch.entries:
+            return self._engine.scan(Family.DATA, lower, upper, reverse=reverse)
+        overlay = batch.scan(lower, upper, reverse)
+        return merge(self._engine.scan(Family.DATA, lower, upper, reverse=reverse), overlay, reverse=reverse)
+
+    def commit(self, meta: Iterable[Write] = (), *, sync: bool = False) -> None:
+        entries = self._batch.entries
+        data = zip(repeat(Family.DATA), entries, entries.values(), strict=False)
+        self._engine.write(chain(data, meta), sync=sync)
+        self._begin()
+
+    def discard(self) -> None:
+        self._begin()
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """Bytes of the keys and values of the batch, plus `ENTRY_OVERHEAD` for each key in it.
+
+        A key counts once, with its last value; a deletion counts its key alone. 0 when empty (row 892.5).
+        """
+        return self._batch.num_bytes
+
+    def approximate_num_keys(self) -> int:
+        """As if every key written were new and every key deleted had been there; never below 0."""
+        batch = self._batch
+        written = len(batch.entries) - batch.deletions
+        return max(0, self._engine.approximate_num_keys(Family.DATA) + written - batch.deletions)
+
+    def _begin(self) -> None:
+        self._batch = _Batch(self._lock)
+        self.put = self._batch.put

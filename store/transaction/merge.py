@@ -1,0 +1,48 @@
+"""One range over two sorted sources, the newer of which may delete what the older has."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from store.engine.protocol import Pairs
+
+Overlay = Generator[tuple[bytes, bytes | None], None, None]
+"""Pairs in which a value of None says that the key is deleted."""
+
+
+def merge(base: Pairs, overlay: Overlay, *, reverse: bool = False) -> Pairs:
+    """All pairs of both, each key once, the overlay's value winning, its deletions left out.
+
+    Both must come in the order asked for. Closing the result closes both.
+    """
+    pairs = _merged(base, overlay, reverse)
+    next(pairs)
+    return pairs
+
+
+def _merged(base: Pairs, overlay: Overlay, reverse: bool) -> Pairs:
+    try:
+        yield b"", b""
+        newer = next(overlay, None)
+        if newer is None:
+            yield from base
+            return
+        for pair in base:
+            key = pair[0]
+            while newer is not None and (newer[0] > key if reverse else newer[0] < key):
+                if newer[1] is not None:
+                    yield newer[0], newer[1]
+                newer = next(overlay, None)
+            if newer is None or newer[0] != key:
+                yield pair
+            else:
+                if newer[1] is not None:
+                    yield key, newer[1]
+                newer = next(overlay, None)
+        while newer is not None:
+            if newer[1] is not None:
+                yield newer[0], newer[1]
+            newer = next(overlay, None)
+    finally:
+        base.close()
+        overlay.close()

@@ -1,0 +1,45 @@
+"""The seam to a store's uncommitted writes: one transaction is open at any time, each commit opens the next.
+
+Implementations keep the writes since the last commit apart from the engine: `indexed_batch` in memory.
+What they must survive: a crash at any moment loses all uncommitted writes or none, and a commit that raises
+leaves the engine at the old or the new state, nothing between (KIP-844, KIP-892).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from store.engine.protocol import Pairs, Write
+
+
+class Transaction(Protocol):
+    """The uncommitted view of `Family.DATA` of one engine. One writer; reads from any thread."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The uncommitted value, else the committed one; None where deleted or never there."""
+
+    def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
+        """Uncommitted and committed pairs as one range, lower <= key < upper, in byte order.
+
+        Keys deleted since the last commit are left out. The view is that of the moment of this call: later
+        writes, commits and discards do not reach it (row 844.3).
+        """
+
+    def put(self, key: bytes, value: bytes | None, /) -> None:
+        """Write a value, None to delete the key. This view sees it at once, others after `commit`."""
+
+    def commit(self, meta: Iterable[Write] = (), *, sync: bool = False) -> None:
+        """Move all uncommitted writes and `meta` to the engine, atomically; then nothing is uncommitted.
+
+        When it raises, the uncommitted writes are still there.
+        """
+
+    def discard(self) -> None:
+        """Forget all uncommitted writes."""
+
+    def approximate_num_uncommitted_bytes(self) -> int:
+        """Memory held by uncommitted writes, in bytes; 0 when there are none."""
+
+    def approximate_num_keys(self) -> int:
+        """An estimate of the keys that this view has, from the engine's own estimate."""

