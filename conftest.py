@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -38,8 +37,15 @@ def unique() -> Callable[[str], str]:
     return lambda word: f"{word}-{suffix}"
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[LocalBroker]:
-    """A running broker that this test may kill."""
-    with LocalBroker(directory=tmp_path / "broker") as running:
+@pytest.fixture(scope="session")
+def _spare_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    with LocalBroker(directory=tmp_path_factory.mktemp("spare-broker")) as running:
         yield running
+
+
+@pytest.fixture
+def own_broker(_spare_broker: LocalBroker) -> LocalBroker:
+    """A running broker that the test may kill. Mark its users with `xdist_group("own-broker")`."""
+    if not _spare_broker.running:
+        _spare_broker.start()
+    return _spare_broker

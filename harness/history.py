@@ -1,4 +1,4 @@
-"""What was observed in one run, as plain data in the order in which it happened. Oracles judge this and nothing else."""
+"""What was observed in one run, as plain data in the order in which it happened. Oracles judge nothing else."""
 
 from __future__ import annotations
 

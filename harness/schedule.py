@@ -165,7 +165,9 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
             )
     for index, step in enumerate(schedule.steps):
         if not 0 <= step.task < schedule.partitions:
-            raise ScheduleError(f"{source}: steps[{index}].task is {step.task}, there are {schedule.partitions}")
+            raise ScheduleError(
+                f"{source}: steps[{index}].task is {step.task}, there are {schedule.partitions}"
+            )
         if step.wait < 0:
             raise ScheduleError(f"{source}: steps[{index}].wait is {step.wait}, it cannot be negative")
         if step.at is not None and step.op not in AT_POINT:

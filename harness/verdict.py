@@ -85,7 +85,9 @@ class WorldResult(msgspec.Struct):
     runtimes: dict[str, int] = {}
     """worker or spark → schedules."""
     kills: dict[str, int] = {}
-    """worker or spark → processes killed (in the local world: real SIGKILLs)."""
+    """worker or spark → steps that killed a process."""
+    sigkills: int = 0
+    """Processes of the operating system that were really killed with SIGKILL; none in the simulation."""
     crashes: dict[str, dict[str, int]] = {}
     """worker or spark → protocol point → crashes there."""
     operations: dict[str, int] = {}

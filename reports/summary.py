@@ -15,7 +15,7 @@ from functools import cache
 
 from harness.schedule import SIMULATION_ONLY, Operation
 from harness.verdict import Outcome, Result, WorldResult
-from reports.text import count, listing, visible
+from reports.text import count, listing, shorten, visible
 from store.points import Point
 
 WORLDS = {"sim": "simulation", "local": "local world", "containers": "containers"}
@@ -30,7 +30,7 @@ ORACLES = {
 
 
 def world_name(world: str) -> str:
-    return WORLDS.get(world, visible(world))
+    return WORLDS.get(world, _short(world))
 
 
 def worlds(result: Result) -> dict[str, WorldResult]:
@@ -40,14 +40,16 @@ def worlds(result: Result) -> dict[str, WorldResult]:
 
 def sentence(result: Result) -> str:
     """The verdict in words."""
-    scenarios = listing([visible(name) for name in result.scenarios]) if result.scenarios else "the pipeline"
+    scenarios = (
+        listing([_short(name) for name in result.scenarios], 5) if result.scenarios else "the pipeline"
+    )
     ran = count(result.schedules, "schedule")
     failing = max(len(result.failures), len(result.details))
     kept = f"{count(failing, 'failing schedule')} kept"
-    planted = f" The planted bug {visible(result.mutant)} was in the code." if result.mutant else ""
+    planted = f" The planted bug {_short(result.mutant)} was in the code." if result.mutant else ""
     if result.verdict is Outcome.HOLDS:
         if result.mutant:
-            planted = f" The planted bug {visible(result.mutant)} was not found."
+            planted = f" The planted bug {_short(result.mutant)} was not found."
         return f"Holds: {scenarios} did what the specification says in {ran}.{planted}"
     if result.verdict is Outcome.VIOLATED:
         return f"Violated: {scenarios} broke the specification; {kept}, of {ran} that ran.{planted}"
@@ -57,7 +59,7 @@ def sentence(result: Result) -> str:
 
 def reasons(result: Result) -> list[str]:
     """Why the run shows less than it should: the stated reasons and every cell that was not reached."""
-    found = [visible(reason) for reason in result.reasons]
+    found = [visible(reason) for reason in result.reasons if reason.strip()]
     for name, world in result.worlds.items():
         stated = " ".join(result.reasons)
         found += [
@@ -250,6 +252,10 @@ def _unknown(result: Result) -> Iterator[str]:
         for runtime in ("worker", "spark"):
             if world.schedules and not world.runtimes.get(runtime):
                 yield f"The {runtime} runtime in {_article(name)}: no schedule used it."
+
+
+def _short(name: str) -> str:
+    return shorten(visible(name), 80)
 
 
 def _article(world: str) -> str:

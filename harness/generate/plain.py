@@ -50,7 +50,12 @@ def _steps(random: Random, runtime: Runtime, partitions: int, index: int) -> tup
     enabled = [op for op in OPERATIONS if random.random() < 0.5] or [Operation.KILL]
     where = points_for(runtime)
     targets = KILL_POINTS[runtime]
-    first = Step(Operation.KILL, random.randrange(partitions), targets[index // 4 % len(targets)], random.choice((0, 0, 1, 2)))
+    first = Step(
+        Operation.KILL,
+        random.randrange(partitions),
+        targets[index // 4 % len(targets)],
+        random.choice((0, 0, 1, 2)),
+    )
     steps = [first] if random.random() < 0.6 else []
     for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
         op = random.choice(enabled)

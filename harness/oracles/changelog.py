@@ -40,7 +40,7 @@ def _against_own_offset(evidence: Evidence, index: int, seen: Seen) -> Iterator[
         if folded != seen.state[store]:
             yield Finding(
                 "changelog",
-                f"Store {store} of task {seen.task} ({seen.when}) says it holds the changelog up to offset {upto}, which "
+                f"Store {store} of task {seen.task} ({seen.when}) says it holds the changelog up to {upto}, which "
                 f"folds to {folded!r}, but it holds {seen.state[store]!r} ({evidence.story_before(index, seen.task)}).",
                 task=seen.task,
                 expected=folded,
@@ -62,8 +62,15 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
             for key in sorted(expected.keys() | actual.keys()):
                 if expected.get(key) == actual.get(key) and (key in expected) == (key in actual):
                     continue
-                last = max((row.offset for row in topic.rows if (row.partition, row.key) == (task, key)), default=None)
-                came = "no changelog record has this key" if last is None else f"last written at changelog offset {last}"
+                last = max(
+                    (row.offset for row in topic.rows if (row.partition, row.key) == (task, key)),
+                    default=None,
+                )
+                came = (
+                    "no changelog record has this key"
+                    if last is None
+                    else f"last written at changelog offset {last}"
+                )
                 should = repr(expected[key]) if key in expected else "absent"
                 found = repr(actual[key]) if key in actual else "absent"
                 yield Finding(

@@ -30,9 +30,17 @@ def find_in(events: Sequence[Event]) -> Iterator[Finding]:
         elif not isinstance(event, Ended):
             continue
         elif event.reason == "failed":
-            who = f"Incarnation {event.incarnation} of task {event.task}" if event.task >= 0 else "Spark's driver"
+            who = (
+                f"Incarnation {event.incarnation} of task {event.task}"
+                if event.task >= 0
+                else "Spark's driver"
+            )
             yield Finding("errors", f"{who} failed: {event.error}", task=event.task, actual=event.error)
-        elif event.reason in ("fenced", "blocked") and owner.get(event.task) == event.incarnation and not expired:
+        elif (
+            event.reason in ("fenced", "blocked")
+            and owner.get(event.task) == event.incarnation
+            and not expired
+        ):
             yield Finding(
                 "errors",
                 f"Incarnation {event.incarnation} of task {event.task} was {event.reason} although no other one "

@@ -15,9 +15,7 @@ from scenarios import Scenario
 class Evidence:
     """One run, indexed."""
 
-    def __init__(
-        self, scenario: Scenario, schedule: Schedule, events: Sequence[Event], final: Final
-    ) -> None:
+    def __init__(self, scenario: Scenario, schedule: Schedule, events: Sequence[Event], final: Final) -> None:
         self.scenario = scenario
         self.schedule = schedule
         self.events = events

@@ -76,7 +76,9 @@ def _java() -> Finding:
 def _jars(configuration: str) -> Finding:
     name = _WHAT[configuration]
     try:
-        lock = {jar: digest for jar, digest in jars.read_lock().items() if Path(jar).parts[0] == configuration}
+        lock = {
+            jar: digest for jar, digest in jars.read_lock().items() if Path(jar).parts[0] == configuration
+        }
         directory = jars.jar_directory(jars.LOCK_FILE, cache_directory())
         missing = jars.missing_jars(lock, directory)
         for jar, digest in lock.items():

@@ -133,7 +133,9 @@ class Director:
 
         A host's state directory has one owner, so a second incarnation there would only wait for its lock.
         """
-        taken = {actor.host for actor in self._actors.get(task, ()) if actor.life in (Life.RUNNING, Life.PAUSED)}
+        taken = {
+            actor.host for actor in self._actors.get(task, ()) if actor.life in (Life.RUNNING, Life.PAUSED)
+        }
         for step in range(self.schedule.hosts):
             host = (preferred + step) % self.schedule.hosts
             if host not in taken:

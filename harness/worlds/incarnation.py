@@ -51,7 +51,13 @@ def config_of(schedule: Schedule) -> StreamsConfig:
 
 
 def run_worker(
-    topology: Topology, task: int, log: Log, storage: Storage, config: StreamsConfig, clock: Clock, control: Control
+    topology: Topology,
+    task: int,
+    log: Log,
+    storage: Storage,
+    config: StreamsConfig,
+    clock: Clock,
+    control: Control,
 ) -> tuple[str, str]:
     """Run one task until told to stop. Returns how it ended (see `history.Ended`) and the error."""
     worker = Worker(topology, [task], FaultyLog(log, control), storage, config, clock)
@@ -94,7 +100,12 @@ class ObservedStorage:
 
 
 def look(
-    scenario: Scenario, topology: Topology, task: int, incarnation: int, when: str, engines: Mapping[str, Engine]
+    scenario: Scenario,
+    topology: Topology,
+    task: int,
+    incarnation: int,
+    when: str,
+    engines: Mapping[str, Engine],
 ) -> Seen:
     """What the engines hold as committed. A row that the scenario cannot decode is shown as text."""
     state: dict[str, dict[str, Json]] = {}

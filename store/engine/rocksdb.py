@@ -19,6 +19,7 @@ from typing import Final
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    ColumnFamily,
     DbClosedError,
     DBCompressionType,
     DBRecoveryMode,
@@ -29,7 +30,6 @@ from rocksdict import (
     WriteBatch,
     WriteOptions,
 )
-from rocksdict import Snapshot as RdictSnapshot
 
 from store.engine.protocol import Family, Pairs, Write
 from store.errors import (
@@ -70,10 +70,10 @@ class RocksEngine:
         self._refuse_remains()
         self._db = self._open_database()
         self._meta = self._db.get_column_family(_META_NAME)
-        self._meta_handle = self._db.get_column_family_handle(_META_NAME)
+        self._meta_handle: ColumnFamily | None = self._db.get_column_family_handle(_META_NAME)
         self._open = True
         self._lock = Lock()
-        self._held: dict[_Cursor | RocksSnapshot, None] = {}
+        self._held: dict[_View | RocksSnapshot, None] = {}
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         try:
@@ -85,9 +85,17 @@ class RocksEngine:
     def scan(
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
-        return self._scan(self._db if family is _DATA else self._meta, lower, upper, reverse)
+        try:
+            view = _View(self._db if family is _DATA else self._meta, upper)
+        except Exception as error:
+            raise self._error(error) from error
+        pairs = self._pairs(view, lower, upper, reverse, shared=False)
+        next(pairs)
+        return pairs
 
     def write(self, writes: Iterable[Write], *, sync: bool = False) -> None:
+        if not self._open:
+            raise self._closed()
         batch = WriteBatch(raw_mode=True)
         put, delete, meta = batch.put, batch.delete, self._meta_handle
         for family, key, value in writes:
@@ -108,12 +116,12 @@ class RocksEngine:
 
     def snapshot(self) -> RocksSnapshot:
         try:
-            # Each column family has a snapshot of its own; without the lock a write could fall between.
+            # Each column family has a view of its own; without the lock a write could fall between.
             with self._lock:
-                data, meta = self._db.snapshot(), self._meta.snapshot()
+                views = _View(self._db), _View(self._meta)
         except Exception as error:
             raise self._error(error) from error
-        snapshot = RocksSnapshot(self, data, meta)
+        snapshot = RocksSnapshot(self, views)
         self._held[snapshot] = None
         return snapshot
 
@@ -131,7 +139,7 @@ class RocksEngine:
         self._open = False
         for held in tuple(self._held):
             held.close()
-        del self._meta_handle
+        self._meta_handle = None
         try:
             self._meta.close()
             self._db.close()
@@ -158,40 +166,40 @@ class RocksEngine:
         except Exception as error:
             raise self._error(error, opening=True) from error
 
-    def _scan(
-        self, source: Rdict | RdictSnapshot, lower: bytes | None, upper: bytes | None, reverse: bool
-    ) -> Pairs:
-        if lower is not None and upper is not None and lower > upper:
-            upper = lower
-        pairs = self._pairs(source, lower, upper, reverse)
-        next(pairs)
-        return pairs
-
     def _pairs(
-        self, source: Rdict | RdictSnapshot, lower: bytes | None, upper: bytes | None, reverse: bool
+        self, view: _View, lower: bytes | None, upper: bytes | None, reverse: bool, *, shared: bool
     ) -> Pairs:
         """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
-        try:
-            cursor = _Cursor(source, lower, upper, reverse)
-        except Exception as error:
-            raise self._error(error) from error
-        self._held[cursor] = None
+        if not shared:
+            self._held[view] = None
         try:
             yield b"", b""
             size = _FIRST_CHUNK
-            chunk: list[tuple[bytes, bytes]] | None = None
-            while chunk is None or len(chunk) == size:
+            seek = True
+            while True:
                 try:
-                    chunk = cursor.read(size)
+                    chunk = view.read(size, lower, upper, reverse, seek=seek)
                 except Exception as error:
                     raise self._error(error) from error
                 for pair in chunk:
                     if not self._open:
                         raise self._closed()
                     yield pair
+                if len(chunk) < size:
+                    return
+                size = min(size * 2, _LARGEST_CHUNK)
+                # Whoever shares the view has moved it meanwhile.
+                seek = shared
+                if not shared:
+                    continue
+                if reverse:
+                    upper = chunk[-1][0]
+                else:
+                    lower = chunk[-1][0] + b"\0"
         finally:
-            self._held.pop(cursor, None)
-            cursor.close()
+            if not shared:
+                self._held.pop(view, None)
+                view.close()
 
     def _closed(self) -> StoreClosedError:
         return StoreClosedError(f"{self._path}: used after it was closed")
@@ -232,92 +240,77 @@ class RocksEngine:
 
 
 class RocksSnapshot:
-    """See `store.engine.protocol.Snapshot`. Safe to read from any thread."""
+    """See `store.engine.protocol.Snapshot`. Safe to read from any thread.
 
-    def __init__(self, engine: RocksEngine, data: RdictSnapshot, meta: RdictSnapshot) -> None:
+    Reads through one iterator for each key space, made when the snapshot was: those of rocksdict's own
+    snapshots show later writes (0.3.29).
+    """
+
+    def __init__(self, engine: RocksEngine, views: tuple[_View, _View]) -> None:
         self._engine = engine
-        self._views: tuple[RdictSnapshot, RdictSnapshot] | None = (data, meta)
+        self._views = views
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         try:
-            value: bytes = self._view(family)[key]
+            found = self._views[family].read(1, key, key + b"\0", False, seek=True)
         except Exception as error:
-            if str(error) == "key not found":
-                return None
             raise self._engine._error(error) from error
-        return value
+        return found[0][1] if found else None
 
     def scan(
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
-        return self._engine._scan(self._view(family), lower, upper, reverse)
+        pairs = self._engine._pairs(self._views[family], lower, upper, reverse, shared=True)
+        next(pairs)
+        return pairs
 
     def close(self) -> None:
         """Idempotent."""
-        self._views = None
+        for view in self._views:
+            view.close()
         self._engine._held.pop(self, None)
 
-    def _view(self, family: Family) -> RdictSnapshot:
-        views = self._views
-        if views is None:
-            raise StoreClosedError(f"{self._engine._path}: snapshot used after it or its engine was closed")
-        return views[family]
 
+class _View:
+    """One RocksDB iterator, which keeps the view of the moment it is made, with what has to outlive it.
 
-class _Cursor:
-    """One RocksDB iterator with what has to outlive it, read in chunks.
-
-    RocksDB keeps a bare pointer to the upper bound and to the options. There is no usable lower bound in
-    rocksdict 0.3.29 (setting it sets the upper one), so a reverse scan compares keys itself.
+    Traps of rocksdict 0.3.29: RocksDB keeps a bare pointer to the upper bound and to the options, and setting
+    a lower bound sets the upper one. So both bounds are compared here, and the upper one is told to RocksDB
+    only to spare it a walk over deleted keys beyond.
     """
 
-    __slots__ = ("_iterator", "_lock", "_lower", "_options", "_reverse", "_upper")
+    __slots__ = ("_iterator", "_lock", "_options", "_upper")
 
-    def __init__(
-        self, source: Rdict | RdictSnapshot, lower: bytes | None, upper: bytes | None, reverse: bool
-    ) -> None:
+    def __init__(self, source: Rdict, upper: bytes | None = None) -> None:
         self._lock = Lock()
-        self._lower = lower
         self._upper = upper
-        self._reverse = reverse
         self._options = ReadOptions()
         if upper is not None:
             self._options.set_iterate_upper_bound(upper)
-        iterator = source.iter(self._options)
-        if reverse:
-            iterator.seek_to_last()
-        elif lower is not None:
-            iterator.seek(lower)
-        else:
-            iterator.seek_to_first()
-        self._iterator: RdictIter | None = iterator
+        self._iterator: RdictIter | None = source.iter(self._options)
 
-    def read(self, size: int) -> list[tuple[bytes, bytes]]:
-        """The next `size` pairs, fewer only at the end; an end that is an error raises."""
+    def read(
+        self, size: int, lower: bytes | None, upper: bytes | None, reverse: bool, *, seek: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """The next `size` pairs, from the bound on if `seek`. Fewer at the end; raises if that is an error."""
         chunk: list[tuple[bytes, bytes]] = []
         with self._lock:
             iterator = self._iterator
             if iterator is None:
-                raise StoreClosedError("scan used after its engine was closed")
-            valid, key, value, append = iterator.valid, iterator.key, iterator.value, chunk.append
+                raise StoreClosedError("scan or snapshot used after it or its engine was closed")
+            append, valid, key, value = chunk.append, iterator.valid, iterator.key, iterator.value
+            advance = iterator.prev if reverse else iterator.next
             try:
-                if self._reverse:
-                    lower, advance = self._lower or b"", iterator.prev
-                    for _ in range(size):
-                        if not valid():
-                            break
-                        found = key()
-                        if found < lower:
-                            break
-                        append((found, value()))
-                        advance()
-                else:
-                    advance = iterator.next
-                    for _ in range(size):
-                        if not valid():
-                            break
-                        append((key(), value()))
-                        advance()
+                if seek:
+                    _seek(iterator, lower, upper, reverse)
+                for _ in range(size):
+                    if not valid():
+                        break
+                    found = key()
+                    if (upper is not None and found >= upper) or (lower is not None and found < lower):
+                        break
+                    append((found, value()))
+                    advance()
                 iterator.status()
             finally:
                 # An error's traceback holds this frame, and the iterator in it would hold the database open.
@@ -327,6 +320,20 @@ class _Cursor:
     def close(self) -> None:
         with self._lock:
             self._iterator = None
+
+
+def _seek(iterator: RdictIter, lower: bytes | None, upper: bytes | None, reverse: bool) -> None:
+    if not reverse:
+        if lower is None:
+            iterator.seek_to_first()
+        else:
+            iterator.seek(lower)
+    elif upper is None:
+        iterator.seek_to_last()
+    else:
+        iterator.seek_for_prev(upper)
+        if iterator.valid() and iterator.key() == upper:
+            iterator.prev()
 
 
 @cache

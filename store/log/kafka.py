@@ -185,6 +185,7 @@ class _Client:
     def __init__(self, bootstrap: str, timeout: float) -> None:
         self.bootstrap = bootstrap
         self.timeout = timeout
+        self.ping_seconds = min(_STEP, timeout)
         self.fatal: KafkaError | None = None
 
     def config(self, *parts: Config) -> dict[str, object]:
@@ -417,7 +418,7 @@ class KafkaProducer:
         self._deliveries = _Deliveries()
 
     def _ping(self) -> object:
-        return self._live().list_topics(timeout=_STEP)
+        return self._live().list_topics(timeout=self._client.ping_seconds)
 
     def _serve(self, producer: ClientProducer, seconds: float) -> None:
         try:
@@ -439,6 +440,8 @@ class KafkaProducer:
         cause = _cause(exception)
         if cause.code() in (KafkaError._FATAL, KafkaError._STATE):
             self._check_fatal(doing)
+        if self._commit_sent:
+            raise OutcomeUnknownError(f"{self._id}: {doing}: a commit was sent and never answered")
         if of_transaction and self._open and cause.code() == KafkaError._STATE:
             # The client refuses more records after one has failed, without saying so.
             raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
@@ -554,7 +557,7 @@ class KafkaReader:
                 cause = _cause(exception)
                 if cause.code() not in (KafkaError._TIMED_OUT, KafkaError.UNSTABLE_OFFSET_COMMIT):
                     raise
-                asker.list_topics(timeout=_STEP)
+                asker.list_topics(timeout=self._client.ping_seconds)
                 raise RetriableError(
                     f"{doing}: a transaction holds it, or the group's coordinator is not ready; ask again"
                 ) from exception
@@ -632,7 +635,7 @@ class KafkaReader:
             )
 
     def _ping(self) -> object:
-        return self._asker().list_topics(timeout=_STEP)
+        return self._asker().list_topics(timeout=self._client.ping_seconds)
 
     def _repeat(self, doing: str, call: Callable[[float], Built]) -> Built:
         return _repeat(self._client, doing, call, self._ping)
@@ -725,7 +728,7 @@ class KafkaAdmin:
 
     def _repeat(self, doing: str, call: Callable[[float], None]) -> None:
         admin = self._live()
-        _repeat(self._client, doing, call, lambda: admin.list_topics(timeout=_STEP))
+        _repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
 
     def _live(self) -> AdminClient:
         if self._admin is None:

@@ -43,7 +43,9 @@ T = TypeVar("T")
 class _Context:
     """The processor's view of its task."""
 
-    def __init__(self, stores: Mapping[str, KeyValueStore], producer: Producer, sinks: frozenset[str]) -> None:
+    def __init__(
+        self, stores: Mapping[str, KeyValueStore], producer: Producer, sinks: frozenset[str]
+    ) -> None:
         self._stores = stores
         self._producer = producer
         self._sinks = sinks
@@ -166,9 +168,7 @@ class Task:
             committed = again
             for name, store in self.stores.items():
                 changelog = self.topology.changelog(name, self.partition)
-                restore(
-                    store, changelog, reader, batch=self._config.restore_batch_records, clock=self._clock
-                )
+                restore(store, changelog, reader, batch=self._config.restore_batch_records, clock=self._clock)
         self._committed = committed
         self._positions = dict(committed)
         position = _last_records(committed)

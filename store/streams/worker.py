@@ -39,7 +39,9 @@ class Worker:
         config: StreamsConfig,
         clock: Clock,
     ) -> None:
-        self._make = lambda partition: Task(topology, partition, log, storage, config, clock)
+        self._topology = topology
+        self._log = log
+        self._storage = storage
         self._partitions = list(partitions)
         self._reader: Reader = log.reader()
         self._config = config
@@ -78,7 +80,7 @@ class Worker:
     def _step(self, partition: int) -> bool:
         task = self.tasks.get(partition)
         if task is None:
-            task = self._make(partition)
+            task = Task(self._topology, partition, self._log, self._storage, self._config, self._clock)
             task.open()
             self.tasks[partition] = task
             self._last_commit[partition] = self._clock.monotonic()

@@ -21,7 +21,7 @@ from sortedcontainers import SortedList
 from store.engine.protocol import Engine, Family, Pairs, Write
 from store.transaction.merge import Overlay, merge
 
-ENTRY_OVERHEAD = 128
+ENTRY_OVERHEAD = 120
 """Bytes of memory that an entry takes beyond the bytes of its key and value.
 
 Measured on 64-bit CPython 3.11: two bytes objects with their allocator padding, a slot of the dict at its
@@ -163,7 +163,9 @@ class IndexedBatchTransaction:
 
     def commit(self, meta: Iterable[Write] = (), *, sync: bool = False) -> None:
         entries = self._batch.entries
-        data = zip(repeat(Family.DATA), entries, entries.values(), strict=False)
+        # In key order: RocksDB takes a large batch faster that way than the sorting costs.
+        keys = sorted(entries)
+        data = zip(repeat(Family.DATA), keys, map(entries.__getitem__, keys), strict=False)
         self._engine.write(chain(data, meta), sync=sync)
         self._begin()
 

@@ -7,7 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -35,8 +36,22 @@ def write(log: KafkaLog, topic: str, value: bytes, transactional_id: str) -> Non
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(topic, b"key", value)
+    reached = producer.flush()
     producer.commit_transaction()
     producer.close()
+    await_visible(log, reached)
+
+
+def await_visible(log: KafkaLog, reached: Mapping[TopicPartition, int]) -> None:
+    """A commit returns before its marker is written, so what it wrote shows a little later."""
+    reader = log.reader()
+    for tp, offset in reached.items():
+        attempts = 2_000
+        while reader.offsets(tp, IsolationLevel.READ_COMMITTED).end <= offset:
+            attempts -= 1
+            assert attempts, f"the transaction never became visible in {tp}"
+            time.sleep(0.005)
+    reader.close()
 
 
 def values(log: KafkaLog, topic: str) -> list[bytes | None]:
@@ -54,9 +69,20 @@ def create(log: KafkaLog, topic: str) -> None:
     admin.close()
 
 
+def ended(process: psutil.Process) -> bool:
+    """Gone, or a zombie that nobody collects."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def await_end(process: psutil.Process) -> None:
-    """Wait until a process that is not our child is gone. Hangs, and so fails, when it stays."""
-    process.wait()
+    for _ in range(3_000):
+        if ended(process):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{process} stayed")
 
 
 def test_a_transaction_commits_as_soon_as_start_returns(
@@ -69,35 +95,37 @@ def test_a_transaction_commits_as_soon_as_start_returns(
     assert broker.running
 
 
-def test_what_was_committed_is_there_after_a_sigkill_and_a_start(own_broker: LocalBroker) -> None:
-    log = KafkaLog(own_broker.bootstrap)
-    create(log, "topic")
-    write(log, "topic", b"before", "id")
+def test_what_was_committed_is_there_after_a_sigkill_and_a_start(
+    own_broker: LocalBroker, unique: Callable[[str], str]
+) -> None:
+    log, topic, transactional_id = KafkaLog(own_broker.bootstrap), unique("topic"), unique("id")
+    create(log, topic)
+    write(log, topic, b"before", transactional_id)
     address = own_broker.bootstrap
     own_broker.kill()
     assert not own_broker.running
     own_broker.start()
     assert own_broker.bootstrap == address
-    write(log, "topic", b"after", "id")
-    assert values(log, "topic") == [b"before", b"after"]
+    write(log, topic, b"after", transactional_id)
+    assert values(log, topic) == [b"before", b"after"]
 
 
-def test_a_restart_keeps_data_and_address(own_broker: LocalBroker) -> None:
-    log = KafkaLog(own_broker.bootstrap)
-    create(log, "topic")
-    write(log, "topic", b"before", "id")
+def test_a_restart_keeps_data_and_address(own_broker: LocalBroker, unique: Callable[[str], str]) -> None:
+    log, topic, transactional_id = KafkaLog(own_broker.bootstrap), unique("topic"), unique("id")
+    create(log, topic)
+    write(log, topic, b"before", transactional_id)
     own_broker.restart()
-    assert values(log, "topic") == [b"before"]
+    assert values(log, topic) == [b"before"]
 
 
-def test_a_paused_broker_goes_on_where_it_was(own_broker: LocalBroker) -> None:
-    log = KafkaLog(own_broker.bootstrap)
-    create(log, "topic")
+def test_a_paused_broker_goes_on_where_it_was(own_broker: LocalBroker, unique: Callable[[str], str]) -> None:
+    log, topic, transactional_id = KafkaLog(own_broker.bootstrap), unique("topic"), unique("id")
+    create(log, topic)
     own_broker.pause()
     assert psutil.Process(own_broker.pid).status() == psutil.STATUS_STOPPED
     own_broker.resume()
-    write(log, "topic", b"value", "id")
-    assert values(log, "topic") == [b"value"]
+    write(log, topic, b"value", transactional_id)
+    assert values(log, topic) == [b"value"]
 
 
 def test_stop_removes_the_process_and_everything_it_wrote(tmp_path: Path) -> None:
@@ -105,7 +133,7 @@ def test_stop_removes_the_process_and_everything_it_wrote(tmp_path: Path) -> Non
     broker.start()
     process = psutil.Process(broker.pid)
     broker.stop()
-    assert not process.is_running()
+    assert ended(process)
     assert list(tmp_path.iterdir()) == []
     broker.stop()
 
@@ -122,13 +150,15 @@ def test_when_the_starter_is_killed_neither_broker_nor_directory_stays(tmp_path:
     starter.send_signal(signal.SIGKILL)
     starter.wait()
     await_end(guard)
-    assert not broker.is_running()
+    assert ended(broker)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_when_the_starter_is_killed_while_its_broker_is_down_the_directory_goes_too(tmp_path: Path) -> None:
     program = STARTS_A_BROKER.replace("time.sleep(600)", "broker.kill(); print(flush=True); time.sleep(600)")
-    starter = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert starter.stdout is not None
     starter.stdout.readline()
     starter.stdout.readline()

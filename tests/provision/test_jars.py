@@ -1,4 +1,4 @@
-"""The jars: fetched once, checked always, never deleted. Most tests put a script in the place of Ivy's Java."""
+"""The jars: fetched once, checked always, never deleted. A script stands for Ivy's Java in most tests."""
 
 from __future__ import annotations
 
@@ -134,7 +134,9 @@ def test_of_several_processes_that_start_at_once_one_fetches(ivy: Path) -> None:
         f"jars.LOCK_FILE = Path({str(jars.LOCK_FILE)!r}); print(jars.broker_classpath())"
     )
     started = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for _ in range(4)
     ]
     answers = [process.communicate() for process in started]

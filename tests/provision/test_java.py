@@ -75,7 +75,7 @@ def test_without_any_other_java_that_of_the_wheel_runs() -> None:
 
 
 def test_the_java_of_the_wheel_takes_the_option_of_sparks_launcher() -> None:
-    command = [java().executable, "--add-modules=jdk.incubator.vector", "-version"]
+    command = [str(java().executable), "--add-modules=jdk.incubator.vector", "-version"]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -104,7 +104,9 @@ def test_doctor_says_that_java_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     assert finding.remedy is not None
 
 
-def test_spark_is_started_with_the_java_that_was_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_spark_is_started_with_the_java_that_was_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "a", version="21")))
     environment = spark_environment()
     assert environment["JAVA_HOME"] == str(tmp_path / "a")

@@ -439,6 +439,8 @@ def test_a_timeout_above_what_the_broker_allows_is_refused_at_init(broker: SimBr
     producer = SimLog(broker).producer("a", 900_001)
     with pytest.raises(FatalLogError, match="900001 ms of 'a' is not allowed"):
         producer.init_transactions()
+    with pytest.raises(FatalLogError):
+        producer.begin_transaction()
 
 
 def test_a_record_without_a_timestamp_gets_the_virtual_time(broker: SimBroker) -> None:
@@ -517,7 +519,7 @@ def test_a_record_too_large_for_its_topic_costs_this_transaction_and_the_next_on
     small = TopicPartition("small", 0)
     producer = begun(broker)
     put(producer, b"x" * 2_000, tp=small, flush=False)
-    for call in (producer.flush, producer.commit_transaction):
+    for call in (producer.flush, producer.commit_transaction, producer.begin_transaction):
         with pytest.raises(AbortRequiredError):
             call()
     producer.abort_transaction()

@@ -24,6 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 from harness.provision import broker_classpath, java
 from harness.provision.errors import ProvisionError
 from store.errors import ConfigError, CrashproofError, RetriableError, UnreachableError
@@ -211,12 +213,15 @@ class LocalBroker:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: it holds its connections and answers nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP: it holds its connections and answers nothing. Returns when it has stopped."""
+        process = psutil.Process(self.pid)
+        process.suspend()
+        while process.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT after `pause()`."""
-        os.kill(self.pid, signal.SIGCONT)
+        psutil.Process(self.pid).resume()
 
     def log(self, lines: int = 30) -> str:
         """The last lines of what the broker wrote."""

@@ -39,7 +39,9 @@ def _kill(pid: int, directory: Path) -> None:
         process = psutil.Process(pid)
         if any(str(directory) in argument for argument in process.cmdline()):
             process.kill()
-            process.wait()
+            # Where nobody collects orphans, a zombie stays for ever; it holds no file any more.
+            while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(_PERIOD / 10)
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return
 

@@ -474,8 +474,8 @@ class SimBroker:
 _Queued = tuple[_Partition, bytes | None, bytes | None, int, Headers]
 
 # Where a producer is, as its own process sees it.
-_NEW, _READY, _IN_TRANSACTION, _FENCED, _CLOSED = 0, 1, 2, 3, 4
-_STATE_NAMES = ("not initialised", "without a transaction", "in a transaction", "fenced", "closed")
+_NEW, _READY, _IN_TRANSACTION, _DEAD, _CLOSED = 0, 1, 2, 3, 4
+_STATE_NAMES = ("not initialised", "without a transaction", "in a transaction", "dead", "closed")
 
 
 class SimProducer:
@@ -518,9 +518,11 @@ class SimProducer:
             self._refuse("init_transactions")
         broker = self._broker
         if not 0 < self._timeout_ms <= broker.max_transaction_timeout_ms:
-            raise FatalLogError(
-                f"transaction timeout {self._timeout_ms} ms of {self.transactional_id!r} is not allowed: "
-                f"the broker accepts 1 to {broker.max_transaction_timeout_ms} ms"
+            self._raise(
+                FatalLogError(
+                    f"transaction timeout {self._timeout_ms} ms of {self.transactional_id!r} is not allowed: "
+                    f"the broker accepts 1 to {broker.max_transaction_timeout_ms} ms"
+                )
             )
         txn = broker._init(self.transactional_id, self._timeout_ms)
         self._transaction = txn
@@ -545,10 +547,12 @@ class SimProducer:
     ) -> None:
         if self._state != _IN_TRANSACTION:
             self._refuse("produce")
+        if self._error is not None and not isinstance(self._error, FencedError):
+            self._raise(self._error)
         broker = self._broker
         if topic not in broker._topics:
             # A client learns that a topic does not exist when it tries to send.
-            self._error = self._error or AbortRequiredError(
+            self._error = AbortRequiredError(
                 f"topic {topic!r} does not exist; abort the transaction, and create the topic first"
             )
             return
@@ -566,7 +570,7 @@ class SimProducer:
             self.deliver()
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        if self._state >= _FENCED:
+        if self._state >= _DEAD:
             self._refuse("flush")
         self.deliver()
         if self._error is not None:
@@ -695,15 +699,15 @@ class SimProducer:
         )
 
     def _raise(self, error: LogError) -> NoReturn:
-        if isinstance(error, FencedError):
+        """Tell `error`. Unless an abort mends it, every later call but `close` tells it again."""
+        if not isinstance(error, AbortRequiredError):
             self._queue.clear()
-            self._state = _FENCED
-        raise error
+            self._error = error
+            self._state = _DEAD
+        raise type(error)(*error.args)
 
     def _refuse(self, call: str) -> NoReturn:
-        if self._state == _FENCED:
-            raise self._fenced()
-        if self._state == _IN_TRANSACTION and self._error is not None:
+        if self._error is not None and self._state != _CLOSED:
             self._raise(self._error)
         raise ProtocolError(f"{call}: producer {self.transactional_id!r} is {_STATE_NAMES[self._state]}")
 

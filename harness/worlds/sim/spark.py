@@ -76,7 +76,9 @@ class SparkDriver:
         """The next offset range of each partition that has one. Markers count as offsets, so it may be empty."""
         plan: dict[int, Range] = {}
         for partition in range(self._world.schedule.partitions):
-            start = next((batch[partition][1] for batch in reversed(self._offset_log) if partition in batch), 0)
+            start = next(
+                (batch[partition][1] for batch in reversed(self._offset_log) if partition in batch), 0
+            )
             tp = TopicPartition(self._source, partition)
             end = min(self._world.broker.last_stable_offset(tp), start + self._world.schedule.batch_records)
             if end > start:

@@ -304,7 +304,11 @@ class SimRun:
     def _finish(self) -> None:
         for task in range(self.schedule.partitions):
             task_id = self.topology.task_id(task)
-            hosts = [host for host in self.hosts if all((task_id, store) in host.files for store in self.topology.stores)]
+            hosts = [
+                host
+                for host in self.hosts
+                if all((task_id, store) in host.files for store in self.topology.stores)
+            ]
             looks: list[Seen] = []
             for host in hosts:
                 try:
@@ -332,4 +336,3 @@ class SimRun:
 def run(scenario: Scenario, schedule: Schedule) -> History:
     """Run `schedule` in the simulation. Deterministic: the same schedule gives the same history."""
     return SimRun(scenario, schedule).run()
-

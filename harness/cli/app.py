@@ -1,0 +1,231 @@
+"""The subcommands and their options."""
+
+from __future__ import annotations
+
+import re
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.campaign import default_jobs
+from harness.cli.run import Campaign, execute
+from harness.mutants import MUTANTS
+from harness.mutants import find as find_mutant
+from harness.provision.doctor import doctor as examine
+from harness.replay import replay as replay_schedule
+from harness.requirements import collect
+from harness.schedule import load
+from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome
+from reports.terminal import print_result
+from scenarios import load_all
+
+app = typer.Typer(
+    name="crashproof",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Exactly-once stream processing for Kafka and Spark, and the model checker that proves it.",
+)
+
+
+class World(StrEnum):
+    SIM = "sim"
+    LOCAL = "local"
+    CONTAINERS = "containers"
+    ALL = "all"
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _duration(text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m or 1h")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _jobs(text: str) -> int:
+    if text == "auto":
+        return default_jobs()
+    if not text.isdigit() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r} is no number of processes; write auto or 1, 2, 3 …")
+    return int(text)
+
+
+def _mutant(name: str | None) -> str | None:
+    return None if name is None else find_mutant(name).name
+
+
+def _no_containers(world: World | None) -> None:
+    if world is World.CONTAINERS:
+        _error(
+            "the world 'containers' is not part of this release; --world local runs the same schedules "
+            "on real processes, without Docker"
+        )
+        raise typer.Exit(EXIT_ENVIRONMENT)
+
+
+def _error(message: str) -> None:
+    sys.stderr.write(f"crashproof: {message}\n")
+
+
+def _print_json(data: object) -> None:
+    sys.stdout.write(msgspec.json.encode(data).decode() + "\n")
+    sys.stdout.flush()
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        list[str] | None, typer.Argument(help="Scenarios to run; all of them by default.")
+    ] = None,
+    world: Annotated[
+        World | None, typer.Option(help="Where to run. Default: some seconds of sim, then a sample on local.")
+    ] = None,
+    schedules: Annotated[int | None, typer.Option(min=1, help="Schedules per scenario and world.")] = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="30s", help="Time per world instead.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which campaign; the same seed gives the same schedules.")] = 0,
+    jobs: Annotated[str, typer.Option(help="Processes for the simulation: auto or a number.")] = "auto",
+    out: Annotated[Path, typer.Option(help="Directory for the reports and the failing schedules.")] = Path(
+        "crashproof-report"
+    ),
+    mutant: Annotated[str | None, typer.Option(help="Plant one bug (see `crashproof mutants`).")] = None,
+    max_failures: Annotated[
+        int, typer.Option(min=1, help="Stop a world after this many failing schedules.")
+    ] = 1,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Generate schedules of processing, commits and crashes, run them, judge them, and write a report."""
+    _no_containers(world)
+    known = load_all()
+    unknown = [name for name in scenario or () if name not in known]
+    if unknown:
+        _error(f"no scenario is named {unknown[0]!r}; there are {', '.join(known)}")
+        raise typer.Exit(EXIT_USAGE)
+    seconds = _duration(duration)
+    if schedules is not None and seconds is not None:
+        _error("--schedules and --for exclude each other; give one of them")
+        raise typer.Exit(EXIT_USAGE)
+    result = execute(
+        Campaign(
+            scenarios=tuple(dict.fromkeys(scenario or known)),
+            worlds=("sim", "local") if world in (None, World.ALL) else (str(world),),
+            schedules=schedules,
+            seconds=seconds,
+            seed=seed,
+            jobs=_jobs(jobs),
+            out=out,
+            mutant=_mutant(mutant),
+            max_failures=max_failures,
+            port=port,
+        )
+    )
+    if json:
+        _print_json(result)
+    else:
+        print_result(result, Console())
+    raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A schedule file, as `crashproof run` writes them.")],
+    world: Annotated[World, typer.Option(help="Where to run it.")] = World.SIM,
+    mutant: Annotated[str | None, typer.Option(help="Plant one bug while it runs.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
+    _no_containers(world)
+    schedule = load(file)
+    verdicts = {
+        name: replay_schedule(schedule, name, _mutant(mutant), str(file), port)
+        for name in (("sim", "local") if world is World.ALL else (str(world),))
+    }
+    outcomes = {verdict.outcome for verdict in verdicts.values()}
+    outcome = next(
+        each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes
+    )
+    word = {Outcome.HOLDS: "FIXED", Outcome.VIOLATED: "FAILED", Outcome.INCONCLUSIVE: "ERROR"}
+    if json:
+        _print_json({"result": word[outcome], "file": str(file), "mutant": mutant, "worlds": verdicts})
+    else:
+        console = Console(soft_wrap=True)
+        for name, verdict in verdicts.items():
+            console.print(Text(f"{word[verdict.outcome]} in {name}: {file}"))
+            for line in (verdict.reason, *(finding.sentence for finding in verdict.findings)):
+                if line:
+                    console.print(Text(f"  {line}"))
+        if schedule.mutant and mutant is None:
+            console.print(
+                Text(
+                    f"Found with the planted bug {schedule.mutant}; --mutant {schedule.mutant} brings it back."
+                )
+            )
+    raise typer.Exit(EXIT_CODES[outcome])
+
+
+@app.command()
+def scenarios() -> None:
+    """List the scenarios."""
+    table = Table("scenario", "what it does", box=None)
+    for scenario in load_all().values():
+        table.add_row(scenario.name, scenario.summary)
+    Console().print(table)
+
+
+@app.command()
+def mutants() -> None:
+    """List the bugs that `--mutant` can plant."""
+    table = Table("mutant", "known from", "module", "what it does", box=None)
+    for mutant in MUTANTS.values():
+        table.add_row(mutant.name, mutant.source, mutant.place, mutant.summary)
+    Console().print(table)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is here, what is missing and what to type. Exit 4 if something is missing."""
+    findings = examine()
+    console = Console(soft_wrap=True)
+    for finding in findings:
+        console.print(Text(f"{'ok     ' if finding.ok else 'missing'} {finding.name}: {finding.detail}"))
+        if finding.remedy is not None:
+            console.print(Text(f"          {finding.remedy}"))
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else EXIT_ENVIRONMENT)
+
+
+@app.command()
+def requirements(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """List the rows of requirements with the tests that show them and their last result."""
+    rows = collect()
+    if json:
+        _print_json({"rows": rows})
+        return
+    table = Table("row", "requirement", "tests", "status", box=None)
+    for row in rows:
+        table.add_row(row.id, Text(row.text), str(len(row.tests)), row.status)
+    console = Console()
+    console.print(table)
+    done = sum(row.status == "passed" for row in rows)
+    console.print(f"{done} of {len(rows)} rows are shown by passing tests.")

@@ -1,0 +1,120 @@
+"""One schedule, one world, one verdict: what replays, generated tests and reports are made of."""
+
+from __future__ import annotations
+
+from harness.history import Ended, Event, Final, History, Seen, Skipped, Started, Struck
+from harness.mutants import planted
+from harness.oracles import judge
+from harness.oracles.evidence import Evidence
+from harness.schedule import SIMULATION_ONLY, Schedule, ScheduleError, decode
+from harness.verdict import Moment, Outcome, Verdict
+from harness.worlds.sim.world import run as run_in_simulation
+from scenarios import Scenario, load_all
+
+
+def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
+    """The scenario that a schedule names; `ScheduleError` lists those that exist."""
+    found = load_all()
+    try:
+        return found[schedule.scenario]
+    except KeyError:
+        raise ScheduleError(
+            f"{source}: no scenario is named {schedule.scenario!r}; there are {', '.join(found)}"
+        ) from None
+
+
+def simulate(schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
+    """Run in the simulation and judge."""
+    scenario = scenario_of(schedule)
+    with planted(mutant):
+        history = run_in_simulation(scenario, schedule)
+    return history, judge(scenario, schedule, history)
+
+
+def replay(
+    schedule: Schedule,
+    world: str,
+    mutant: str | None = None,
+    source: str = "the schedule",
+    port: int | None = None,
+) -> Verdict:
+    """Run in `world` and judge. A fault that only the simulation has makes it inconclusive elsewhere."""
+    scenario = scenario_of(schedule, source)
+    if world == "sim":
+        return simulate(schedule, mutant)[1]
+    from harness.worlds.local.broker import LocalBroker
+    from harness.worlds.local.world import LocalWorld
+
+    with LocalBroker(port=port) as broker, LocalWorld(broker=broker) as local:
+        verdict = judge(scenario, schedule, local.run(scenario, schedule, mutant))
+    unreal = [str(step.op) for step in schedule.steps if step.op in SIMULATION_ONLY]
+    if verdict.outcome is Outcome.HOLDS and unreal:
+        reason = f"the world {world} cannot do {', '.join(unreal)}, so this shows nothing; replay it with --world sim"
+        return Verdict(Outcome.INCONCLUSIVE, (), reason)
+    return verdict
+
+
+def check(text: str, world: str = "sim") -> None:
+    """For generated tests: run the schedule in `text` and raise AssertionError with the findings, if any."""
+    verdict = replay(decode(text.encode()), world)
+    if verdict.outcome is not Outcome.HOLDS:
+        raise AssertionError(
+            "\n".join([verdict.reason, *(finding.sentence for finding in verdict.findings)]).strip()
+        )
+
+
+def tell(schedule: Schedule, history: History) -> tuple[Moment, ...]:
+    """The run step by step, with the expected and the actual state at every look."""
+    scenario = scenario_of(schedule)
+    final = next((event for event in reversed(history.events) if isinstance(event, Final)), None)
+    evidence = None if final is None else Evidence(scenario, schedule, history.events, final)
+    moments = [_moment(event, schedule, evidence) for event in history.events]
+    return tuple(moment for moment in moments if moment is not None)
+
+
+def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Moment | None:
+    if isinstance(event, Started):
+        who = "Spark's driver" if event.task < 0 else f"task {event.task}"
+        return _plain(f"{who} starts on host {event.host}", "started", event.task, event.incarnation)
+    if isinstance(event, Struck):
+        what = f"step {event.step}: {schedule.steps[event.step]}"
+        return _plain(what, "struck", event.task, event.incarnation, event.step)
+    if isinstance(event, Skipped):
+        what = f"step {event.step} is skipped: {event.reason}"
+        return _plain(what, "skipped", None, None, event.step)
+    if isinstance(event, Seen):
+        position = min(event.positions.values(), default=-1)
+        expected = None
+        if evidence is not None:
+            expected = {
+                store: evidence.models[event.task].at(event.positions.get(store, -1)).state[store]
+                for store in event.state
+            }
+        what = {
+            "restored": "has restored its stores",
+            "committed": "has committed",
+            "final": "at the end",
+            "stale": "at the end, on a host that was overtaken",
+        }[event.when]
+        return Moment(
+            f"task {event.task} {what}",
+            event.when,
+            event.task,
+            event.incarnation if event.incarnation >= 0 else None,
+            position + 1,
+            expected,
+            event.state,
+            expected is not None and event.when != "stale" and expected != event.state,
+        )
+    if isinstance(event, Ended):
+        error = f": {event.error}" if event.error else ""
+        return _plain(
+            f"task {event.task} ends, {event.reason}{error}", "ended", event.task, event.incarnation
+        )
+    return None
+
+
+def _plain(
+    what: str, kind: str, task: int | None, incarnation: int | None, step: int | None = None
+) -> Moment:
+    return Moment(what, kind, task, incarnation, None, None, None, False, step)

@@ -1,0 +1,221 @@
+"""Reduces a failing schedule: fewer steps and records first, then simpler ones.
+
+Deleting one thing at a time stops at local minima, since a fault is often needed only because of another one.
+So after single deletions every pair is tried, and every deletion together with a simplification, until nothing
+helps. A candidate counts when it fails in the same way: by one of the oracles that failed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import msgspec
+
+from harness.schedule import AT_POINT, SIMULATION_ONLY, Input, Operation, Runtime, Schedule, Step
+from store.points import Point
+
+Fails = Callable[[Schedule], bool]
+
+MOST_PAIRS = 16
+"""Pairs of steps or records are tried up to this many of them; beyond it single deletions come first anyway."""
+
+
+class Reduction:
+    """One reduction. `executions` counts the runs it took."""
+
+    def __init__(self, schedule: Schedule, fails: Fails, *, most_executions: int = 3_000) -> None:
+        self.schedule = schedule
+        self.executions = 0
+        self._fails = fails
+        self._most = most_executions
+
+    def run(self) -> Schedule:
+        """The smallest schedule found. The given one must fail."""
+        while self._improve():
+            pass
+        return self.schedule
+
+    def _improve(self) -> bool:
+        """One round of all passes, from the cheapest to the dearest; True as soon as one of them helped."""
+        return any(
+            self._first(candidates(self.schedule))
+            for candidates in (_real, _chunks, _single, _absorbed, _simpler, _pairs, _mixed)
+        )
+
+    def _first(self, candidates: Iterator[Schedule]) -> bool:
+        for candidate in candidates:
+            if self.executions >= self._most:
+                return False
+            if _weight(candidate) >= _weight(self.schedule):
+                continue
+            self.executions += 1
+            if self._fails(candidate):
+                self.schedule = candidate
+                return True
+        return False
+
+
+def _weight(schedule: Schedule) -> tuple[int, ...]:
+    """What a smaller schedule has less of, most important first."""
+    return (
+        # First of all a schedule that real systems can run too.
+        sum(step.op in SIMULATION_ONLY for step in schedule.steps),
+        len(schedule.steps),
+        schedule.runtime is Runtime.SPARK,
+        len(schedule.input),
+        schedule.partitions,
+        schedule.hosts,
+        sum(step.wait for step in schedule.steps),
+        sum(item.aborted for item in schedule.input),
+        sum(_complexity(step) for step in schedule.steps),
+        sum(_size(item.value) for item in schedule.input),
+        sum(len(item.key) for item in schedule.input),
+        len({item.key for item in schedule.input}),
+        schedule.commit_records,
+        schedule.batch_records,
+    )
+
+
+def _complexity(step: Step) -> int:
+    return step.task + (0 if step.at is None else 1)
+
+
+def _size(value: object) -> int:
+    if isinstance(value, bool) or value is None:
+        return 0
+    if isinstance(value, int):
+        # One is plainer than nought: a sum shows whether it was counted.
+        return abs(value - 1) * 2 + (value < 0)
+    return 1_000
+
+
+def _with(schedule: Schedule, **changes: object) -> Schedule:
+    return msgspec.structs.replace(schedule, **changes)
+
+
+def _without(schedule: Schedule, steps: frozenset[int], items: frozenset[int]) -> Schedule:
+    return _with(
+        schedule,
+        steps=tuple(step for index, step in enumerate(schedule.steps) if index not in steps),
+        input=tuple(item for index, item in enumerate(schedule.input) if index not in items),
+    )
+
+
+_NONE: frozenset[int] = frozenset()
+
+
+def _chunks(schedule: Schedule) -> Iterator[Schedule]:
+    """Drop halves, quarters, eighths of the steps, then of the input."""
+    for count, steps in ((len(schedule.steps), True), (len(schedule.input), False)):
+        length = count
+        while length > 1:
+            for start in range(0, count, length):
+                part = frozenset(range(start, min(start + length, count)))
+                yield _without(schedule, part, _NONE) if steps else _without(schedule, _NONE, part)
+            length //= 2
+
+
+def _deletions(schedule: Schedule) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """Single deletions, from the last step and record backwards."""
+    return [
+        *((frozenset((index,)), _NONE) for index in reversed(range(len(schedule.steps)))),
+        *((_NONE, frozenset((index,))) for index in reversed(range(len(schedule.input)))),
+    ]
+
+
+def _single(schedule: Schedule) -> Iterator[Schedule]:
+    for steps, items in _deletions(schedule):
+        yield _without(schedule, steps, items)
+
+
+def _absorbed(schedule: Schedule) -> Iterator[Schedule]:
+    """Drop a step and let the next one wait longer instead."""
+    steps = schedule.steps
+    for index in range(len(steps) - 1):
+        for more in (0, 1, 2):
+            later = msgspec.structs.replace(
+                steps[index + 1], wait=steps[index + 1].wait + steps[index].wait + more
+            )
+            yield _with(schedule, steps=(*steps[:index], later, *steps[index + 2 :]))
+
+
+def _real(schedule: Schedule) -> Iterator[Schedule]:
+    """Put a fault that every world has in the place of one that only the simulation has."""
+    for index, step in enumerate(schedule.steps):
+        if step.op not in SIMULATION_ONLY:
+            continue
+        for op in Operation:
+            if op in SIMULATION_ONLY:
+                continue
+            for at in (None, *Point) if op in AT_POINT else (None,):
+                other = Step(op, step.task, at, step.wait)
+                yield _with(
+                    schedule,
+                    hosts=max(2, schedule.hosts),
+                    steps=(*schedule.steps[:index], other, *schedule.steps[index + 1 :]),
+                )
+
+
+def _pairs(schedule: Schedule) -> Iterator[Schedule]:
+    for (steps, items), (more_steps, more_items) in combinations(_deletions(schedule)[: 2 * MOST_PAIRS], 2):
+        yield _without(schedule, steps | more_steps, items | more_items)
+
+
+def _mixed(schedule: Schedule) -> Iterator[Schedule]:
+    """Drop one thing and simplify another."""
+    for steps, items in _deletions(schedule)[:MOST_PAIRS]:
+        yield from _simpler(_without(schedule, steps, items))
+
+
+def _simpler(schedule: Schedule) -> Iterator[Schedule]:
+    """The same number of steps and records, each change making one of them plainer."""
+    if schedule.runtime is Runtime.SPARK:
+        yield _with(schedule, runtime=Runtime.WORKER)
+    if schedule.partitions > 1:
+        yield _with(
+            schedule,
+            partitions=1,
+            input=tuple(msgspec.structs.replace(item, partition=0) for item in schedule.input),
+            steps=tuple(msgspec.structs.replace(step, task=0) for step in schedule.steps),
+        )
+        used = schedule.partitions - 1
+        if all(item.partition < used for item in schedule.input) and all(
+            step.task < used for step in schedule.steps
+        ):
+            yield _with(schedule, partitions=used)
+    if schedule.hosts > 1:
+        yield _with(schedule, hosts=schedule.hosts - 1)
+    for index, step in enumerate(schedule.steps):
+        for plainer in _plainer_steps(step):
+            yield _with(schedule, steps=(*schedule.steps[:index], plainer, *schedule.steps[index + 1 :]))
+    for index, item in enumerate(schedule.input):
+        for simpler in _plainer_items(item, schedule):
+            yield _with(schedule, input=(*schedule.input[:index], simpler, *schedule.input[index + 1 :]))
+    for fewer in range(1, schedule.commit_records):
+        yield _with(schedule, commit_records=fewer)
+    for fewer in range(1, schedule.batch_records):
+        yield _with(schedule, batch_records=fewer)
+
+
+def _plainer_steps(step: Step) -> Iterator[Step]:
+    for wait in sorted({0, step.wait // 2, step.wait - 1} - {-1, step.wait}):
+        yield msgspec.structs.replace(step, wait=wait)
+    if step.at is not None:
+        yield msgspec.structs.replace(step, at=None)
+    if step.task:
+        yield msgspec.structs.replace(step, task=0)
+
+
+def _plainer_items(item: Input, schedule: Schedule) -> Iterator[Input]:
+    if item.aborted:
+        yield msgspec.structs.replace(item, aborted=False)
+    first = schedule.input[0]
+    if item.key != first.key:
+        yield msgspec.structs.replace(item, key=first.key, partition=first.partition)
+    value = item.value
+    if isinstance(value, int) and not isinstance(value, bool):
+        for smaller in (1, 0, int(value / 2)):
+            yield msgspec.structs.replace(item, value=smaller)
+    elif isinstance(value, str):
+        yield msgspec.structs.replace(item, value=1)

@@ -1,0 +1,395 @@
+"""Worker processes of the operating system: forked in milliseconds, led from point to point, and really killed.
+
+A fork server, a process with one thread and nothing but imports in it, makes the workers. Each worker reports
+every protocol point over a socket and waits for leave to go on, so at most one runs at a time, and a kill
+strikes exactly where it was meant to. Only the fork server signals and reaps: it alone knows for sure
+that a process id still belongs to its child.
+
+Must survive: a worker that dies at any moment, ordered or not, or never answers; and the death of the process
+that owns the fork server, by SIGKILL too: then the fork server kills its workers, stopped ones as well, and
+where the system offers it (Linux) the kernel kills them if the fork server dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from harness.history import Seen
+from harness.worlds.incarnation import LOOKED_AT, ObservedStorage, look, run_worker
+from scenarios import Scenario, load_all
+from store import points
+from store.clock import SystemClock
+from store.config import StreamsConfig
+from store.errors import CrashproofError
+from store.log.kafka import KafkaLog
+from store.points import Point
+from store.recovery.directory import StateDirectory
+
+ANSWER_SECONDS = 120.0
+"""How long a worker may be silent. Longer than any wait that its configuration allows and that ends by itself."""
+
+_REQUEST = struct.Struct("!Ii")
+"""Process id and signal. Id 0, with a descriptor beside it: make a worker that talks through that descriptor."""
+_EVENT = struct.Struct("!I?i")
+"""Process id, whether it ended, and its exit code as in `subprocess` (minus the signal that killed it)."""
+_PR_SET_PDEATHSIG = 1
+_LAST_LINES = 3
+
+
+class WorkerProcessError(CrashproofError):
+    """The harness could not start or lead a worker process. Says nothing about the pipeline under test."""
+
+
+class SilentWorkerError(WorkerProcessError):
+    """A worker did not report anything for `ANSWER_SECONDS`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one worker process has to run. It is pickled: scenario and processor are named, not copied."""
+
+    scenario: Scenario
+    application_id: str
+    task: int
+    incarnation: int
+    bootstrap: str
+    host: Path
+    """The root of the state directories on the worker's host."""
+    config: StreamsConfig
+    output: Path
+    """Where its standard output and error go."""
+    mutant: str | None = None
+
+
+class Ready(NamedTuple):
+    """The worker has its job and waits to begin."""
+
+
+class At(NamedTuple):
+    """It is at a protocol point."""
+
+    point: Point
+    seen: Seen | None
+    """What its stores hold, at the points where that is looked at."""
+
+
+class Committing(NamedTuple):
+    """It is about to commit, and asks for the fault to meet."""
+
+
+class Idle(NamedTuple):
+    """It has nothing to do, and asks whether to go on."""
+
+
+class Finished(NamedTuple):
+    """It is about to exit; see `history.Ended`."""
+
+    reason: str
+    error: str
+
+
+class Died(NamedTuple):
+    """It ended without a word."""
+
+    how: str
+
+
+Message = Ready | At | Committing | Idle | Finished | Died
+
+
+class ForkServer:
+    """Makes worker processes. `log` gets what it prints itself. One thread.
+
+    It leaves the session of its maker, so that Ctrl-C reaches the maker alone.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._exits: dict[int, int] = {}
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(ANSWER_SECONDS)
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        with theirs, log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def start(self, job: Job) -> WorkerProcess:
+        """Make a worker. It waits to be told to begin."""
+        ours, theirs = Pipe()
+        with theirs:
+            socket.send_fds(self._control, [_REQUEST.pack(0, 0)], [theirs.fileno()])
+            while (pid := self._event()) is None:
+                pass
+        worker = WorkerProcess(self, pid, ours, job)
+        worker.answer(job)
+        return worker
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Send a signal to a worker; nothing happens if it has ended."""
+        self._control.sendall(_REQUEST.pack(pid, number))
+
+    def wait(self, pid: int) -> int:
+        """Wait until a worker has ended and let go of its files and locks. Returns its exit code; call it once."""
+        while pid not in self._exits:
+            self._event()
+        return self._exits.pop(pid)
+
+    def close(self) -> None:
+        """End the fork server and every worker that is left."""
+        self._control.close()
+        self._process.wait()
+
+    def _event(self) -> int | None:
+        """Take the next event: the id of a new worker, or None after the end of one was noted."""
+        try:
+            event = self._control.recv(_EVENT.size, socket.MSG_WAITALL)
+        except TimeoutError:
+            raise WorkerProcessError(
+                f"The fork server, process {self._process.pid}, did not answer within {ANSWER_SECONDS:g} s."
+            ) from None
+        if len(event) < _EVENT.size:
+            raise WorkerProcessError(f"The fork server ended. {_end_of(self._log)}")
+        pid, ended, code = _EVENT.unpack(event)
+        if not ended:
+            return int(pid)
+        self._exits[pid] = code
+        return None
+
+
+class WorkerProcess:
+    """One worker as its leader sees it: `answer` lets it go on, `next` waits for what it reports then."""
+
+    def __init__(self, server: ForkServer, pid: int, connection: Connection, job: Job) -> None:
+        self.pid = pid
+        self.job = job
+        self.last = ""
+        """Where it reported from last, in words; empty until it was ready to begin."""
+        self.exit_code: int | None = None
+        """None until the end of the process was seen; minus the number of the signal that killed it."""
+        self._server = server
+        self._connection = connection
+
+    def answer(self, value: object) -> None:
+        """Let the worker go on with this answer to what it reported."""
+        try:
+            self._connection.send(value)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # It is dead; `next` finds out how it died.
+
+    def next(self, seconds: float = ANSWER_SECONDS) -> Message:
+        """What it reports next.
+
+        Raises `SilentWorkerError`, naming the task and where it was, after `seconds`; `WorkerProcessError` when
+        it died before it was ready, which is not the pipeline's doing.
+        """
+        message: Message
+        try:
+            if not self._connection.poll(seconds):
+                raise SilentWorkerError(
+                    f"Task {self.job.task} (incarnation {self.job.incarnation}, process {self.pid}) reported "
+                    f"nothing for {seconds:g} s after {self.last or 'its start'}. {_end_of(self.job.output)}"
+                )
+            message = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            self._reap()
+            if not self.last:
+                raise WorkerProcessError(f"A worker for task {self.job.task} did not start: {self.fate()}") from None
+            return Died(self.fate())
+        if isinstance(message, Finished):
+            self._reap()
+        else:
+            self.last = f"point {message.point}" if isinstance(message, At) else type(message).__name__.lower()
+        return message
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        self._server.signal(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._server.signal(self.pid, signal.SIGCONT)
+
+    def kill(self) -> bool:
+        """SIGKILL, and wait until it has ended. False if something else had ended it before."""
+        if self.exit_code is None:
+            self._server.signal(self.pid, signal.SIGKILL)
+            self._reap()
+            return self.exit_code == -signal.SIGKILL
+        return False
+
+    def fate(self) -> str:
+        """How it ended, in words, with the last lines that it printed."""
+        code = self.exit_code
+        assert code is not None
+        by = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        return f"the process died with {by} after {self.last or 'its start'}. {_end_of(self.job.output)}"
+
+    def _reap(self) -> None:
+        self.exit_code = self._server.wait(self.pid)
+        self._connection.close()
+
+
+def _end_of(file: Path) -> str:
+    """The last lines that a process printed, as one."""
+    lines = file.read_text(errors="replace").split("\n") if file.exists() else []
+    lines = [line.strip() for line in lines if line.strip()]
+    return f"It printed: {' | '.join(lines[-_LAST_LINES:])}" if lines else "It printed nothing."
+
+
+# -- in the fork server -----------------------------------------------------------------------------------------
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Fork, signal and reap until the other end of the socket is closed; then kill all workers and exit."""
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    awake, wake = socket.socketpair()
+    awake.setblocking(False)
+    wake.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    load_all()
+    gc.freeze()
+    workers: set[int] = set()
+    try:
+        while True:
+            ready, _, _ = select.select([control, awake], [], [])
+            if awake in ready:
+                awake.recv(4096)
+                _report_ends(control, workers)
+            if control in ready:
+                request, descriptors, _, _ = socket.recv_fds(control, _REQUEST.size, 1)
+                if not request:
+                    break
+                pid, number = _REQUEST.unpack(request)
+                if pid == 0:
+                    pid = _fork([control, awake, wake], descriptors[0])
+                    workers.add(pid)
+                    control.sendall(_EVENT.pack(pid, False, 0))
+                elif pid in workers:
+                    os.kill(pid, number)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    sys.exit()
+
+
+def _report_ends(control: socket.socket, workers: set[int]) -> None:
+    while workers:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        workers.remove(pid)
+        control.sendall(_EVENT.pack(pid, True, os.waitstatus_to_exitcode(status)))
+
+
+def _fork(only_ours: list[socket.socket], descriptor: int) -> int:
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(descriptor)
+        return pid
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in only_ours:
+            end.close()
+        _die_with(server)
+        work(Connection(descriptor))
+        code = 0
+    except BaseException:  # noqa: BLE001 - a forked copy must never run on into the server's own code
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Without the usual clean-up, which would wait for the threads of clients that were given up.
+        os._exit(code)
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent, which has one thread only, ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+# -- in a worker ------------------------------------------------------------------------------------------------
+
+
+def work(connection: Connection) -> None:
+    """Take a job, run it to its end, and say how it ended."""
+    job: Job = connection.recv()
+    output = os.open(job.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    faulthandler.enable()
+    with ExitStack() as stack:
+        if job.mutant is not None:
+            from harness.mutants import planted
+
+            stack.enter_context(planted(job.mutant))
+        topology = job.scenario.topology(job.application_id)
+        storage = ObservedStorage(StateDirectory(job.host, job.application_id))
+        leader = _Leader(connection)
+
+        def reached(point: Point) -> None:
+            when = LOOKED_AT.get(point)
+            seen = None
+            if when is not None:
+                seen = look(job.scenario, topology, job.task, job.incarnation, when, storage.engines)
+            leader.ask(At(point, seen))
+
+        leader.ask(Ready())
+        points.arm(reached)
+        reason, error = run_worker(
+            topology, job.task, KafkaLog(job.bootstrap), storage, job.config, SystemClock(), leader
+        )
+        points.arm(None)
+        connection.send(Finished(reason, error))
+
+
+class _Leader:
+    """The way to the process that leads this one; a `Control` of `harness.worlds.incarnation`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def commit_fault(self) -> str | None:
+        fault = self.ask(Committing())
+        assert fault is None or isinstance(fault, str)
+        return fault
+
+    def idle(self) -> bool:
+        return bool(self.ask(Idle()))
+
+    def ask(self, message: Message) -> object:
+        """Report and wait. Exits at once when nobody listens any more: raising would unwind the code under test."""
+        try:
+            self._connection.send(message)
+            return self._connection.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            os._exit(1)

@@ -1,0 +1,211 @@
+"""RocksDB on a real disk: kills, damage and locks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.engine import Family
+from store.engine.rocksdb import RocksEngine
+from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreIOError
+
+DATA, META = Family.DATA, Family.META
+BATCH = 50
+
+WRITER = f"""
+import sys
+from store.engine import Family
+from store.engine.rocksdb import RocksEngine
+engine = RocksEngine(sys.argv[1])
+number = 0
+while True:
+    writes = [(Family.DATA, b"%d" % key, b"%d" % number) for key in range({BATCH})]
+    engine.write([*writes, (Family.META, b"offset", b"%d" % number)])
+    print(number, flush=True)
+    number += 1
+"""
+
+HOLDER = """
+import sys
+from store.engine.rocksdb import RocksEngine
+engine = RocksEngine(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def child(script: str, path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> bytes:
+    """Kill it and return what it had still said."""
+    os.kill(process.pid, signal.SIGKILL)
+    rest, _ = process.communicate()
+    return rest
+
+
+@pytest.mark.requirement("892.3")
+def test_a_killed_process_loses_no_batch_it_had_acknowledged_and_no_part_of_any(tmp_path: Path) -> None:
+    for _ in range(3):
+        process = child(WRITER, tmp_path / "db")
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(200)]
+        acknowledged = int((b"".join(lines) + end(process)).split(b"\n")[-2])
+        engine = RocksEngine(tmp_path / "db")
+        offset = engine.get(META, b"offset")
+        assert offset is not None
+        assert int(offset) in (acknowledged, acknowledged + 1)
+        assert list(engine.scan(DATA, None, None)) == sorted((b"%d" % key, offset) for key in range(BATCH))
+        engine.close()
+
+
+def test_a_database_open_in_another_process_is_refused_by_its_path_until_that_dies(tmp_path: Path) -> None:
+    process = child(HOLDER, tmp_path / "db")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"open\n"
+    with pytest.raises(StateLockedError, match=f"{tmp_path}/db .*another process"):
+        RocksEngine(tmp_path / "db")
+    end(process)
+    RocksEngine(tmp_path / "db").close()
+
+
+def test_a_database_open_in_this_process_is_refused(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    with pytest.raises(StateLockedError, match="this process"):
+        RocksEngine(tmp_path / "db")
+    engine.close()
+    RocksEngine(tmp_path / "db").close()
+
+
+def test_a_path_that_is_no_directory_is_an_io_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreIOError, match="file"):
+        RocksEngine(tmp_path / "file")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database as a kill leaves it, with a sorted file and a write-ahead log, each of several blocks."""
+    engine = RocksEngine(tmp_path / "live")
+    for batch in range(2):
+        for number in range(1000):
+            key, value = b"%d-%04d" % (batch, number), os.urandom(100)
+            engine.write([(DATA, key, value), (META, b"offset", b"%d" % number)], sync=number == 999)
+        if batch == 0:
+            engine._db.flush()
+            engine._meta.flush()
+    shutil.copytree(tmp_path / "live", tmp_path / "db")
+    engine.close()
+    return tmp_path / "db"
+
+
+def only(path: Path, pattern: str) -> Path:
+    """The largest file of that kind, for the log the newest."""
+    return max(
+        path.glob(pattern), key=lambda file: (file.suffix == ".log" and file.name, file.stat().st_size)
+    )
+
+
+def flip(pattern: str, place: float) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        file = only(path, pattern)
+        data = bytearray(file.read_bytes())
+        data[int(len(data) * place)] ^= 0xFF
+        file.write_bytes(data)
+
+    return damage
+
+
+def cut(pattern: str, size: int) -> Callable[[Path], None]:
+    return lambda path: os.truncate(only(path, pattern), size)
+
+
+def lose(pattern: str) -> Callable[[Path], None]:
+    return lambda path: only(path, pattern).unlink()
+
+
+def lose_current_and_logs(path: Path) -> None:
+    (path / "CURRENT").unlink()
+    for log in path.glob("*.log"):
+        log.unlink()
+
+
+def test_an_undamaged_copy_opens(database: Path) -> None:
+    engine = RocksEngine(database)
+    assert len(list(engine.scan(DATA, None, None))) == 2000
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(flip("*.log", 0.3), id="flipped log byte"),
+        pytest.param(flip("MANIFEST-*", 0.5), id="flipped manifest byte"),
+        pytest.param(cut("MANIFEST-*", 20), id="cut manifest"),
+        pytest.param(lose("MANIFEST-*"), id="lost manifest"),
+        pytest.param(cut("*.sst", 1000), id="cut sorted file"),
+        pytest.param(lose("*.sst"), id="lost sorted file"),
+        pytest.param(cut("CURRENT", 0), id="empty CURRENT"),
+        pytest.param(lose("CURRENT"), id="lost CURRENT"),
+        pytest.param(lose_current_and_logs, id="lost CURRENT and logs"),
+    ],
+)
+def test_damage_seen_at_open_is_an_error_that_names_the_path_and_deletes_nothing(
+    database: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(database)
+    before = {file.name: file.stat().st_size for file in database.glob("*.sst")}
+    logs = sum(file.stat().st_size for file in database.glob("*.log"))
+    with pytest.raises(StoreCorruptedError, match=str(database)):
+        RocksEngine(database)
+    assert {file.name: file.stat().st_size for file in database.glob("*.sst")} == before
+    assert sum(file.stat().st_size for file in database.glob("*.log")) == logs
+
+
+def test_damage_met_by_a_scan_is_an_error_and_no_short_range(database: Path) -> None:
+    flip("*.sst", 0.3)(database)
+    engine = RocksEngine(database)
+    for reverse in (False, True):
+        with pytest.raises(StoreCorruptedError, match=str(database)):
+            list(engine.scan(DATA, None, None, reverse=reverse))
+    engine.close()
+
+
+def test_a_database_whose_scan_failed_can_be_closed_while_the_error_is_held(database: Path) -> None:
+    flip("*.sst", 0.3)(database)
+    engine = RocksEngine(database)
+    with pytest.raises(StoreCorruptedError) as held:
+        list(engine.scan(DATA, None, None))
+    engine.close()
+    RocksEngine(database).close()
+    assert held.value is not None
+
+
+@pytest.mark.parametrize("missing", [1, 5, 40, 5000])
+def test_a_log_cut_within_a_record_opens_at_the_last_whole_batch(database: Path, missing: int) -> None:
+    log = only(database, "*.log")
+    os.truncate(log, log.stat().st_size - missing)
+    engine = RocksEngine(database)
+    offset = engine.get(META, b"offset")
+    assert offset is not None
+    keys = [key for key, _ in engine.scan(DATA, b"1", None)]
+    assert keys == [b"1-%04d" % number for number in range(int(offset) + 1)]
+    assert 900 < len(keys) < 1000
+    engine.close()
+
+
+def test_a_closed_engine_says_where_it_was(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    engine.close()
+    with pytest.raises(StoreClosedError, match=f"{tmp_path}/db"):
+        engine.get(DATA, b"a")
