@@ -105,7 +105,7 @@ class Checked(msgspec.Struct, frozen=True, tag="checked"):
 
     group: dict[int, int]
     outputs: tuple[tuple[str, Row], ...]
-    """Topic and record, in the order of the topic's partitions and offsets."""
+    """Topic and record, in the order of offsets within each partition."""
 
 
 Event = Reached | Seen | Started | Struck | Skipped | Ended | Final | Checked

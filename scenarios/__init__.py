@@ -7,17 +7,18 @@ UTF-8 and a value is compact JSON, so that a schedule file can be read and edite
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import msgspec
+
 from store.streams.topology import Topology
 
 Json = Any
-"""Anything that `json.loads` can return."""
+"""Anything that a JSON text can hold."""
 
 State = dict[str, dict[str, Json]]
 """Store name → key → value."""
@@ -58,14 +59,14 @@ def encode_key(key: str) -> bytes:
 
 
 def encode_value(value: Json) -> bytes | None:
-    return None if value is None else json.dumps(value, separators=(",", ":")).encode()
+    return None if value is None else msgspec.json.encode(value)
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
     """The inverse of the two above; raises ValueError on anything else."""
     if key is None:
         raise ValueError("a record without a key")
-    return key.decode(), None if value is None else json.loads(value)
+    return key.decode(), None if value is None else msgspec.json.decode(value)
 
 
 def load_all() -> Mapping[str, Scenario]:

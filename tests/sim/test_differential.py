@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
-from harness.worlds import differential
 from harness.worlds.differential import (
     Answer,
     Comparison,
@@ -16,21 +16,21 @@ from harness.worlds.differential import (
     closing,
     compare,
     generate,
+    read_recording,
     script,
     shrink,
 )
 from harness.worlds.sim import broker as sim
-from store.log.protocol import TopicPartition
-from tests.sim.recorded import load
+from store.log.protocol import Fetch, TopicPartition
+from tests.sim.sequences import FACTS, RECORDING, SEEDS, of_seeds, recorded_sequences
 
-RECORDED = load()
-NAME = "recorded"
+RECORDED = read_recording(RECORDING)
 
 
 def first_difference() -> Comparison | None:
     """Compare the simulation, as it is now, with what the real broker once answered."""
     for ops, answers in RECORDED:
-        comparison = compare(NAME, ops, Recording(answers))
+        comparison = compare(ops, Recording(answers))
         if comparison.differs:
             return comparison
     return None
@@ -136,7 +136,9 @@ def let_the_offset_committed_last_win(patch: pytest.MonkeyPatch) -> None:
     settle = sim.SimBroker._settle_offsets
 
     def sent_now(broker: sim.SimBroker, group: sim._Group, producer_id: int, commit: bool) -> None:
-        broker._hold_offsets(group, producer_id, {tp: at for tp, (_, at) in group.pending[producer_id].items()})
+        broker._hold_offsets(
+            group, producer_id, {tp: at for tp, (_, at) in group.pending[producer_id].items()}
+        )
         settle(broker, group, producer_id, commit)
 
     patch.setattr(sim.SimBroker, "_settle_offsets", sent_now)
@@ -166,9 +168,9 @@ def never_time_out(patch: pytest.MonkeyPatch) -> None:
 def stop_before_the_markers(patch: pytest.MonkeyPatch) -> None:
     read = sim._read
 
-    def short(*args: object) -> sim.Fetch:
+    def short(*args: object) -> Fetch:
         fetch = read(*args)  # type: ignore[arg-type]
-        return sim.Fetch(fetch.records, fetch.records[-1].offset + 1) if fetch.records else fetch
+        return Fetch(fetch.records, fetch.records[-1].offset + 1) if fetch.records else fetch
 
     patch.setattr(sim, "_read", short)
 
@@ -198,7 +200,7 @@ def let_a_missing_record_pass(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_after_an_error(patch: pytest.MonkeyPatch) -> None:
-    def quiet(producer: sim.SimProducer, error: Exception) -> None:
+    def quiet(producer: sim.SimProducer, _error: Exception) -> None:
         producer._error = None
 
     patch.setattr(sim.SimProducer, "_raise", quiet)
@@ -235,17 +237,45 @@ def test_a_broken_broker_differs_from_the_recorded_answers(
     assert first_difference() is not None
 
 
-def healthy(ops: list[Op]) -> Recording:
-    """What the simulation as it is now answers, to be compared with a broken one."""
-    answers: list[Answer] = []
+class Listening:
+    """Agrees with the simulation and keeps what it answered."""
 
-    class Listening(Recording):
-        def answer(self, _step: int, _op: Op, expected: Answer, *_rest: object) -> Answer:
-            answers.append(expected)
-            return expected
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
 
-    compare(NAME, ops, Listening([]))
-    return Recording(answers)
+    def answer(self, _step: int, _op: Op, expected: Answer, _ends: Sequence[int], _once: bool, /) -> Answer:
+        self.answers.append(expected)
+        return expected
+
+
+def healthy(ops: Sequence[Op]) -> Recording:
+    """What the simulation as it is now answers, to be compared with another one."""
+    listening = Listening()
+    compare(ops, listening)
+    return Recording(listening.answers)
+
+
+def test_the_recording_holds_the_facts_and_the_first_seeds() -> None:
+    assert [ops for ops, _ in RECORDED] == recorded_sequences()
+
+
+@pytest.mark.parametrize("linger", [1, 2, 3])
+def test_records_sent_early_change_no_answer(linger: int) -> None:
+    for ops in [*FACTS.values(), *of_seeds(SEEDS)]:
+        comparison = compare(ops, healthy(ops), sim.SimBroker(linger_records=linger))
+        assert not comparison.differs, script(comparison)
+
+
+def test_markers_that_come_late_change_no_answer_once_they_are_written() -> None:
+    class Settling(Recording):
+        def answer(self, step: int, *rest: Any) -> Answer:
+            broker.settle()
+            return super().answer(step, *rest)
+
+    for ops in [*FACTS.values(), *of_seeds(SEEDS)]:
+        broker = sim.SimBroker(hold_markers=True)
+        comparison = compare(ops, Settling(healthy(ops).answers), broker)
+        assert not comparison.differs, script(comparison)
 
 
 def test_a_difference_is_reduced_to_the_steps_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,12 +292,11 @@ def test_a_difference_is_reduced_to_the_steps_that_matter(monkeypatch: pytest.Mo
         ("commit", 1),
     ]
 
-    def differs(fewer: list[Op]) -> bool:
-        with monkeypatch.context():
-            right = healthy(fewer)
+    def differs(fewer: Sequence[Op]) -> bool:
+        right = healthy(fewer)
         with monkeypatch.context() as patch:
             commit_the_offsets_of_aborted_transactions(patch)
-            return compare(NAME, fewer, right).differs
+            return compare(fewer, right).differs
 
     assert differs(ops)
     assert shrink(ops, differs) == [("open", 0, 0), ("begin", 0), ("send_offsets", 0, 1, 3)]
@@ -276,18 +305,18 @@ def test_a_difference_is_reduced_to_the_steps_that_matter(monkeypatch: pytest.Mo
 def test_a_difference_is_printed_with_both_answers() -> None:
     ops: list[Op] = [("append", 0, 1)]
     right = healthy(ops)
-    comparison = compare(NAME, ops, Recording([right.answers[0], ("ok", 0, 7)]))
+    comparison = compare(ops, Recording([right.answers[0], ("ok", 0, 7)]))
     assert script(comparison) == (
         "  0  append(0, 1)                                ok\n"
-        "  1  offsets(0, 0)\n"
-        "       simulated: ok 0 1\n"
+        "  1  scan(0, 10000, 0)\n"
+        "       simulated: ok (((0, b'k', b'0.0'),), 1)\n"
         "       real:      ok 0 7"
     )
 
 
 def test_a_comparison_ends_at_the_first_difference() -> None:
     ops: list[Op] = [("append", 0, 1), ("append", 1, 1)]
-    comparison = compare(NAME, ops, Recording([("error", "LogError")]))
+    comparison = compare(ops, Recording([("error", "LogError")]))
     assert (comparison.ops, comparison.differs) == (ops[:1], True)
 
 
@@ -301,13 +330,14 @@ def test_generation_depends_on_the_seed_alone() -> None:
 
 def test_the_seeds_of_the_comparison_reach_every_kind_of_step_and_answer() -> None:
     reached: set[tuple[object, object, object]] = set()
-    for seed in differential.SEEDS:
-        ops = generate(Random(seed))
+    for ops in of_seeds(SEEDS):
         for op, answer in zip(ops, healthy(ops).answers, strict=False):
             reached.add((op[0], answer[0], answer[1] if answer[0] == "error" else None))
-    steps = {op for op, _, _ in reached}
-    assert steps == {*differential.STEPS}
-    assert {op for op, kind, _ in reached if kind == "ok"} == steps - {"produce_large"}
+    assert {op for op, kind, _ in reached if kind == "ok"} == {
+        *("open", "begin", "produce", "produce_flush", "produce_commit", "produce_keyed", "flush"),
+        *("send_offsets", "commit", "abort", "close", "drop", "expire"),
+        *("append", "commit_offsets", "read", "scan", "offsets", "committed"),
+    }
     fenced = {op for op, _, error in reached if error == "FencedError"}
     assert fenced >= {"begin", "produce_flush", "produce_commit", "send_offsets", "commit", "abort", "flush"}
     assert {op for op, _, error in reached if error == "AbortRequiredError"} >= {"produce_large", "commit"}

@@ -119,7 +119,7 @@ class ForkServer:
     """
 
     def __init__(self, log: Path) -> None:
-        self._log = log
+        self.log = log
         self._exits: dict[int, int] = {}
         self._control, theirs = socket.socketpair()
         self._control.settimeout(ANSWER_SECONDS)
@@ -134,6 +134,10 @@ class ForkServer:
                 stderr=output,
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def start(self, job: Job) -> WorkerProcess:
         """Make a worker. It waits to be told to begin."""
@@ -170,7 +174,7 @@ class ForkServer:
                 f"The fork server, process {self._process.pid}, did not answer within {ANSWER_SECONDS:g} s."
             ) from None
         if len(event) < _EVENT.size:
-            raise WorkerProcessError(f"The fork server ended. {_end_of(self._log)}")
+            raise WorkerProcessError(f"The fork server ended. {_end_of(self.log)}")
         pid, ended, code = _EVENT.unpack(event)
         if not ended:
             return int(pid)
@@ -215,12 +219,16 @@ class WorkerProcess:
         except (EOFError, ConnectionResetError):
             self._reap()
             if not self.last:
-                raise WorkerProcessError(f"A worker for task {self.job.task} did not start: {self.fate()}") from None
+                raise WorkerProcessError(
+                    f"A worker for task {self.job.task} did not start: {self.fate()}"
+                ) from None
             return Died(self.fate())
         if isinstance(message, Finished):
             self._reap()
         else:
-            self.last = f"point {message.point}" if isinstance(message, At) else type(message).__name__.lower()
+            self.last = (
+                f"point {message.point}" if isinstance(message, At) else type(message).__name__.lower()
+            )
         return message
 
     def stop(self) -> None:
@@ -233,18 +241,19 @@ class WorkerProcess:
 
     def kill(self) -> bool:
         """SIGKILL, and wait until it has ended. False if something else had ended it before."""
-        if self.exit_code is None:
-            self._server.signal(self.pid, signal.SIGKILL)
-            self._reap()
-            return self.exit_code == -signal.SIGKILL
-        return False
+        if self.exit_code is not None:
+            return False
+        self._server.signal(self.pid, signal.SIGKILL)
+        self._reap()
+        return self.exit_code == -signal.SIGKILL
 
     def fate(self) -> str:
         """How it ended, in words, with the last lines that it printed."""
         code = self.exit_code
         assert code is not None
         by = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
-        return f"the process died with {by} after {self.last or 'its start'}. {_end_of(self.job.output)}"
+        output = self.job.output if self.last else self._server.log
+        return f"the process died with {by} after {self.last or 'its start'}. {_end_of(output)}"
 
     def _reap(self) -> None:
         self.exit_code = self._server.wait(self.pid)

@@ -31,6 +31,7 @@ from harness.worlds.director import Actor, Decision, Director, Life, RestlessErr
 from harness.worlds.incarnation import config_of, last_looks, look
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.processes import (
+    ANSWER_SECONDS,
     At,
     Committing,
     Died,
@@ -62,10 +63,18 @@ class LocalWorld:
     """`with LocalWorld() as world: world.run(scenario, schedule)`. One thread.
 
     Its files are in a directory of its own below `directory` (by default that for temporary files), and are
-    removed at the end. `broker` is one that runs already, and stays; without it the world has its own.
+    removed at the end. `broker` is one that runs already, and stays; without it the world has its own. A worker
+    that reports nothing for `answer_seconds` is given up, and the run with it.
     """
 
-    def __init__(self, directory: Path | None = None, *, broker: LocalBroker | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        broker: LocalBroker | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self.answer_seconds = answer_seconds
         self.sigkills = 0
         """Processes of pipelines that were killed with SIGKILL on order of a schedule."""
         self._parent = directory
@@ -182,7 +191,9 @@ class LocalWorld:
     @staticmethod
     def _entered(part: T | None) -> T:
         if part is None:
-            raise WorkerProcessError("The local world is not running; enter it with `with LocalWorld() as world:`.")
+            raise WorkerProcessError(
+                "The local world is not running; enter it with `with LocalWorld() as world:`."
+            )
         return part
 
 
@@ -320,7 +331,7 @@ class LocalRun:
         # The answer to `Idle`; to `Ready` and `At` any will do.
         process.answer(not actor.stopping)
         while True:
-            message = process.next()
+            message = process.next(self.world.answer_seconds)
             if isinstance(message, At):
                 if message.seen is not None:
                     self.director.seen(message.seen)
@@ -351,7 +362,9 @@ class LocalRun:
 
     def _finish(self) -> None:
         for task in range(self.schedule.partitions):
-            self.events += last_looks([seen for host in range(self.schedule.hosts) for seen in self._look(task, host)])
+            self.events += last_looks(
+                [seen for host in range(self.schedule.hosts) for seen in self._look(task, host)]
+            )
         self.events.append(self.world.final(self.scenario, self.topology, self.schedule.partitions))
 
     def _look(self, task: int, host: int) -> list[Seen]:

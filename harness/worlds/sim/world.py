@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from greenlet import getcurrent, greenlet
 
-from harness.history import Checked, Event, History, Seen
+from harness.history import Checked, Event, History, Row, Seen
 from harness.schedule import Runtime, Schedule
 from harness.worlds.director import DRIVER, DRIVER_POINTS, Actor, Decision, Director, Life, RestlessError
 from harness.worlds.incarnation import (
@@ -36,6 +36,7 @@ from store.points import Point
 
 APPLICATION = "app"
 RC = IsolationLevel.READ_COMMITTED
+MOST_ROWS = 1_000_000
 
 
 class Unwind(BaseException):
@@ -130,6 +131,12 @@ class SimRun:
         self.current: Process | None = None
         self.hub = getcurrent()
         self.driver: SparkDriver | None = None
+        self._outputs: list[tuple[str, Row]] = []
+        self._read_up_to = {
+            TopicPartition(topic, partition): 0
+            for topic in self.topology.sinks
+            for partition in range(schedule.partitions)
+        }
         self.behind: set[tuple[str, int]] = set()
         """Task and host whose disk lost power, and where no incarnation has restored since."""
 
@@ -205,19 +212,23 @@ class SimRun:
         # While markers lag, outputs and positions become visible one by one.
         if not self.broker.hold_markers:
             committed = self.broker.committed_offsets(APPLICATION)
-            outputs = tuple(
-                (topic.removeprefix(f"{APPLICATION}-"), output_row(record))
-                for topic in self.topology.sinks
-                for partition in range(self.schedule.partitions)
-                for record in self.broker.visible(TopicPartition(topic, partition), RC)
-            )
             group = {tp.partition: committed[tp] for tp in sorted(committed)}
-            self.events.append(Checked(group, outputs))
+            self.events.append(Checked(group, self._visible_outputs()))
         actor = process.actor
         self.behind.discard((self.topology.task_id(actor.task), actor.host))
         self.director.seen(
             look(self.scenario, self.topology, actor.task, actor.incarnation, when, process.storage.engines)
         )
+
+    def _visible_outputs(self) -> tuple[tuple[str, Row], ...]:
+        """What readers under read_committed have been given so far, in the order in which they got it."""
+        for tp, position in self._read_up_to.items():
+            if position < self.broker.high_watermark(tp):
+                fetch = self.reader.read(tp, position, MOST_ROWS, RC)
+                self._read_up_to[tp] = fetch.next_offset
+                name = tp.topic.removeprefix(f"{APPLICATION}-")
+                self._outputs += [(name, output_row(record)) for record in fetch.records]
+        return tuple(self._outputs)
 
     # -- one run ------------------------------------------------------------------------------------------------
 
