@@ -2,7 +2,7 @@
 
     root/application/task/.lock                  held while a process works on the task
     root/application/task/rocksdb/store          one database
-    root/application/task/set-aside/store.stamp  what was put out of the way, for a person to look at
+    root/application/task/set-aside/stamp/store  what was put out of the way, for a person to look at
 
 Must survive: two processes (or two parts of one) that want the same task, owners that die at any moment, and
 databases that cannot be opened. Nothing in it is ever deleted.
@@ -86,17 +86,15 @@ class StateDirectory:
         return RocksEngine(path)
 
     def set_aside(self, task_id: str, store_name: str) -> str:
-        """Rename a closed store to a name that nothing had before; returns the new path."""
+        """Rename a closed store into a new directory named after the moment; returns the new path."""
         self._require_lock(task_id)
-        aside = self._task(task_id) / "set-aside"
-        aside.mkdir(exist_ok=True)
+        source = self.path(task_id, store_name)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        target = aside / f"{store_name}.{stamp}"
-        # Renaming onto an empty directory would replace it, so the name is checked, under the task's lock.
-        if target.exists():
-            raise StoreIOError(f"{target} exists already; nothing was moved")
+        target = self._task(task_id) / "set-aside" / stamp / store_name
         try:
-            self.path(task_id, store_name).rename(target)
+            source.stat()
+            target.parent.mkdir(parents=True)
+            source.rename(target)
         except OSError as error:
             raise StoreIOError(
                 f"store {store_name} of task {task_id} cannot be set aside: {error}"

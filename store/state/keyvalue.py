@@ -32,7 +32,7 @@ class KeyValueIterator:
     __slots__ = ("_head", "_pairs", "_store")
 
     def __init__(self, pairs: Pairs, store: KeyValueStore) -> None:
-        self._pairs = pairs
+        self._pairs: Pairs | None = pairs
         self._head: tuple[bytes, bytes] | None = None
         self._store = store
 
@@ -42,9 +42,11 @@ class KeyValueIterator:
     def __next__(self) -> tuple[bytes, bytes]:
         if not self._store._open:
             raise self._store._closed()
-        head = self._head
+        pairs, head = self._pairs, self._head
+        if pairs is None:
+            raise StoreClosedError(f"store {self._store.name}: iterator used after it was closed")
         if head is None:
-            return next(self._pairs)
+            return next(pairs)
         self._head = None
         return head
 
@@ -64,9 +66,9 @@ class KeyValueIterator:
 
     def close(self) -> None:
         """Idempotent."""
-        pairs, self._pairs = self._pairs, _closed_pairs(self._store.name)
-        self._head = None
-        pairs.close()
+        pairs, self._pairs, self._head = self._pairs, None, None
+        if pairs is not None:
+            pairs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -75,11 +77,6 @@ class KeyValueIterator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _closed_pairs(name: str) -> Pairs:
-    yield from ()
-    raise StoreClosedError(f"store {name}: iterator used after it was closed")
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -69,7 +69,7 @@ def _parse(key: bytes, where: str) -> tuple[Kind, TopicPartition]:
 @lru_cache(maxsize=4096)
 def _key(kind: Kind, tp: TopicPartition) -> bytes:
     key = kind.value + str(tp).encode()
-    if _KEY.fullmatch(key) is None:
+    if tp.partition < 0 or _KEY.fullmatch(key) is None:
         raise ValueError(f"{tp} is no partition that Kafka could have")
     return key
 

@@ -49,8 +49,13 @@ def child(script: str, path: Path) -> subprocess.Popen[bytes]:
 
 def end(process: subprocess.Popen[bytes]) -> bytes:
     """Kill it and return what it had still said."""
+    assert process.stdin is not None
+    assert process.stdout is not None
     os.kill(process.pid, signal.SIGKILL)
-    rest, _ = process.communicate()
+    rest = process.stdout.read()
+    process.stdout.close()
+    process.stdin.close()
+    process.wait()
     return rest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -480,6 +481,18 @@ def test_markers_of_one_transaction_may_arrive_one_by_one(broker: SimBroker) -> 
     assert broker.settle() == 0
 
 
+def test_the_markers_of_one_transactional_id_may_come_first(broker: SimBroker) -> None:
+    broker.hold_markers = True
+    first, second = begun(broker, "a"), begun(broker, "b")
+    put(first, b"a")
+    put(second, b"b", tp=OTHER)
+    first.commit_transaction()
+    second.commit_transaction()
+    assert broker.settle(transactional_id="b") == 1
+    assert (values(broker, RC), values(broker, RC, OTHER)) == ([], [b"b"])
+    assert broker.settle(transactional_id="b") == 0
+
+
 def test_a_successor_waits_for_held_markers_and_does_not_undo_the_commit(broker: SimBroker) -> None:
     broker.hold_markers = True
     producer = begun(broker)
@@ -592,6 +605,31 @@ def test_deleting_a_topic_that_does_not_exist_is_passed_over(broker: SimBroker) 
     admin = SimLog(broker).admin()
     admin.delete_topics(["in", "nowhere"])
     assert broker.topics() == {"out": 2}
+
+
+def test_committed_positions_go_with_their_topic(broker: SimBroker) -> None:
+    broker.commit_offsets(GROUP, {IN: 3, OUT: 4})
+    broker.delete_topic("in")
+    assert broker.committed_offsets(GROUP) == {OUT: 4}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda log: log.reader().read(OUT, 0, 0, RC),
+        lambda log: closed(log.reader()).offsets(OUT, RC),
+        lambda log: closed(log.admin()).delete_topics(["out"]),
+    ],
+    ids=["no records", "closed reader", "closed admin"],
+)
+def test_a_senseless_call_is_a_protocol_error(broker: SimBroker, call: Callable[[SimLog], object]) -> None:
+    with pytest.raises(ProtocolError):
+        call(SimLog(broker))
+
+
+def closed(client: Any) -> Any:
+    client.close()
+    return client
 
 
 def test_a_record_for_an_unknown_topic_costs_the_transaction(broker: SimBroker) -> None:

@@ -143,7 +143,10 @@ class ForkServer:
         """Make a worker. It waits to be told to begin."""
         ours, theirs = Pipe()
         with theirs:
-            socket.send_fds(self._control, [_REQUEST.pack(0, 0)], [theirs.fileno()])
+            try:
+                socket.send_fds(self._control, [_REQUEST.pack(0, 0)], [theirs.fileno()])
+            except BrokenPipeError:
+                raise self._gone() from None
             while (pid := self._event()) is None:
                 pass
         worker = WorkerProcess(self, pid, ours, job)
@@ -152,7 +155,10 @@ class ForkServer:
 
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Send a signal to a worker; nothing happens if it has ended."""
-        self._control.sendall(_REQUEST.pack(pid, number))
+        try:
+            self._control.sendall(_REQUEST.pack(pid, number))
+        except BrokenPipeError:
+            raise self._gone() from None
 
     def wait(self, pid: int) -> int:
         """Wait until a worker has ended and let go of its files and locks. Returns its exit code; call it once."""
@@ -174,12 +180,15 @@ class ForkServer:
                 f"The fork server, process {self._process.pid}, did not answer within {ANSWER_SECONDS:g} s."
             ) from None
         if len(event) < _EVENT.size:
-            raise WorkerProcessError(f"The fork server ended. {_end_of(self.log)}")
+            raise self._gone()
         pid, ended, code = _EVENT.unpack(event)
         if not ended:
             return int(pid)
         self._exits[pid] = code
         return None
+
+    def _gone(self) -> WorkerProcessError:
+        return WorkerProcessError(f"The fork server, process {self.pid}, has ended. {_end_of(self.log)}")
 
 
 class WorkerProcess:

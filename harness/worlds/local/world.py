@@ -287,22 +287,25 @@ class LocalRun:
 
     def run(self) -> History:
         history = History("local", self.events)
-        self.directory.mkdir()
-        try:
-            self.world.set_up(self.topology, self.schedule)
-            for task in reversed(range(self.schedule.partitions)):
-                self.start(task, task % self.schedule.hosts)
-            self._drive()
-            self._finish()
-        except RestlessError as error:
-            self.director.ended(error.actor, "failed", str(error))
-        except SilentWorkerError as error:
-            history.inconclusive = str(error)
-        finally:
-            for _, process in self.processes.values():
-                process.kill()
-            shutil.rmtree(self.directory)
+        with ExitStack() as stack:
+            self.directory.mkdir()
+            stack.callback(shutil.rmtree, self.directory)
+            stack.callback(self._kill_what_is_left)
+            try:
+                self.world.set_up(self.topology, self.schedule)
+                for task in reversed(range(self.schedule.partitions)):
+                    self.start(task, task % self.schedule.hosts)
+                self._drive()
+                self._finish()
+            except RestlessError as error:
+                self.director.ended(error.actor, "failed", str(error))
+            except SilentWorkerError as error:
+                history.inconclusive = str(error)
         return history
+
+    def _kill_what_is_left(self) -> None:
+        for _, process in self.processes.values():
+            process.kill()
 
     def _drive(self) -> None:
         self._run_until_rest()
@@ -339,17 +342,18 @@ class LocalRun:
                 if decision is Decision.YIELD:
                     self.runnable.append(actor)
                 if decision is not Decision.GO:
-                    return
+                    break
                 process.answer(None)
             elif isinstance(message, Committing):
                 process.answer(self.director.commit_fault(actor))
             elif isinstance(message, Idle):
                 if not actor.stopping:
                     self.resting.add(actor)
-                    return
+                    break
                 process.answer(False)
             elif isinstance(message, Finished | Died):
-                return self._ended(actor, message)
+                self._ended(actor, message)
+                break
 
     def _ended(self, actor: Actor, message: Finished | Died) -> None:
         del self.processes[actor.incarnation]

@@ -246,8 +246,11 @@ class SimBroker:
         ]
 
     def delete_topic(self, name: str) -> None:
-        """Forget a topic and its records; one that does not exist is passed over."""
+        """Forget a topic, its records and its committed positions; one that does not exist is passed over."""
         self._topics.pop(name, None)
+        for group in self._groups.values():
+            for tp in [tp for tp in group.committed if tp.topic == name]:
+                del group.committed[tp]
 
     def append(
         self,
@@ -286,14 +289,18 @@ class SimBroker:
                 txn.epoch += 1
                 self._prepare(txn, Phase.PREPARE_ABORT)
 
-    def settle(self, limit: int | None = None) -> int:
-        """Write the markers that are held, oldest transaction first, at most `limit`. Returns how many.
+    def settle(self, limit: int | None = None, transactional_id: str | None = None) -> int:
+        """Write markers that are held, at most `limit`, of all ids (oldest transaction first) or of one.
 
-        Within a transaction partitions come in the order in which they joined, then groups: one unit each.
+        Returns how many were written. Within a transaction partitions come in the order in which they joined,
+        then groups: one unit each.
         """
         written = 0
         while self._held and (limit is None or written < limit):
-            self._mark_next(next(iter(self._held.values())))
+            txn = self._held.get(next(iter(self._held)) if transactional_id is None else transactional_id)
+            if txn is None:
+                break
+            self._mark_next(txn)
             written += 1
         return written
 
@@ -752,6 +759,8 @@ class SimReader:
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         self._check()
+        if max_records < 1:
+            raise ProtocolError(f"read of {tp}: max_records is {max_records}, at least 1 is needed")
         log = self._broker._log(tp)
         if not log.start <= offset <= len(log.records):
             raise LogError(
@@ -783,21 +792,28 @@ class SimReader:
 class SimAdmin:
     """Topics of the simulated cluster."""
 
-    __slots__ = ("_broker",)
+    __slots__ = ("_broker", "_closed")
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
+        self._closed = False
 
     def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        self._check()
         for name, partitions, config in topics:
             self._broker.create_topic(name, partitions, config)
 
     def delete_topics(self, topics: Sequence[str]) -> None:
+        self._check()
         for name in topics:
             self._broker.delete_topic(name)
 
     def close(self) -> None:
-        pass
+        self._closed = True
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ProtocolError("this admin client is closed")
 
 
 class SimLog:

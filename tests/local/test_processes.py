@@ -1,0 +1,387 @@
+"""The local world: real worker processes, led in lockstep, killed for real, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from harness.history import Ended, Event, History, Reached, Seen, Skipped, Started, Struck
+from harness.oracles import judge
+from harness.schedule import Input, Operation, Schedule, Step
+from harness.verdict import Outcome
+from harness.worlds.incarnation import config_of
+from harness.worlds.local.broker import LocalBroker
+from harness.worlds.local.processes import ForkServer, Job, Ready, WorkerProcessError
+from harness.worlds.local.world import LocalWorld
+from harness.worlds.sim.world import run as simulate
+from scenarios import Scenario
+from scenarios.balances import SCENARIO
+from store.log import Record
+from store.points import Point
+from store.streams.topology import Context, Topology
+
+pytestmark = pytest.mark.xdist_group("local-world")
+
+KILL, WIPE, PAUSE, TAKE = Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.TAKE
+WORKER_POINTS = [point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED)]
+
+
+def records(number: int, partitions: int = 1) -> tuple[Input, ...]:
+    return tuple(Input(index % partitions, "abc"[index % 3], index) for index in range(number))
+
+
+TOUR = Schedule(
+    "balances",
+    records(14),
+    (
+        Step(KILL, at=Point.TRANSACTION_BEGUN),
+        Step(KILL, at=Point.PRODUCER_READY),
+        Step(KILL, at=Point.STORE_OPENED),
+        Step(KILL, at=Point.RESTORED),
+        Step(KILL, at=Point.RECORD_PROCESSED),
+        Step(KILL, at=Point.COMMIT_STARTED),
+        Step(KILL, at=Point.FLUSHED),
+        Step(KILL, at=Point.OFFSETS_SENT),
+        Step(KILL, at=Point.KAFKA_COMMITTED),
+        Step(KILL, at=Point.RESTORE_BATCH),
+        Step(KILL, at=Point.STORE_COMMITTED),
+        Step(Operation.REFUSE),
+        Step(KILL, at=Point.ABORTED),
+        Step(KILL, at=Point.TASK_CLOSED),
+    ),
+)
+ZOMBIE = Schedule("balances", records(9), (Step(PAUSE, at=Point.FLUSHED, wait=5),))
+WIPED = Schedule("balances", records(9), (Step(WIPE, at=Point.STORE_COMMITTED, wait=6),))
+STORIES = {
+    "tour": TOUR,
+    "zombie": ZOMBIE,
+    "zombie that goes on early": Schedule(
+        "balances", records(9), (Step(PAUSE, at=Point.RECORD_PROCESSED), Step(Operation.RESUME, wait=1))
+    ),
+    "wipe": WIPED,
+    "two at once": Schedule(
+        "balances",
+        records(12, 2),
+        (Step(TAKE, task=1, at=Point.RECORD_PROCESSED, wait=2), Step(TAKE, task=1, at=Point.OFFSETS_SENT)),
+        partitions=2,
+        hosts=3,
+    ),
+    "commits that go wrong": Schedule(
+        "balances",
+        records(12, 2),
+        (
+            Step(Operation.LOSE_REPLY),
+            Step(Operation.LOSE_REQUEST, task=1, wait=2),
+            Step(Operation.POWER, at=Point.FLUSHED),
+            Step(Operation.REFUSE, wait=2),
+            Step(KILL, task=1),
+        ),
+        partitions=2,
+    ),
+}
+
+
+def story(history: History, *kinds: type[Event]) -> list[Event]:
+    return [event for event in history.events if isinstance(event, kinds)]
+
+
+def simulated_story(schedule: Schedule, *kinds: type[Event]) -> list[Event]:
+    """As the simulation tells it, but for the steps that only it can apply."""
+    return [
+        Skipped(event.step, "power needs the simulation")
+        if isinstance(event, Struck) and event.op == Operation.POWER
+        else event
+        for event in story(simulate(SCENARIO, schedule), *kinds)
+    ]
+
+
+def crash(how: Callable[[], object]) -> Scenario:
+    """Balances, but the process does `how` at the record with the value 4, each time."""
+
+    def make(application_id: str) -> Topology:
+        topology = SCENARIO.topology(application_id)
+
+        def process(context: Context, record: Record) -> None:
+            if record.value == b"4":
+                how()
+            topology.process(context, record)
+
+        return replace(topology, process=process)
+
+    return replace(SCENARIO, topology=make)
+
+
+def segfault() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exit_without_a_word() -> None:
+    os._exit(3)
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def segfaulting(application_id: str) -> Topology:
+    return crash(segfault).topology(application_id)
+
+
+def exiting(application_id: str) -> Topology:
+    return crash(exit_without_a_word).topology(application_id)
+
+
+def hanging(application_id: str) -> Topology:
+    return crash(hang).topology(application_id)
+
+
+@pytest.fixture(scope="module")
+def world(broker: LocalBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalWorld]:
+    with LocalWorld(tmp_path_factory.mktemp("world"), broker=broker) as running:
+        yield running
+
+
+@pytest.fixture
+def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
+    server = ForkServer(tmp_path / "fork-server.log")
+    yield server
+    server.close()
+
+
+def job(tmp_path: Path) -> Job:
+    """One that needs no broker as long as it is not begun."""
+    return Job(
+        SCENARIO, "app", 0, 0, "127.0.0.1:1", tmp_path, config_of(Schedule("balances")), tmp_path / "out"
+    )
+
+
+def incarnations_reaching(history: History, point: Point) -> set[int]:
+    return {e.incarnation for e in history.events if isinstance(e, Reached) and e.point is point}
+
+
+def ends(history: History) -> dict[int, str]:
+    return {event.incarnation: event.reason for event in history.events if isinstance(event, Ended)}
+
+
+def await_gone(processes: list[psutil.Process]) -> None:
+    """The timeout is only there so that a failure ends; a success does not wait for it."""
+    _, alive = psutil.wait_procs(processes, timeout=60)
+    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+def test_after_a_kill_at_every_point_of_the_worker_the_verdict_holds(world: LocalWorld) -> None:
+    before = world.sigkills
+    history = world.run(SCENARIO, TOUR)
+    killed = {event.point for event in history.events if isinstance(event, Struck) and event.op == KILL}
+    assert killed == set(WORKER_POINTS)
+    assert world.sigkills - before == len(WORKER_POINTS)
+    assert judge(SCENARIO, TOUR, history).outcome is Outcome.HOLDS, judge(SCENARIO, TOUR, history)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_schedule_strikes_the_same_processes_here_and_in_the_simulation(
+    world: LocalWorld, name: str
+) -> None:
+    kinds = (Started, Struck, Skipped)
+    history = world.run(SCENARIO, STORIES[name])
+    assert story(history, *kinds) == simulated_story(STORIES[name], *kinds)
+
+
+@pytest.mark.parametrize("name", ["wipe", "commits that go wrong"])
+def test_a_task_passes_the_same_points_here_and_in_the_simulation(world: LocalWorld, name: str) -> None:
+    """As long as nobody overtakes it: when a zombie learns that is a matter of time."""
+    kinds = (Started, Struck, Skipped, Reached)
+    history = world.run(SCENARIO, STORIES[name])
+    assert story(history, *kinds) == simulated_story(STORIES[name], *kinds)
+
+
+def test_a_paused_zombie_is_fenced_when_it_goes_on_and_the_verdict_holds(world: LocalWorld) -> None:
+    history = world.run(SCENARIO, ZOMBIE)
+    (pause,) = (event for event in history.events if isinstance(event, Struck))
+    assert ends(history) == {pause.incarnation: "fenced", pause.incarnation + 1: "done"}
+    assert judge(SCENARIO, ZOMBIE, history).outcome is Outcome.HOLDS, judge(SCENARIO, ZOMBIE, history)
+
+
+def test_a_wiped_host_restores_the_whole_changelog(world: LocalWorld) -> None:
+    history = world.run(SCENARIO, WIPED)
+    assert incarnations_reaching(history, Point.RESTORE_BATCH) == {1}
+    looks = [event for event in history.events if isinstance(event, Seen)]
+    restored = next(look for look in looks if look.incarnation == 1)
+    last = [look for look in looks if look.incarnation == 0][-1]
+    assert (restored.when, restored.state, restored.positions) == ("restored", last.state, last.positions)
+    assert judge(SCENARIO, WIPED, history).outcome is Outcome.HOLDS, judge(SCENARIO, WIPED, history)
+
+
+def test_a_kill_without_a_wipe_restores_only_the_difference(world: LocalWorld) -> None:
+    killed = msgspec.structs.replace(WIPED, steps=(msgspec.structs.replace(WIPED.steps[0], op=KILL),))
+    history = world.run(SCENARIO, killed)
+    assert world.sigkills
+    assert incarnations_reaching(history, Point.RESTORED) == {0, 1}
+    assert incarnations_reaching(history, Point.RESTORE_BATCH) == set()
+
+
+@pytest.mark.parametrize(
+    ("topology", "how"),
+    [(segfaulting, "signal SIGSEGV"), (exiting, "exit code 3")],
+)
+def test_a_worker_that_dies_by_itself_is_a_violation(
+    world: LocalWorld, topology: Callable[[str], Topology], how: str
+) -> None:
+    schedule = Schedule("balances", records(6))
+    history = world.run(replace(SCENARIO, topology=topology), schedule)
+    (end,) = (event for event in history.events if isinstance(event, Ended))
+    assert end.reason == "failed"
+    assert f"the process died with {how} after point transaction_begun" in end.error
+    assert judge(SCENARIO, schedule, history).outcome is Outcome.VIOLATED
+
+
+def test_the_last_words_of_a_crashed_worker_are_in_its_history(world: LocalWorld) -> None:
+    history = world.run(replace(SCENARIO, topology=segfaulting), Schedule("balances", records(6)))
+    (end,) = (event for event in history.events if isinstance(event, Ended))
+    assert "test_processes.py" in end.error
+
+
+def test_a_worker_that_reports_nothing_makes_the_run_inconclusive(
+    broker: LocalBroker, tmp_path: Path
+) -> None:
+    schedule = Schedule("balances", records(6))
+    with LocalWorld(tmp_path, broker=broker, answer_seconds=3) as world:
+        history = world.run(replace(SCENARIO, topology=hanging), schedule)
+        assert psutil.Process(world.fork_server.pid).children() == []
+    verdict = judge(SCENARIO, schedule, history)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "Task 0 (incarnation 0, process" in verdict.reason
+    assert "reported nothing for 3 s after" in verdict.reason
+
+
+def test_a_run_leaves_no_process_and_no_file(world: LocalWorld) -> None:
+    world.run(SCENARIO, ZOMBIE)
+    assert psutil.Process(world.fork_server.pid).children() == []
+    assert [path.name for path in world.directory.iterdir()] == ["fork-server.log"]
+
+
+def test_a_world_leaves_nothing_when_it_ends(broker: LocalBroker, tmp_path: Path) -> None:
+    with LocalWorld(tmp_path, broker=broker) as world:
+        server = psutil.Process(world.fork_server.pid)
+    assert not server.is_running()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_fork_server_has_one_thread(fork_server: ForkServer, tmp_path: Path) -> None:
+    worker = fork_server.start(job(tmp_path))
+    assert worker.next() == Ready()
+    assert psutil.Process(fork_server.pid).num_threads() == 1
+
+
+def test_a_paused_worker_is_stopped_by_the_operating_system(fork_server: ForkServer, tmp_path: Path) -> None:
+    worker = fork_server.start(job(tmp_path))
+    worker.stop()
+    process = psutil.Process(worker.pid)
+    while process.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.01)
+    worker.resume()
+    assert worker.next() == Ready()
+    assert process.status() != psutil.STATUS_STOPPED
+
+
+def test_a_killed_worker_has_really_been_killed(fork_server: ForkServer, tmp_path: Path) -> None:
+    worker = fork_server.start(job(tmp_path))
+    process = psutil.Process(worker.pid)
+    assert worker.kill()
+    assert worker.exit_code == -signal.SIGKILL
+    assert not process.is_running()
+
+
+def test_a_kill_of_a_worker_that_died_before_does_not_count(fork_server: ForkServer, tmp_path: Path) -> None:
+    worker = fork_server.start(job(tmp_path))
+    psutil.Process(worker.pid).terminate()
+    await_gone([psutil.Process(worker.pid)])
+    assert not worker.kill()
+    assert "signal SIGTERM" in worker.fate()
+
+
+def test_a_worker_that_cannot_start_is_not_blamed_on_the_pipeline(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
+    worker = fork_server.start(replace(job(tmp_path), output=tmp_path / "missing" / "out"))
+    with pytest.raises(WorkerProcessError, match=r"did not start.*exit code 1.*FileNotFoundError"):
+        worker.next()
+
+
+FORKS_TWO_AND_STOPS_ONE = """
+import sys, time
+from pathlib import Path
+from tests.local.test_processes import ForkServer, Ready, job
+directory = Path(sys.argv[1])
+server = ForkServer(directory / "fork-server.log")
+workers = [server.start(job(directory)) for _ in range(2)]
+assert [worker.next() for worker in workers] == [Ready(), Ready()]
+workers[0].stop()
+print(server.pid, *(worker.pid for worker in workers), flush=True)
+time.sleep(600)
+"""
+
+RUNS_FOR_EVER = """
+import sys
+from pathlib import Path
+from tests.local.test_processes import SCENARIO, TOUR, LocalWorld
+with LocalWorld(Path(sys.argv[1])) as world:
+    print(world.fork_server.pid, flush=True)
+    while True:
+        world.run(SCENARIO, TOUR)
+"""
+
+
+def launch(script: str, directory: Path) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Run a script; returns it and the processes whose ids it prints."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert parent.stdout is not None
+    with parent.stdout:
+        return parent, [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+
+
+def test_no_worker_survives_the_sigkill_of_its_leader_not_even_a_stopped_one(tmp_path: Path) -> None:
+    parent, started = launch(FORKS_TWO_AND_STOPS_ONE, tmp_path)
+    assert len(started) == 3
+    parent.kill()
+    parent.wait()
+    await_gone(started)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process when its parent dies")
+def test_no_worker_survives_the_sigkill_of_the_fork_server(fork_server: ForkServer, tmp_path: Path) -> None:
+    worker = fork_server.start(job(tmp_path))
+    assert worker.next() == Ready()
+    worker.stop()
+    process = psutil.Process(worker.pid)
+    psutil.Process(fork_server.pid).kill()
+    await_gone([process])
+
+
+def test_after_the_sigkill_of_a_world_no_process_and_no_file_is_left(tmp_path: Path) -> None:
+    parent, (server,) = launch(RUNS_FOR_EVER, tmp_path)
+    while not server.children():
+        time.sleep(0.01)
+    family = psutil.Process(parent.pid).children(recursive=True)
+    parent.kill()
+    parent.wait()
+    await_gone(family)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from store.engine import Family
+from store.engine.rocksdb import RocksEngine
+from store.errors import ProtocolError, StateLockedError, StoreIOError
+from store.recovery.directory import StateDirectory
+
+HOLDER = """
+import sys
+from store.recovery.directory import StateDirectory
+with StateDirectory(sys.argv[1], "app").lock("0_1"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+FORKER = """
+import os, sys, time
+from store.recovery.directory import StateDirectory
+with StateDirectory(sys.argv[1], "app").lock("0_1"):
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> StateDirectory:
+    return StateDirectory(tmp_path, "app")
+
+
+def holder(script: str, root: Path) -> tuple[subprocess.Popen[bytes], bytes]:
+    """A process that holds the lock, and the first line it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+    process.wait()
+
+
+def test_a_store_lies_under_application_task_and_its_name(directory: StateDirectory, tmp_path: Path) -> None:
+    with directory.lock("0_1"):
+        directory.open("0_1", "orders").close()
+    assert (tmp_path / "app" / "0_1" / "rocksdb" / "orders" / "CURRENT").is_file()
+    assert directory.path("0_1", "orders") == tmp_path / "app" / "0_1" / "rocksdb" / "orders"
+
+
+def test_a_task_held_by_a_live_process_is_refused_naming_it_and_the_path(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    process, _ = holder(HOLDER, tmp_path)
+    try:
+        with pytest.raises(StateLockedError, match=f"{tmp_path}/app/0_1.*process {process.pid}, started 2"):
+            directory.lock("0_1").__enter__()
+        with directory.lock("0_2"):
+            pass
+    finally:
+        kill(process)
+
+
+def test_the_lock_of_a_killed_process_is_not_respected(directory: StateDirectory, tmp_path: Path) -> None:
+    process, _ = holder(HOLDER, tmp_path)
+    kill(process)
+    with directory.lock("0_1"):
+        directory.open("0_1", "orders").close()
+
+
+def test_a_child_forked_by_a_killed_owner_does_not_keep_the_lock(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    process, said = holder(FORKER, tmp_path)
+    child = psutil.Process(int(said))
+    try:
+        kill(process)
+        with directory.lock("0_1"):
+            assert child.is_running()
+    finally:
+        child.kill()
+
+
+def test_one_process_cannot_hold_a_task_twice(directory: StateDirectory, tmp_path: Path) -> None:
+    with directory.lock("0_1"):
+        for second in (directory, StateDirectory(tmp_path, "app")):
+            with pytest.raises(StateLockedError, match=f"this process {os.getpid()}"):
+                second.lock("0_1").__enter__()
+        directory.open("0_1", "orders").close()
+
+
+def test_a_released_task_can_be_locked_again(directory: StateDirectory) -> None:
+    for _ in range(2):
+        with directory.lock("0_1"):
+            pass
+
+
+def test_the_lock_file_names_the_process_and_when_it_started(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    with directory.lock("0_1"):
+        owner = json.loads((tmp_path / "app" / "0_1" / ".lock").read_bytes())
+    assert owner == {"pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+def test_waiting_for_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
+    process, _ = holder(HOLDER, tmp_path)
+    waiting = StateDirectory(tmp_path, "app", lock_wait=60)
+    kill(process)
+    with waiting.lock("0_1"):
+        pass
+
+
+def test_a_task_must_be_locked_to_open_or_set_aside_its_stores(directory: StateDirectory) -> None:
+    with pytest.raises(ProtocolError, match="0_1"):
+        directory.open("0_1", "orders")
+    with directory.lock("0_1"):
+        directory.open("0_1", "orders").close()
+    with pytest.raises(ProtocolError, match="0_1"):
+        directory.set_aside("0_1", "orders")
+
+
+def test_stores_set_aside_are_all_kept_whole_under_names_of_their_own(directory: StateDirectory) -> None:
+    places = []
+    with directory.lock("0_1"):
+        for number in range(3):
+            engine = directory.open("0_1", "orders")
+            assert engine.get(Family.DATA, b"number") is None
+            engine.write([(Family.DATA, b"number", b"%d" % number)])
+            engine.close()
+            places.append(Path(directory.set_aside("0_1", "orders")))
+    assert len(set(places)) == 3
+    for number, place in enumerate(places):
+        engine = RocksEngine(place)
+        assert engine.get(Family.DATA, b"number") == b"%d" % number
+        engine.close()
+
+
+def test_setting_aside_what_is_not_there_is_an_error(directory: StateDirectory) -> None:
+    with directory.lock("0_1"), pytest.raises(StoreIOError, match="orders"):
+        directory.set_aside("0_1", "orders")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../other", "a/b", "a\\b", "a\0b", "a b", "ä", "x" * 250, "a\n"]
+)
+def test_a_name_that_is_no_plain_directory_is_refused(
+    directory: StateDirectory, tmp_path: Path, name: str
+) -> None:
+    with directory.lock("0_1"):
+        for use in (
+            lambda: StateDirectory(tmp_path, name),
+            lambda: directory.lock(name).__enter__(),
+            lambda: directory.open("0_1", name),
+            lambda: directory.set_aside("0_1", name),
+        ):
+            with pytest.raises(ValueError, match="not allowed"):
+                use()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".lock", "0_1", "app"]
+
+
+def test_a_root_that_cannot_be_used_is_an_io_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreIOError, match="file"):
+        StateDirectory(tmp_path / "file", "app").lock("0_1").__enter__()
