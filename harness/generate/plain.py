@@ -53,7 +53,9 @@ def _steps(random: Random, runtime: Runtime, partitions: int, index: int) -> tup
     steps: list[Step] = []
     if random.random() < 0.6:
         wait = random.choice((0, 0, 1, 2))
-        steps.append(Step(Operation.KILL, random.randrange(partitions), targets[index // 4 % len(targets)], wait))
+        steps.append(
+            Step(Operation.KILL, random.randrange(partitions), targets[index // 4 % len(targets)], wait)
+        )
     for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
         if random.random() < 0.3:
             steps += _motif(random, random.randrange(partitions))
@@ -70,7 +72,9 @@ def _step(random: Random, op: Operation, runtime: Runtime, task: int) -> Step:
 def _motif(random: Random, task: int) -> list[Step]:
     """Steps that only mean something one after the other."""
     wait = random.choice((0, 0, 1, 2, 4))
-    violent = random.choice((Operation.KILL, Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.POWER))
+    violent = random.choice(
+        (Operation.KILL, Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.POWER)
+    )
     match random.randrange(4):
         case 0:
             # A crash while the difference that a crash left is being restored.

@@ -19,4 +19,3 @@ KILL_POINTS: dict[Runtime, tuple[Point, ...]] = {
     ),
 }
 """Where a process of this runtime can be killed. A run that did not kill at each of them is inconclusive."""
-

@@ -5,10 +5,12 @@ on two sides in lockstep and returns the first step whose answers differ, `shrin
 sequence, `script` prints it with both answers.
 
 What it must survive: a real broker that answers late. Commit and abort are acknowledged before their markers
-are written, so the real side repeats an *observation* until it equals the simulated answer, up to a deadline.
-That cannot hide a real broker that is ahead (watermarks and positions never go back), and it cannot hide a
-simulation that is behind for good: every sequence ends with a new incarnation of each transactional id, whose
-`init_transactions` waits for all markers, and what is observed after that is asked once.
+are written. After each, the real side therefore waits until the logs are as long as the simulated ones (else
+a marker may land behind a later write of somebody else, as it did in 10 of 2,000 sequences), and it repeats an
+*observation* until it equals the simulated answer; both up to a deadline. That cannot hide a real broker that
+is ahead (watermarks and positions never go back), and it cannot hide a simulation that is behind for good:
+every sequence ends with a new incarnation of each transactional id, whose `init_transactions` waits for all
+markers, and what is observed after that is asked once.
 
 Two things a client library does at a moment of its own choosing are kept out of sequences: whether records
 that nobody waited for reach the log before an abort or a crash, and at which of several calls a fenced
@@ -60,6 +62,7 @@ Answer = tuple[Any, ...]
 
 SKIPPED: Answer = ("skipped",)
 RETRIABLE: Answer = ("error", RetriableError.__name__)
+ENDINGS = ("commit", "abort", "produce_commit")
 OBSERVATIONS = ("read", "scan", "offsets", "committed")
 SLOTS = 4
 IDS = 2
@@ -138,6 +141,12 @@ class Side:
             return self._apply(step, op, ends)
         except CrashproofError as error:
             return ("error", type(error).__name__)
+
+    def await_ends(self, ends: Sequence[int], deadline_s: float) -> None:
+        """Return when the logs are as long as the simulated ones."""
+        for tp, base, end in zip(self.partitions, self.bases, ends, strict=True):
+            if end:
+                await_end(self.reader, tp, base + end, deadline_s)
 
     def _apply(self, step: int, op: Op, ends: Sequence[int]) -> Answer:
         values = [f"{step}.{n}".encode() for n in range(20)]
@@ -328,16 +337,10 @@ class KafkaCluster:
             consumer.close()
 
     def await_sent(self, _producer: Producer, reader: Reader, tp: TopicPartition, end: int, /) -> None:
-        self._await_end(reader, tp, end)
+        await_end(reader, tp, end, self.deadline_s)
 
     def await_expiry(self, reader: Reader, tp: TopicPartition, end: int, /) -> None:
-        self._await_end(reader, tp, end)
-
-    def _await_end(self, reader: Reader, tp: TopicPartition, end: int) -> None:
-        for _ in until(self.deadline_s):
-            if reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end >= end:
-                return
-        raise LogError(f"{tp} did not reach offset {end} within {self.deadline_s:g} s")
+        await_end(reader, tp, end, self.deadline_s)
 
 
 def until(deadline_s: float) -> Iterator[None]:
@@ -349,6 +352,14 @@ def until(deadline_s: float) -> Iterator[None]:
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
         yield
+
+
+def await_end(reader: Reader, tp: TopicPartition, end: int, deadline_s: float) -> None:
+    """Return when the log of `tp` is at least `end` long; `LogError` when it is not by the deadline."""
+    for _ in until(deadline_s):
+        if reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end >= end:
+            return
+    raise LogError(f"{tp} did not reach offset {end} within {deadline_s:g} s")
 
 
 class Lockstep(Protocol):
@@ -373,6 +384,11 @@ class KafkaLockstep:
                 break
             if got != RETRIABLE and (once or op[0] not in OBSERVATIONS):
                 break
+        if op[0] in ENDINGS and got == expected:
+            try:
+                self.side.await_ends(ends, self.deadline_s)
+            except LogError as error:
+                return ("error", f"acknowledged, but {error}")
         return got
 
 

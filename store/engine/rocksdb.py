@@ -212,8 +212,6 @@ class RocksEngine:
 
     def _error(self, error: Exception, *, opening: bool = False) -> StoreError:
         """What an exception of rocksdict means. Raises it again if it is none of RocksDB's."""
-        if isinstance(error, StoreError):
-            return error
         if isinstance(error, DbClosedError):
             return self._closed()
         if type(error) is not Exception:

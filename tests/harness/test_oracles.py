@@ -65,7 +65,9 @@ def test_a_failure_without_an_end_is_a_violation() -> None:
 def test_a_record_counted_twice_is_named() -> None:
     seen = Seen(0, 1, "restored", {"accounts": {"ann": 10}}, {"accounts": 0}, {"accounts": 0})
     final = changed(RIGHT, changelogs={"accounts": topic("c", ("ann", 10), ("bob", 3), ("ann", None))})
-    finding = only(verdict(Struck(0, "kill", 0, 0, Point.KAFKA_COMMITTED), Started(0, 1, 0), seen, final=final))
+    finding = only(
+        verdict(Struck(0, "kill", 0, 0, Point.KAFKA_COMMITTED), Started(0, 1, 0), seen, final=final)
+    )
     assert (finding.oracle, finding.key, finding.expected, finding.actual) == ("state", "ann", 5, 10)
     assert "the record ann=5 at input offset 0 were counted twice" in finding.sentence
     assert "kill at kafka_committed" in finding.sentence
@@ -99,7 +101,9 @@ def test_a_store_that_does_not_stand_where_the_group_does_is_found() -> None:
         ((("ann", 6), ("bob", 3), ("ann", None)), "other values"),
     ],
 )
-def test_output_must_hold_every_record_once_and_in_order(rows: tuple[tuple[str, Json], ...], difference: str) -> None:
+def test_output_must_hold_every_record_once_and_in_order(
+    rows: tuple[tuple[str, Json], ...], difference: str
+) -> None:
     finding = only(verdict(final=changed(RIGHT, outputs=(topic("output", *rows),))))
     assert (finding.oracle, finding.key) == ("output", "ann")
     assert difference in finding.sentence

@@ -33,13 +33,22 @@ def test_a_schedule_reads_back_as_it_was_written(schedule: Schedule) -> None:
         (b'{"version": 2, "scenario": "balances"}', "version 2 is newer than this release"),
         (b'{"version": 1}', "missing required field `scenario`"),
         (b'{"version": 1, "scenario": "balances", "colour": 1}', "unknown field `colour`"),
-        (b'{"version": 1, "scenario": "balances", "steps": [{"op": "explode"}]}', "Invalid enum value 'explode'"),
+        (
+            b'{"version": 1, "scenario": "balances", "steps": [{"op": "explode"}]}',
+            "Invalid enum value 'explode'",
+        ),
         (
             b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "at": "nowhere"}]}',
             "Invalid enum value 'nowhere'",
         ),
-        (b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "task": 1}]}', "steps[0].task is 1"),
-        (b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "wait": -1}]}', "steps[0].wait is -1"),
+        (
+            b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "task": 1}]}',
+            "steps[0].task is 1",
+        ),
+        (
+            b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "wait": -1}]}',
+            "steps[0].wait is -1",
+        ),
         (
             b'{"version": 1, "scenario": "balances", "steps": [{"op": "expire", "at": "flushed"}]}',
             "expire takes no point",
@@ -50,7 +59,10 @@ def test_a_schedule_reads_back_as_it_was_written(schedule: Schedule) -> None:
             b'{"version": 1, "scenario": "balances", "input": [{"partition": 3, "key": "a"}]}',
             "input[0].partition is 3",
         ),
-        (b'{"version": 1, "scenario": "balances", "hosts": "many"}', "Expected `int`, got `str` - at `$.hosts`"),
+        (
+            b'{"version": 1, "scenario": "balances", "hosts": "many"}',
+            "Expected `int`, got `str` - at `$.hosts`",
+        ),
     ],
 )
 def test_an_unusable_schedule_is_refused_with_its_name_and_the_reason(text: bytes, reason: str) -> None:

@@ -29,14 +29,20 @@ FAILURES: dict[str, tuple[Callable[[Schedule], bool], int, int]] = {
         1,
         1,
     ),
-    "an even number of records": (lambda schedule: len(schedule.input) > 0 and len(schedule.input) % 2 == 0, 0, 2),
+    "an even number of records": (
+        lambda schedule: len(schedule.input) > 0 and len(schedule.input) % 2 == 0,
+        0,
+        2,
+    ),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_the_true_minimum_is_reached_from_every_start(failure: str) -> None:
     fails, steps, records = FAILURES[failure]
-    starts = [schedule for schedule in (generate(BALANCES, 1, index) for index in range(1_000)) if fails(schedule)][:10]
+    starts = [
+        schedule for schedule in (generate(BALANCES, 1, index) for index in range(1_000)) if fails(schedule)
+    ][:10]
     assert len(starts) == 10
     for start in starts:
         smallest = Reduction(start, fails).run()
@@ -51,7 +57,8 @@ def test_a_needless_second_fault_is_removed_together_with_what_it_needs() -> Non
         return has(schedule, Operation.KILL) and pauses == resumes
 
     start = Schedule(
-        "balances", steps=(Step(Operation.PAUSE), Step(Operation.RESUME), Step(Operation.KILL, at=Point.FLUSHED))
+        "balances",
+        steps=(Step(Operation.PAUSE), Step(Operation.RESUME), Step(Operation.KILL, at=Point.FLUSHED)),
     )
     assert Reduction(start, fails).run().steps == (Step(Operation.KILL),)
 

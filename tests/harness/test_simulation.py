@@ -10,7 +10,7 @@ from harness.campaign import Plan, reduce, run_simulation
 from harness.generate import KILL_POINTS, generate, tour
 from harness.generate.strategy import schedules
 from harness.history import Skipped, Struck
-from harness.mutants import MUTANTS
+from harness.mutants import MUTANTS, planted
 from harness.replay import check, simulate, tell
 from harness.schedule import Input, Operation, Runtime, Schedule, Step, encode
 from harness.verdict import Outcome
@@ -18,7 +18,9 @@ from scenarios import load_all
 from store.points import Point
 
 BALANCES = load_all()["balances"]
-RECORDS = tuple(Input(0, key, value) for key, value in (("ann", 5), ("bob", 3), ("ann", None), ("ann", "audit")))
+RECORDS = tuple(
+    Input(0, key, value) for key, value in (("ann", 5), ("bob", 3), ("ann", None), ("ann", "audit"))
+)
 
 
 @pytest.mark.requirement("card.1")
@@ -58,15 +60,14 @@ def test_a_planted_bug_is_found_made_small_and_gone_without_it(name: str) -> Non
     assert len(reduced.minimal.steps) <= 8
     assert simulate(reduced.minimal, name)[1].outcome is Outcome.VIOLATED
     assert simulate(reduced.minimal)[1].outcome is Outcome.HOLDS
-    with pytest.raises(AssertionError, match="task 0|key"):
-        from harness.mutants import planted
-
-        with planted(name):
-            check(encode(reduced.minimal).decode())
+    with planted(name), pytest.raises(AssertionError, match=r"task 0|key"):
+        check(encode(reduced.minimal).decode())
 
 
 @pytest.mark.requirement("129.3", "129.5")
-@pytest.mark.parametrize("point", [point for point in KILL_POINTS[Runtime.WORKER] if point is not Point.ABORTED])
+@pytest.mark.parametrize(
+    "point", [point for point in KILL_POINTS[Runtime.WORKER] if point is not Point.ABORTED]
+)
 def test_a_zombie_that_was_stopped_anywhere_changes_nothing(point: Point) -> None:
     schedule = Schedule("balances", RECORDS, (Step(Operation.PAUSE, 0, point),))
     _, verdict = simulate(schedule)
@@ -108,7 +109,11 @@ def test_a_run_told_step_by_step_shows_expected_and_actual_state() -> None:
     schedule = Schedule("balances", RECORDS[:2], (Step(Operation.KILL, at=Point.KAFKA_COMMITTED),))
     history, _ = simulate(schedule)
     looks = [moment for moment in tell(schedule, history) if moment.actual is not None]
-    assert [(moment.kind, moment.position) for moment in looks] == [("restored", 0), ("restored", 2), ("final", 2)]
+    assert [(moment.kind, moment.position) for moment in looks] == [
+        ("restored", 0),
+        ("restored", 2),
+        ("final", 2),
+    ]
     assert looks[-1].actual == looks[-1].expected == {"accounts": {"ann": 5, "bob": 3}}
     assert not any(moment.differs for moment in looks)
 
@@ -117,7 +122,11 @@ def test_a_campaign_depends_on_the_seed_and_not_on_the_number_of_processes() -> 
     plan = Plan(("balances",), seed=3, schedules=120, seconds=None, mutant=None)
     alone = run_simulation(plan, 1, lambda *_: None).result
     shared = run_simulation(plan, 2, lambda *_: None).result
-    assert (alone.operations, alone.crashes, alone.reached) == (shared.operations, shared.crashes, shared.reached)
+    assert (alone.operations, alone.crashes, alone.reached) == (
+        shared.operations,
+        shared.crashes,
+        shared.reached,
+    )
 
 
 def test_a_campaign_that_misses_a_point_says_so() -> None:

@@ -48,7 +48,7 @@ _REQUEST = struct.Struct("!Ii")
 _EVENT = struct.Struct("!I?i")
 """Process id, whether it ended, and its exit code as in `subprocess` (minus the signal that killed it)."""
 _PR_SET_PDEATHSIG = 1
-_LAST_LINES = 3
+_LINES = 4
 
 
 class WorkerProcessError(CrashproofError):
@@ -188,7 +188,7 @@ class ForkServer:
         return None
 
     def _gone(self) -> WorkerProcessError:
-        return WorkerProcessError(f"The fork server, process {self.pid}, has ended. {_end_of(self.log)}")
+        return WorkerProcessError(f"The fork server, process {self.pid}, has ended. {_words_of(self.log)}")
 
 
 class WorkerProcess:
@@ -222,7 +222,7 @@ class WorkerProcess:
             if not self._connection.poll(seconds):
                 raise SilentWorkerError(
                     f"Task {self.job.task} (incarnation {self.job.incarnation}, process {self.pid}) reported "
-                    f"nothing for {seconds:g} s after {self.last or 'its start'}. {_end_of(self.job.output)}"
+                    f"nothing for {seconds:g} s after {self.last or 'its start'}. {_words_of(self.job.output)}"
                 )
             message = self._connection.recv()
         except (EOFError, ConnectionResetError):
@@ -257,23 +257,27 @@ class WorkerProcess:
         return self.exit_code == -signal.SIGKILL
 
     def fate(self) -> str:
-        """How it ended, in words, with the last lines that it printed."""
+        """How it ended, in words, with what it printed."""
         code = self.exit_code
         assert code is not None
         by = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         output = self.job.output if self.last else self._server.log
-        return f"the process died with {by} after {self.last or 'its start'}. {_end_of(output)}"
+        return f"the process died with {by} after {self.last or 'its start'}. {_words_of(output)}"
 
     def _reap(self) -> None:
         self.exit_code = self._server.wait(self.pid)
         self._connection.close()
 
 
-def _end_of(file: Path) -> str:
-    """The last lines that a process printed, as one."""
-    lines = file.read_text(errors="replace").split("\n") if file.exists() else []
+def _words_of(file: Path) -> str:
+    """What a process printed, as one line. A traceback says what happened at its end, a crash dump at its start."""
+    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
     lines = [line.strip() for line in lines if line.strip()]
-    return f"It printed: {' | '.join(lines[-_LAST_LINES:])}" if lines else "It printed nothing."
+    if not lines:
+        return "It printed nothing."
+    if len(lines) > 2 * _LINES:
+        lines[_LINES:-_LINES] = ["…"]
+    return f"It printed: {' | '.join(lines)}"
 
 
 # -- in the fork server -----------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""The command line as a user meets it: exit codes, messages, one JSON object, and no stack trace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.schedule import decode
+from store.points import Point
+
+
+def crashproof(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+
+
+def refused(answer: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert answer.returncode == code, answer.stderr
+    assert answer.stdout == ""
+    assert "Traceback" not in answer.stderr
+    for word in words:
+        assert word in answer.stderr, answer.stderr
+
+
+def test_a_run_that_holds_exits_0_and_writes_every_report(tmp_path: Path) -> None:
+    answer = crashproof(
+        "run", "balances", "--world", "sim", "--schedules", "150", "--json", "--out", "report", cwd=tmp_path
+    )
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(answer.stdout)
+    assert result["verdict"] == "holds"
+    assert result["schedules"] == 150
+    assert result["worlds"]["sim"]["missing"] == []
+    assert result["failures"] == []
+    assert result["schedules_per_second"] > 0
+    assert "Holds" in (tmp_path / result["report"]).read_text()
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["verdict"] == "holds"
+    assert ElementTree.parse(tmp_path / "report" / "junit.xml").getroot().tag == "testsuites"
+
+
+def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(tmp_path: Path) -> None:
+    name = "restore-drops-deletions"
+    answer = crashproof("run", "--world", "sim", "--for", "20s", "--mutant", name, "--json", cwd=tmp_path)
+    assert answer.returncode == 1, answer.stderr
+    result = json.loads(answer.stdout)
+    assert result["verdict"] == "violated"
+    [file] = result["failures"]
+    assert decode((tmp_path / file).read_bytes()).mutant == name
+    failed = crashproof("replay", file, "--mutant", name, cwd=tmp_path)
+    assert (failed.returncode, failed.stdout.split()[0]) == (1, "FAILED")
+    fixed = crashproof("replay", file, cwd=tmp_path)
+    assert (fixed.returncode, fixed.stdout.split()[0]) == (0, "FIXED")
+    assert name in fixed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "balancs"], 2, ["no scenario is named 'balancs'", "balances"]),
+        (["run", "--world", "moon"], 2, ["moon"]),
+        (["run", "--world", "containers"], 4, ["containers", "--world local"]),
+        (["run", "--mutant", "nonsense"], 2, ["no mutant is named 'nonsense'", "restore-drops-deletions"]),
+        (["run", "--for", "soon"], 2, ["'soon' is no duration"]),
+        (["run", "--for", "3s", "--schedules", "3"], 2, ["exclude each other"]),
+        (["run", "--schedules", "0"], 2, ["greater than or equal to 1"]),
+        (["run", "--jobs", "none"], 2, ["'none' is no number of processes"]),
+        (["run", "--world", "sim", "--out", "/dev/null/x"], 2, ["/dev/null/x"]),
+        (["replay", "absent.json"], 2, ["absent.json: No such file"]),
+        (["replay", "bad.json"], 2, ["bad.json: not JSON"]),
+        (["replay", "newer.json"], 2, ["newer.json: version 99 is newer"]),
+        (["replay", "unknown.json"], 2, ["unknown.json: no scenario is named 'nothing'"]),
+        (["replay", "good.json", "--world", "containers"], 4, ["containers"]),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    tmp_path: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "newer.json").write_text('{"version": 99}')
+    (tmp_path / "unknown.json").write_text('{"version": 1, "scenario": "nothing"}')
+    (tmp_path / "good.json").write_text('{"version": 1, "scenario": "balances"}')
+    refused(crashproof(*arguments, cwd=tmp_path), code, *words)
+
+
+def test_the_lists_name_what_exists(tmp_path: Path) -> None:
+    assert "balances" in crashproof("scenarios", cwd=tmp_path).stdout
+    assert "KAFKA-8446" in crashproof("mutants", cwd=tmp_path).stdout
+
+
+def test_requirements_are_listed_outside_of_the_project_too(tmp_path: Path) -> None:
+    answer = crashproof("requirements", "--json", cwd=tmp_path)
+    rows = json.loads(answer.stdout)["rows"]
+    assert len(rows) == len({row["id"] for row in rows}) == 46
+    assert {row["status"] for row in rows} == {"open"}
+
+
+def test_a_failing_schedule_file_can_be_edited_by_hand(tmp_path: Path) -> None:
+    (tmp_path / "hand.json").write_text(
+        '{"version": 1, "scenario": "balances", "input": [{"partition": 0, "key": "ann", "value": 5}],'
+        ' "steps": [{"op": "kill", "at": "kafka_committed"}]}'
+    )
+    answer = crashproof("replay", "hand.json", cwd=tmp_path)
+    assert answer.stdout.startswith("FIXED")
+    assert decode((tmp_path / "hand.json").read_bytes()).steps[0].at is Point.KAFKA_COMMITTED

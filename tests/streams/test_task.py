@@ -1,0 +1,292 @@
+"""The task over the simulated broker: what `apply` accepts, and what each kind of error leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.disk import Host, HostStorage
+from store.config import StreamsConfig
+from store.errors import ConfigError, FencedError, InputGapError, ProtocolError, StateLockedError
+from store.log import IsolationLevel, Record, TopicPartition
+from store.streams.task import Task, apply
+from store.streams.topology import Context, Topology
+from store.streams.worker import Worker
+
+RC = IsolationLevel.READ_COMMITTED
+INPUT = TopicPartition("in", 0)
+OUTPUT = TopicPartition("out", 0)
+CHANGELOG = TopicPartition("app-counts-changelog", 0)
+
+
+def count(context: Context, record: Record) -> None:
+    counts = context.store("counts")
+    assert record.key is not None
+    number = int(counts.get(record.key) or 0) + 1
+    counts.put(record.key, b"%d" % number)
+    context.forward("out", record.key, b"%d" % number)
+
+
+class StoppedClock:
+    def time_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nothing should have to wait {seconds} s here")
+
+
+class Cluster:
+    """A broker, one host, and a pipeline that counts records by key."""
+
+    def __init__(self, process: Callable[[Context, Record], None] = count) -> None:
+        self.broker = SimBroker()
+        for topic in ("in", "out", CHANGELOG.topic):
+            self.broker.create_topic(topic, 1)
+        self.host = Host(0)
+        self.topology = Topology("app", ("in",), ("out",), ("counts",), process)
+        self.incarnations = 0
+
+    def feed(self, *keys: bytes) -> None:
+        for key in keys:
+            self.broker.append("in", key, b"", partition=0)
+
+    def records(self, start: int = 0) -> list[Record]:
+        return [record for record in self.broker.visible(INPUT, RC) if record.offset >= start]
+
+    def task(self, host: Host | None = None, **config: int) -> Task:
+        self.incarnations += 1
+        storage = HostStorage(host or self.host, self.incarnations)
+        return Task(self.topology, 0, SimLog(self.broker), storage, StreamsConfig(**config), StoppedClock())
+
+    def output(self) -> list[tuple[bytes | None, bytes | None]]:
+        return [(record.key, record.value) for record in self.broker.visible(OUTPUT, RC)]
+
+    def position(self) -> int | None:
+        return self.broker.committed_offsets("app").get(INPUT)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.feed(b"a", b"b", b"a")
+    return made
+
+
+@pytest.mark.requirement("129.2")
+def test_nothing_is_visible_before_the_commit_and_all_of_it_after(cluster: Cluster) -> None:
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        assert (cluster.output(), cluster.position()) == ([], None)
+        assert cluster.broker.visible(CHANGELOG, RC) == []
+        task.commit()
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
+    assert cluster.position() == 3
+    assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b"1", b"1", b"2"]
+
+
+def test_records_that_come_again_are_skipped(cluster: Cluster) -> None:
+    with cluster.task() as task:
+        assert apply(task, cluster.records()) == 3
+        task.commit()
+    with cluster.task() as task:
+        assert apply(task, cluster.records()) == 0
+        task.commit()
+    assert len(cluster.output()) == 3
+
+
+def test_records_that_were_left_out_are_an_error(cluster: Cluster) -> None:
+    with (
+        cluster.task() as task,
+        pytest.raises(InputGapError, match=r"in-0: the task stands at offset 0, .* is 1"),
+    ):
+        apply(task, cluster.records(1))
+
+
+def test_offsets_of_aborted_records_are_no_gap(cluster: Cluster) -> None:
+    producer = SimLog(cluster.broker).producer("upstream", 60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce("in", b"x", b"", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    cluster.feed(b"c")
+    with cluster.task() as task:
+        apply(task, cluster.records()[:3])
+        task.commit()
+        assert cluster.records()[3].offset == 5
+        assert apply(task, cluster.records()[3:]) == 1
+
+
+def test_records_out_of_order_are_an_error(cluster: Cluster) -> None:
+    first, second, _ = cluster.records()
+    with cluster.task() as task, pytest.raises(ProtocolError, match="offset 0 came after 1"):
+        apply(task, [first, second, first])
+
+
+def test_records_of_another_partition_are_an_error(cluster: Cluster) -> None:
+    stray = Record("in", 1, 0, b"a", b"", 0)
+    with cluster.task() as task, pytest.raises(ProtocolError, match="task 0_0 reads in-0, not in-1"):
+        apply(task, [stray])
+
+
+@pytest.mark.requirement("129.3", "129.5")
+def test_a_newer_incarnation_on_another_host_fences_the_older_one(cluster: Cluster) -> None:
+    with cluster.task() as older:
+        apply(older, cluster.records()[:2])
+        with cluster.task(Host(1)) as newer:
+            apply(newer, cluster.records())
+            newer.commit()
+        with pytest.raises(FencedError):
+            older.commit()
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
+
+
+def test_a_second_incarnation_on_the_same_host_waits_for_the_first_to_let_go(cluster: Cluster) -> None:
+    with cluster.task(), pytest.raises(StateLockedError):
+        cluster.task().open()
+
+
+@pytest.mark.requirement("129.5", "844.1")
+def test_an_abort_goes_back_to_the_last_commit(cluster: Cluster) -> None:
+    with cluster.task() as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+        apply(task, cluster.records()[1:], contiguous=True)
+        task.abort()
+        assert task.position(INPUT) == 1
+        assert [key for key, _ in task.stores["counts"].all()] == [b"a"]
+        apply(task, cluster.records()[1:], contiguous=True)
+        task.commit()
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
+
+
+@pytest.mark.requirement("844.4", "892.11")
+def test_a_crash_between_the_two_commits_is_repaired_from_the_changelog(cluster: Cluster) -> None:
+    with cluster.task() as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+    with cluster.task(Host(1)) as elsewhere:
+        apply(elsewhere, cluster.records())
+        elsewhere.commit()
+    with cluster.task() as back:
+        assert dict(back.stores["counts"].all()) == {b"a": b"2", b"b": b"1"}
+        assert back.stores["counts"].position() == {INPUT: 2}
+        assert back.stores["counts"].get_committed_offset(CHANGELOG) == 3
+
+
+def test_an_empty_commit_changes_nothing(cluster: Cluster) -> None:
+    with cluster.task() as task:
+        task.commit()
+        task.abort()
+    assert cluster.position() is None
+    assert cluster.broker.high_watermark(CHANGELOG) == 0
+
+
+@pytest.mark.requirement("129.2")
+def test_a_task_commits_after_so_many_records(cluster: Cluster) -> None:
+    with cluster.task(commit_records=2) as task:
+        apply(task, cluster.records())
+        assert cluster.position() == 2
+        assert task.uncommitted_records == 1
+
+
+def test_a_processor_can_ask_for_a_commit() -> None:
+    def eager(context: Context, record: Record) -> None:
+        count(context, record)
+        context.commit()
+
+    cluster = Cluster(eager)
+    cluster.feed(b"a", b"b")
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        assert (cluster.position(), task.uncommitted_records) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda context: context.store("sums"), "no store 'sums'; it declares counts"),
+        (lambda context: context.forward("elsewhere", b"", b""), "no sink 'elsewhere'; it declares out"),
+    ],
+)
+def test_what_the_topology_does_not_declare_is_an_error(
+    use: Callable[[Context], object], message: str
+) -> None:
+    cluster = Cluster(lambda context, _: (use(context), None)[1])
+    cluster.feed(b"a")
+    with cluster.task() as task, pytest.raises(ProtocolError, match=message):
+        apply(task, cluster.records())
+
+
+def test_an_error_of_the_pipeline_names_the_record_and_commits_nothing() -> None:
+    def broken(context: Context, record: Record) -> None:
+        count(context, record)
+        raise ZeroDivisionError("no")
+
+    cluster = Cluster(broken)
+    cluster.feed(b"a")
+    worker = Worker(
+        cluster.topology,
+        [0],
+        SimLog(cluster.broker),
+        HostStorage(cluster.host, 1),
+        StreamsConfig(),
+        StoppedClock(),
+    )
+    worker.poll()
+    with pytest.raises(ZeroDivisionError) as caught:
+        worker.poll()
+    worker.close()
+    assert caught.value.__notes__ == ["while task 0_0 processed in-0 offset 0"]
+    assert cluster.output() == []
+    with cluster.task() as task:
+        assert list(task.stores["counts"].all()) == []
+
+
+@pytest.mark.requirement("129.5")
+def test_a_worker_gives_up_a_task_that_was_taken_over(cluster: Cluster) -> None:
+    worker = Worker(
+        cluster.topology,
+        [0],
+        SimLog(cluster.broker),
+        HostStorage(cluster.host, 99),
+        StreamsConfig(),
+        StoppedClock(),
+    )
+    worker.poll()
+    with cluster.task(Host(1)) as newer:
+        apply(newer, cluster.records()[:1])
+        newer.commit()
+        with pytest.raises(FencedError):
+            worker.run(lambda: False)
+        assert worker.tasks == {}
+        assert cluster.host.locks == {}
+        apply(newer, cluster.records())
+        newer.commit()
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"commit.interval.ms": -1}, "commit.interval.ms=-1 is not allowed: a whole number of at least 0"),
+        ({"commit.records": 0}, "commit.records=0 is not allowed: a whole number of at least 1"),
+        ({"commit.records": "3"}, "commit.records='3' is not allowed"),
+        ({"transaction.timeout.ms": 100}, "it must be longer than commit.interval.ms"),
+        ({"commit.intervall.ms": 1}, "unknown key; known are commit.interval.ms"),
+    ],
+)
+@pytest.mark.requirement("129.2")
+def test_a_configuration_that_cannot_work_is_refused_by_name(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StreamsConfig.of(values)
+    assert message in str(caught.value)
+
+
+def test_a_configuration_reads_back_under_the_names_of_the_pages() -> None:
+    assert StreamsConfig.of({"commit.records": 7}).as_dict()["commit.records"] == 7
