@@ -18,12 +18,12 @@ class Reached(msgspec.Struct, frozen=True, tag="reached", gc=False):
 
 
 class Seen(msgspec.Struct, frozen=True, tag="seen"):
-    """What an incarnation's stores held as committed, right after restoring or committing, or at the end."""
+    """What an incarnation's stores held as committed, while restoring, right after committing, or at the end."""
 
     task: int
     incarnation: int
     when: str
-    """`restored`, `committed`, `final`, or `stale`: at the end, on a host that others have overtaken."""
+    """`opened` (before restoring), `restored`, `committed`, `final`, or `stale`: at the end, on a host that others have overtaken."""
     state: dict[str, dict[str, Any]]
     """Store → key → value, decoded by the scenario."""
     positions: dict[str, int]

@@ -91,6 +91,7 @@ def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Mome
                 for store in event.state
             }
         what = {
+            "opened": "has opened its stores, and not restored them yet",
             "restored": "has restored its stores",
             "committed": "has committed",
             "final": "at the end",
@@ -104,7 +105,7 @@ def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Mome
             position + 1,
             expected,
             event.state,
-            expected is not None and event.when != "stale" and expected != event.state,
+            expected is not None and event.when not in ("opened", "stale") and expected != event.state,
         )
     if isinstance(event, Ended):
         error = f": {event.error}" if event.error else ""

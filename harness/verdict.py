@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that differs from the specification."""
 
     oracle: str
-    """`state`, `output`, `changelog`, `offsets`, `progress` or `errors`."""
+    """`state`, `output`, `changelog`, `offsets`, `restore`, `progress`, `errors` or `input`."""
     sentence: str
     """What differs, for which key, expected and found, and where it came from."""
     task: int | None = None

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from harness.history import Final, History
-from harness.oracles import changelog, errors, offsets, output, progress, state
+from harness.oracles import changelog, errors, offsets, output, progress, restore, state
 from harness.oracles.evidence import Evidence
 from harness.schedule import Schedule
 from harness.verdict import Finding, Outcome, Verdict
@@ -18,6 +18,7 @@ ORACLES = {
     "output": output.find,
     "changelog": changelog.find,
     "offsets": offsets.find,
+    "restore": restore.find,
     "progress": progress.find,
 }
 

@@ -27,7 +27,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _against_own_offset(evidence: Evidence, index: int, seen: Seen) -> Iterator[Finding]:
-    for store, topic in sorted(evidence.final.changelogs.items()):
+    for store, state in sorted(seen.state.items()):
+        topic = evidence.final.changelogs[store]
         upto = seen.changelog_offsets.get(store, -1)
         folded: dict[str, Json] = {}
         for row in topic.rows:
@@ -37,14 +38,14 @@ def _against_own_offset(evidence: Evidence, index: int, seen: Seen) -> Iterator[
                 folded.pop(row.key, None)
             else:
                 folded[row.key] = row.value
-        if folded != seen.state[store]:
+        if folded != state:
             yield Finding(
                 "changelog",
                 f"Store {store} of task {seen.task} ({seen.when}) says it holds the changelog up to {upto}, which "
-                f"folds to {folded!r}, but it holds {seen.state[store]!r} ({evidence.story_before(index, seen.task)}).",
+                f"folds to {folded!r}, but it holds {state!r} ({evidence.story_before(index, seen.task)}).",
                 task=seen.task,
                 expected=folded,
-                actual=seen.state[store],
+                actual=state,
             )
 
 

@@ -35,7 +35,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         if seen is None:
             if model.last < 0 or task in only_stale:
                 continue
-            yield Finding("offsets", f"Task {task} has no state at the end ({_story(evidence, task)}).", task=task)
+            yield Finding(
+                "offsets", f"Task {task} has no state at the end ({_story(evidence, task)}).", task=task
+            )
             continue
         for store in evidence.stores:
             position = seen.positions.get(store, -1)

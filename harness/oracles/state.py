@@ -27,7 +27,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         elif isinstance(event, Struck) and event.op == "lag":
             # From here on the group's position shows later than the commit that set it.
             group = {}
-        elif isinstance(event, Seen) and event.when != "stale":
+        elif isinstance(event, Seen) and event.when not in ("opened", "stale"):
             found = list(_differences(evidence, index, event))
             yield from found
             if found:

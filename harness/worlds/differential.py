@@ -310,6 +310,9 @@ class KafkaCluster:
             {"bootstrap.servers": bootstrap, "linger.ms": 0, "enable.idempotence": True}
         )
 
+    def close(self) -> None:
+        self.plain.close()
+
     def append(self, tp: TopicPartition, values: Sequence[bytes]) -> None:
         errors: list[object] = []
 
@@ -455,8 +458,9 @@ class Lane:
     leaves nothing open, unless the sides differed: then the lane moves on to new topics.
     """
 
-    def __init__(self, name: str, cluster: KafkaCluster) -> None:
+    def __init__(self, name: str, cluster: KafkaCluster, deadline_s: float | None = None) -> None:
         self.name = name
+        self.deadline_s = cluster.deadline_s if deadline_s is None else deadline_s
         self.cluster = cluster
         self.reader = cluster.log.reader()
         self.runs = 0
@@ -468,7 +472,7 @@ class Lane:
         log = self.cluster.log
         side = Side(f"{self.name}-{self.runs}", self.partitions, bases, log, self.reader, self.cluster)
         try:
-            comparison = compare(ops, KafkaLockstep(side, self.cluster.deadline_s))
+            comparison = compare(ops, KafkaLockstep(side, self.deadline_s))
         finally:
             side.close()
         if comparison.differs:

@@ -107,12 +107,11 @@ def look(
     when: str,
     engines: Mapping[str, Engine],
 ) -> Seen:
-    """What the engines hold as committed. A row that the scenario cannot decode is shown as text."""
+    """What the engines opened so far hold as committed. A row that the scenario cannot decode is shown as text."""
     state: dict[str, dict[str, Json]] = {}
     positions: dict[str, int] = {}
     offsets: dict[str, int] = {}
-    for store in topology.stores:
-        engine = engines[store]
+    for store, engine in engines.items():
         rows: dict[str, Json] = {}
         for key, value in engine.scan(Family.DATA, None, None):
             name, content = decode_row(scenario, store, key, value)
@@ -145,8 +144,12 @@ def decode_row(scenario: Scenario, store: str, key: bytes, value: bytes) -> tupl
         return repr(key), repr(value)
 
 
-LOOKED_AT = {Point.RESTORED: "restored", Point.STORE_COMMITTED: "committed"}
-"""After these points the committed state is compared with the model."""
+LOOKED_AT = {
+    Point.STORE_OPENED: "opened",
+    Point.RESTORED: "restored",
+    Point.STORE_COMMITTED: "committed",
+}
+"""At these points the committed state is observed."""
 
 
 class FaultyLog:

@@ -526,6 +526,9 @@ class KafkaReader:
             cursor.at_end = False
         try:
             if moved:
+                if cursor.tp is None or cursor.tp.topic != tp.topic:
+                    # Of a topic it does not know yet the client asks only once a second.
+                    cursor.consumer.list_topics(tp.topic, self._client.ping_seconds)
                 cursor.tp = tp
                 cursor.position = offset
                 cursor.consumer.assign([ClientPartition(tp.topic, tp.partition, offset)])

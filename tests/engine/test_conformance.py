@@ -105,6 +105,19 @@ def test_a_snapshot_does_not_change(engine: Engine) -> None:
     snapshot.close()
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans_of_one_snapshot_do_not_disturb_each_other(engine: Engine, reverse: bool) -> None:
+    fill(engine, range(2000))
+    snapshot = engine.snapshot()
+    engine.write((DATA, b"%04d" % number, None) for number in range(2000))
+    scans = [snapshot.scan(DATA, b"0100", b"1900", reverse=reverse) for _ in range(2)]
+    expected = range(1899, 99, -1) if reverse else range(100, 1900)
+    for number, pairs in zip(expected, zip(*scans, strict=True), strict=True):
+        assert pairs == ((b"%04d" % number, b"value %d" % number),) * 2
+        assert snapshot.get(DATA, b"0000") == b"value 0"
+    snapshot.close()
+
+
 def test_a_closed_snapshot_refuses_reads(engine: Engine) -> None:
     snapshot = engine.snapshot()
     snapshot.close()

@@ -135,6 +135,22 @@ def test_the_store_must_know_its_changelog_offset() -> None:
     assert {finding.oracle for finding in verdict(last=last).findings} == {"offsets", "changelog"}
 
 
+@pytest.mark.requirement("892.11")
+@pytest.mark.parametrize(
+    ("offset", "batches", "right"), [(2, 0, True), (2, 1, False), (0, 1, True), (0, 3, False)]
+)
+def test_restoring_more_than_the_difference_is_found(offset: int, batches: int, right: bool) -> None:
+    states: dict[int, dict[str, Json]] = {0: {"ann": 5}, 2: {"bob": 3}}
+    events: list[Event] = [
+        Reached(0, 1, Point.PRODUCER_READY),
+        Seen(0, 1, "opened", {"accounts": states[offset]}, {"accounts": offset}, {"accounts": offset}),
+        *[Reached(0, 1, Point.RESTORE_BATCH)] * batches,
+        Seen(0, 1, "restored", {"accounts": {"bob": 3}}, {"accounts": 2}, {"accounts": 2}),
+    ]
+    found = verdict(*events)
+    assert [finding.oracle for finding in found.findings] == ([] if right else ["restore"])
+
+
 def test_a_transaction_left_open_is_found() -> None:
     output = msgspec.structs.replace(RIGHT.outputs[0], high={0: 9})
     finding = only(verdict(final=changed(RIGHT, outputs=(output,))))

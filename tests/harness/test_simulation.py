@@ -110,7 +110,9 @@ def test_a_run_told_step_by_step_shows_expected_and_actual_state() -> None:
     history, _ = simulate(schedule)
     looks = [moment for moment in tell(schedule, history) if moment.actual is not None]
     assert [(moment.kind, moment.position) for moment in looks] == [
+        ("opened", 0),
         ("restored", 0),
+        ("opened", 0),
         ("restored", 2),
         ("final", 2),
     ]

@@ -29,9 +29,9 @@ from store.recovery.directory import StateDirectory
 with StateDirectory(sys.argv[1], "app").lock("0_1"):
     child = os.fork()
     if child == 0:
+        print(os.getpid(), flush=True)
         time.sleep(60)
         os._exit(0)
-    print(child, flush=True)
     sys.stdin.read()
 """
 

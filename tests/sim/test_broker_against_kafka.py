@@ -7,7 +7,8 @@ run this file with CRASHPROOF_RECORD=1.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -34,14 +35,13 @@ PARTS = 4
 
 
 @pytest.fixture
-def cluster(broker: LocalBroker) -> KafkaCluster:
-    return KafkaCluster(broker.bootstrap, KafkaLog(broker.bootstrap), DEADLINE_S)
+def cluster(broker: LocalBroker) -> Iterator[KafkaCluster]:
+    with closing(KafkaCluster(broker.bootstrap, KafkaLog(broker.bootstrap), DEADLINE_S)) as cluster:
+        yield cluster
 
 
 def explain(name: str, cluster: KafkaCluster, differing: Comparison) -> str:
     """The sequence reduced to what still makes a difference, as a script with both answers."""
-    hasty = KafkaCluster(cluster.bootstrap, cluster.log, 3.0)
-    lane = Lane(f"{name}-reduced", hasty)
     smallest = differing
 
     def differs(ops: Sequence[Op]) -> bool:
@@ -51,10 +51,8 @@ def explain(name: str, cluster: KafkaCluster, differing: Comparison) -> str:
             smallest = comparison
         return comparison.differs
 
-    try:
+    with closing(Lane(f"{name}-reduced", cluster, deadline_s=3.0)) as lane:
         shrink(differing.ops, differs)
-    finally:
-        lane.close()
     return script(smallest)
 
 

@@ -1,0 +1,203 @@
+"""The Spark session of this process: one JVM with `local[2,32]`, the Kafka connector, and Python workers.
+
+Must survive: settings of another Spark in the environment, a Spark that does not start (the error carries what it
+printed), and the death of this process by SIGKILL: the JVM and its workers then end, and a guard removes their files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from harness.provision import spark_environment, spark_jars
+from harness.worlds.local.attempt import ADDRESS
+from harness.worlds.sim.spark import MOST_FAILURES
+from store.errors import CrashproofError
+
+STOP_SECONDS = 30.0
+
+
+class SparkError(CrashproofError):
+    """Spark did not start, or refuses to run. Says nothing about the pipeline under test."""
+
+    exit_code = 4
+
+
+class _Session(NamedTuple):
+    spark: SparkSession
+    gateway: Any
+    directory: Path
+    guard: subprocess.Popen[bytes]
+
+
+_session: _Session | None = None
+
+_LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %m (%c)%n%ex{3}
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+"""
+
+# Settings of another Spark, of a shell, or of a cluster would change what is started here.
+_FOREIGN = (
+    *("HADOOP_CONF_DIR", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS"),
+    *("SPARK_CONNECT_MODE_ENABLED", "SPARK_DIST_CLASSPATH", "SPARK_REMOTE", "YARN_CONF_DIR"),
+)
+
+
+def spark_session(directory: Path) -> SparkSession:
+    """The Spark session of this process, started at the first call, with its files below `directory`.
+
+    `local[2,32]` with the Kafka connector, on loopback, without a web page; what the JVM prints goes to a file. It
+    ends with `stop_spark` or with this process. Raises `ProvisionError` without Java or the connector, `SparkError`
+    when Spark does not start or another session is active in this process.
+    """
+    global _session
+    if _session is None:
+        if SparkContext._active_spark_context is not None:
+            raise SparkError(
+                "This process has a Spark session already, with settings that are not those of the harness. "
+                "Stop it first: spark.stop()"
+            )
+        _session = _start_session(directory)
+        atexit.register(stop_spark)
+    return _session.spark
+
+
+def stop_spark() -> None:
+    """End the session, its JVM and its Python workers, and remove its files. Without a session, nothing."""
+    global _session
+    if _session is None:
+        return
+    session, _session = _session, None
+    atexit.unregister(stop_spark)
+    session.spark.stop()
+    _end_jvm(session.gateway)
+    shutil.rmtree(session.directory)
+    session.guard.wait()
+
+
+def _end_jvm(gateway: Any) -> None:
+    """PySpark keeps the JVM for a next session, which could not have other jars or files."""
+    gateway.shutdown()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    # The JVM ends when its standard input does.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(STOP_SECONDS)
+
+
+def _start_session(parent: Path) -> _Session:
+    jars = ",".join(str(jar) for jar in spark_jars())
+    environment = spark_environment()
+    directory = Path(tempfile.mkdtemp(prefix="crashproof-spark-", dir=parent)).absolute()
+    guard = subprocess.Popen(
+        [
+            *(sys.executable, "-P", str(Path(__file__).with_name("guard.py"))),
+            *(str(os.getpid()), str(directory)),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for name in ("conf", "local", "tmp"):
+            (directory / name).mkdir()
+        (directory / "conf" / "log4j2.properties").write_text(_LOGGING)
+        conf = SparkConf(loadDefaults=False).setAll(
+            [
+                ("spark.app.name", "crashproof"),
+                ("spark.master", f"local[2,{MOST_FAILURES}]"),
+                ("spark.jars", jars),
+                ("spark.ui.enabled", "false"),
+                ("spark.driver.host", ADDRESS),
+                ("spark.driver.bindAddress", ADDRESS),
+                ("spark.driver.memory", "512m"),
+                (
+                    "spark.driver.extraJavaOptions",
+                    f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={directory / 'tmp'}",
+                ),
+                ("spark.local.dir", str(directory / "local")),
+                ("spark.sql.warehouse.dir", str(directory / "warehouse")),
+                ("spark.sql.catalogImplementation", "in-memory"),
+                ("spark.sql.shuffle.partitions", "2"),
+                ("spark.sql.streaming.stopTimeout", f"{STOP_SECONDS:g}s"),
+                ("spark.python.task.killTimeout", "200ms"),
+                # A worker that is replaced after every kill imports for half a second, forked from this it need not.
+                ("spark.python.daemon.module", "harness.worlds.local.daemon"),
+            ]
+        )
+        environment |= {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+            "SPARK_CONF_DIR": str(directory / "conf"),
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        }
+        with _environment(environment), (directory / "spark.log").open("ab") as log:
+            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            (directory / "spark.pid").write_text(str(gateway.proc.pid))
+            interrupt = signal.getsignal(signal.SIGINT)
+            try:
+                context = SparkContext(conf=conf, gateway=gateway)
+            except BaseException:
+                _end_jvm(gateway)
+                raise
+            finally:
+                # PySpark puts its own in place, with which Ctrl-C is answered after the JVM's time.
+                if signal.getsignal(signal.SIGINT) is not interrupt:
+                    signal.signal(signal.SIGINT, interrupt)
+        return _Session(SparkSession(context), gateway, directory, guard)
+    except BaseException as error:
+        printed = (
+            (directory / "spark.log").read_text(errors="replace")
+            if (directory / "spark.log").exists()
+            else ""
+        )
+        shutil.rmtree(directory)
+        guard.wait()
+        if isinstance(error, PySparkException):
+            last = "\n".join(printed.splitlines()[-10:]) or "nothing"
+            raise SparkError(f"Spark did not start: {in_short(error)} It printed: {last}") from error
+        raise
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the time that Spark needs to start: it reads them in this process and its JVM."""
+    before = dict(os.environ)
+    try:
+        for name in _FOREIGN:
+            os.environ.pop(name, None)
+        os.environ.update(values)
+        yield
+    finally:
+        for name in {*_FOREIGN, *values}:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
+
+
+def in_short(error: Exception) -> str:
+    """What Spark says, on one line, without the stack traces of two languages."""
+    return " ".join(str(error).split())[:1_000]
