@@ -23,7 +23,8 @@ class Seen(msgspec.Struct, frozen=True, tag="seen"):
     task: int
     incarnation: int
     when: str
-    """`opened` (before restoring), `restored`, `committed`, `final`, or `stale`: at the end, on a host that others have overtaken."""
+    """`opened` (before restoring), `restored`, `committed`, `final`, or `stale`: at the end, on a host that others
+    have overtaken."""
     state: dict[str, dict[str, Any]]
     """Store → key → value, decoded by the scenario."""
     positions: dict[str, int]

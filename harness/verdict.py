@@ -47,7 +47,7 @@ class Moment(msgspec.Struct, frozen=True):
     what: str
     """In words: a step of the schedule, a restart, a commit, an end."""
     kind: str
-    """`started`, `struck`, `skipped`, `restored`, `committed`, `ended` or `final`."""
+    """`started`, `struck`, `skipped`, `opened`, `restored`, `committed`, `ended`, `final` or `stale`."""
     task: int | None
     incarnation: int | None
     position: int | None

@@ -26,7 +26,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "offsets",
                 f"The group's committed position for partition {task} is {group}, but the input ends at {end}: "
-                f"{'records were not processed' if group < end else 'more was committed than exists'} ({_story(evidence, task)}).",
+                f"{'records were not processed' if group < end else 'more was committed than exists'} "
+                f"({_story(evidence, task)}).",
                 task=task,
                 expected=end,
                 actual=group,

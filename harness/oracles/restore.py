@@ -39,7 +39,7 @@ def _judge(evidence: Evidence, index: int, opened: Seen, restored: Seen, batches
     if batches > beyond:
         yield Finding(
             "restore",
-            f"Task {restored.task} replayed {batches} batches of its changelog although only {beyond} records lie beyond "
+            f"Task {restored.task} replayed {batches} batches of its changelog although {beyond} records lie beyond "
             f"the offset that its store held ({evidence.story_before(index, restored.task)}).",
             task=restored.task,
             expected=beyond,
