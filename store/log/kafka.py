@@ -12,7 +12,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NoReturn, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -265,6 +266,48 @@ class _Deliveries:
             self.reached[where] = offset
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _remembers_fencing(
+    method: Callable[Concatenate[KafkaProducer, P], R],
+) -> Callable[Concatenate[KafkaProducer, P], R]:
+    """Once a producer was fenced every call says so, and an error that only follows from fencing says so too.
+
+    The client itself forgets: after `_FENCED` its calls answer `_FATAL`, `_CONFLICT` or `_STATE`, and the first
+    report of a fenced producer's record is often that it was purged.
+    """
+
+    @wraps(method)
+    def call(self: KafkaProducer, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        producer = self._live()
+        if self._fenced is not None:
+            raise FencedError(self._fenced)
+        try:
+            return method(self, *args, **kwargs)
+        except FencedError as error:
+            self._fenced = str(error)
+            raise
+        except (AbortRequiredError, FatalLogError) as error:
+            self._fenced = _fencing(producer)
+            if self._fenced is None:
+                raise
+            raise FencedError(self._fenced) from error
+
+    return call
+
+
+def _fencing(producer: ClientProducer) -> str | None:
+    """Why the client is fenced, None if it is not. Only to be asked of one that can begin no transaction."""
+    try:
+        producer.begin_transaction()
+    except KafkaException as exception:
+        error = _translate(_cause(exception), "the producer")
+        return str(error) if isinstance(error, FencedError) else None
+    raise AssertionError("a producer whose transaction has failed began another one")
+
+
 class KafkaProducer:
     """`store.log.protocol.Producer` over one librdkafka producer. Not thread-safe."""
 
@@ -282,20 +325,24 @@ class KafkaProducer:
         self._deliveries = _Deliveries()
         self._open = False
         self._commit_sent = False
+        self._fenced: str | None = None
         self._unserved = 0
 
+    @_remembers_fencing
     def init_transactions(self) -> None:
         producer = self._live()
         # Without a connection to any broker the client looks for the coordinator only every half second.
         self._repeat("init_transactions", lambda seconds: producer.list_topics(timeout=seconds))
         self._repeat("init_transactions", lambda seconds: producer.init_transactions(seconds))
 
+    @_remembers_fencing
     def begin_transaction(self) -> None:
         producer = self._live()
         self._repeat("begin_transaction", lambda _seconds: producer.begin_transaction())
         self._deliveries = _Deliveries()
         self._open = True
 
+    @_remembers_fencing
     def produce(
         self,
         topic: str,
@@ -336,6 +383,7 @@ class KafkaProducer:
             else:
                 return
 
+    @_remembers_fencing
     def flush(self) -> Mapping[TopicPartition, int]:
         producer = self._live()
         waiting = len(producer)
@@ -361,6 +409,7 @@ class KafkaProducer:
         self._check_fatal("flush")
         return dict(self._deliveries.reached)
 
+    @_remembers_fencing
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         producer = self._live()
         positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
@@ -370,6 +419,7 @@ class KafkaProducer:
             lambda seconds: producer.send_offsets_to_transaction(positions, metadata, seconds),
         )
 
+    @_remembers_fencing
     def commit_transaction(self) -> None:
         producer = self._live()
         doing = f"{self._id}: commit_transaction"
@@ -392,6 +442,7 @@ class KafkaProducer:
             raise
         self._end()
 
+    @_remembers_fencing
     def abort_transaction(self) -> None:
         producer = self._live()
         self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))

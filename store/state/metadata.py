@@ -28,7 +28,7 @@ class Kind(Enum):
     OFFSET = b"offset:"
     """Offset of the last changelog record that the data holds."""
     POSITION = b"position:"
-    """Offset of the next input record."""
+    """Offset of the last input record that the data holds (as in Kafka Streams' Position)."""
 
 
 def row(kind: Kind, tp: TopicPartition, offset: int | None) -> Write:

@@ -41,8 +41,8 @@ class StateStore(Protocol):
 
         `changelog_offsets` holds the offset of the last changelog record that the writes stand for. A
         partition that is not named keeps its offset, so an empty map leaves all as they are; None removes a
-        partition's offset, so that its next restore starts at the beginning. `position` holds input
-        positions that the data now reflects; partitions not named keep theirs, and None leaves all.
+        partition's offset, so that its next restore starts at the beginning. `position` holds, for each
+        input partition, the offset of the last record that the data reflects; partitions not named keep theirs, and None leaves all.
         Call it only once the changelog records are committed (row 892.3).
         """
 
@@ -53,7 +53,7 @@ class StateStore(Protocol):
         """The changelog offset of the last commit, None if there was none or it was removed (row 892.4)."""
 
     def position(self) -> Mapping[TopicPartition, int]:
-        """The committed input positions, a copy."""
+        """The committed position, a copy: input partition → offset of the last record in the data."""
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Memory that the next commit frees, in bytes; 0 when nothing is uncommitted (row 892.5)."""

@@ -352,6 +352,12 @@ def test_a_worker_that_cannot_start_is_not_blamed_on_the_pipeline(
         worker.next()
 
 
+def test_a_scenario_that_cannot_be_sent_to_a_worker_is_named(fork_server: ForkServer, tmp_path: Path) -> None:
+    scenario = replace(SCENARIO, topology=lambda application_id: SCENARIO.topology(application_id))
+    with pytest.raises(WorkerProcessError, match="Scenario balances cannot be handed to another process"):
+        fork_server.start(replace(job(tmp_path), scenario=scenario))
+
+
 FORKS_TWO_AND_STOPS_ONE = """
 import sys, time
 from pathlib import Path

@@ -23,51 +23,13 @@ from tests.reports import samples
 
 VOID = {"meta", "input", "br", "link", "img"}
 ALLOWED = set(
-    [
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "a",
-        "main",
-        "header",
-        "p",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "span",
-        "b",
-        "i",
-        "strong",
-        "section",
-        "ul",
-        "ol",
-        "li",
-        "details",
-        "summary",
-        "div",
-        "pre",
-        "button",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "code",
-        "br",
-        "article",
-        "dl",
-        "dt",
-        "dd",
-        "script",
-        "label",
-        "input",
-        "output",
-    ]
+    re.findall(
+        r"\w+",
+        """
+        html head meta title style body a main header p h1 h2 h3 h4 span b i strong section ul ol li details
+        summary div pre button table thead tbody tr th td code br article dl dt dd script label input output
+        """,
+    )
 )
 
 

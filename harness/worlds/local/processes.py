@@ -26,7 +26,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from pickle import PicklingError
 from typing import NamedTuple, NoReturn
 
 from harness.history import Seen
@@ -141,6 +143,13 @@ class ForkServer:
 
     def start(self, job: Job) -> WorkerProcess:
         """Make a worker. It waits to be told to begin."""
+        try:
+            order = ForkingPickler.dumps(job)
+        except (PicklingError, AttributeError, TypeError) as error:
+            raise WorkerProcessError(
+                f"Scenario {job.scenario.name} cannot be handed to another process: {error}. Its functions must be "
+                "at the top level of a module that can be imported."
+            ) from error
         ours, theirs = Pipe()
         with theirs:
             try:
@@ -150,7 +159,7 @@ class ForkServer:
             while (pid := self._event()) is None:
                 pass
         worker = WorkerProcess(self, pid, ours, job)
-        worker.answer(job)
+        ours.send_bytes(order)
         return worker
 
     def signal(self, pid: int, number: signal.Signals) -> None:

@@ -130,6 +130,7 @@ def _start_session(parent: Path) -> _Session:
                 ("spark.master", f"local[2,{MOST_FAILURES}]"),
                 ("spark.jars", jars),
                 ("spark.ui.enabled", "false"),
+                ("spark.ui.showConsoleProgress", "false"),
                 ("spark.driver.host", ADDRESS),
                 ("spark.driver.bindAddress", ADDRESS),
                 ("spark.driver.memory", "512m"),

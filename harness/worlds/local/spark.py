@@ -21,6 +21,7 @@ import secrets
 import shutil
 import socket
 import time
+from collections import deque
 from multiprocessing.connection import Connection, wait
 
 import msgspec
@@ -91,6 +92,10 @@ class SparkRun(LocalRun):
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._attempts: list[_Attempt] = []
         self._driver: Actor | None = None
+        self._expected: dict[int, deque[Actor]] = {}
+        """Incarnations of a task that Spark has still to start."""
+        self._doomed: dict[Actor, bool] = {}
+        """Those of them that were killed before: they die as soon as they are there. Whether state goes too."""
         self._query: StreamingQuery | None = None
         self._heard = time.monotonic()
 
@@ -101,11 +106,20 @@ class SparkRun(LocalRun):
 
     def kill(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
-        attempt = next(attempt for attempt in self._attempts if attempt.actor is actor)
+        attempt = next((attempt for attempt in self._attempts if attempt.actor is actor), None)
         if actor.task == DRIVER:
+            assert attempt is not None, "the driver is struck where it reports"
             # Its foreachBatch waits for an answer, and fails when there will be none.
             self._drop(attempt)
-            return
+            self.director.ended(
+                actor, "retried", "the schedule made foreachBatch fail; the query ends, its JVM lives on"
+            )
+        elif attempt is not None:
+            self._kill(attempt, actor, wipe)
+        else:
+            self._doomed[actor] = wipe
+
+    def _kill(self, attempt: _Attempt, actor: Actor, wipe: bool) -> None:
         assert attempt.process is not None
         try:
             attempt.process.kill()
@@ -118,7 +132,12 @@ class SparkRun(LocalRun):
             self._wipe(actor)
 
     def restart(self, actor: Actor) -> None:
-        """Spark runs a killed attempt again by itself; a query that died is started again in `_query_until_rest`."""
+        """Spark runs a killed attempt again by itself; until it does, the director knows the next one already."""
+        successor = self.director.started(actor.task, 0)
+        if actor.task == DRIVER:
+            self._driver = successor
+        else:
+            self._expected.setdefault(actor.task, deque()).append(successor)
 
     # -- one run ------------------------------------------------------------------------------------------------
 
@@ -146,30 +165,26 @@ class SparkRun(LocalRun):
 
     def _query_until_rest(self, spark: SparkSession) -> None:
         """Run the query over all input that there is, as often as its driver is killed."""
+        self._driver = self.director.started(DRIVER, 0)
         while True:
-            driver = self.director.started(DRIVER, 0)
-            self._query = query = self._start_query(spark, driver)
+            driver = self._driver
+            self._query = query = self._start_query(spark)
             self._serve(query)
+            if driver is self._driver:
+                break
+        if driver.life is Life.RUNNING:
             error = query.exception()
-            if driver.life is Life.DEAD:
-                self.director.ended(
-                    driver,
-                    "retried",
-                    "the schedule made foreachBatch fail; the query ended, its JVM lives on",
-                )
-                continue
-            if driver.life is Life.RUNNING:
-                if error is None:
-                    self.director.ended(driver, "done")
-                else:
-                    self.director.ended(driver, "failed", in_short(error))
-            break
+            if error is None:
+                self.director.ended(driver, "done")
+            else:
+                self.director.ended(driver, "failed", in_short(error))
+        for actor in (actor for actors in self._expected.values() for actor in actors):
+            actor.life = Life.DEAD
         while self.director.at_rest():
             pass
 
-    def _start_query(self, spark: SparkSession, driver: Actor) -> StreamingQuery:
+    def _start_query(self, spark: SparkSession) -> StreamingQuery:
         port = self._server.getsockname()[1]
-        self._driver = driver
         line: list[Line] = []
 
         def reached(point: Point) -> None:
@@ -254,7 +269,10 @@ class SparkRun(LocalRun):
             if self._driver is None or self._driver.life is not Life.RUNNING:
                 # Started just before its job was given up.
                 return self._drop(attempt)
-            attempt.actor = self.director.started(hello.task, 0)
+            expected = self._expected.get(hello.task)
+            attempt.actor = expected.popleft() if expected else self.director.started(hello.task, 0)
+            if attempt.actor in self._doomed:
+                return self._kill(attempt, attempt.actor, self._doomed.pop(attempt.actor))
         assert attempt.actor is not None
         return attempt.answer(attempt.actor.incarnation)
 
