@@ -88,6 +88,8 @@ class ObservedStorage:
         self.engines: dict[str, Engine] = {}
 
     def lock(self, task_id: str) -> AbstractContextManager[None]:
+        # A new incarnation in the same process; the engines of the one before are closed.
+        self.engines.clear()
         return self._inner.lock(task_id)
 
     def open(self, task_id: str, store_name: str) -> Engine:

@@ -155,6 +155,9 @@ def _records(spark: SparkSession, topology: Topology, bootstrap: str, most: int 
             "startingOffsets": "earliest",
             "failOnDataLoss": "true",
             "includeHeaders": "true",
+            # Spark reads what is there, and asks for the bounds of the partition behind a fetch that has reached its
+            # end: by default such a fetch holds the answer back for 500 ms in every task that starts anew.
+            "kafka.fetch.max.wait.ms": "20",
         }
     )
     if most is not None:
@@ -187,6 +190,20 @@ def _record(row: tuple[Any, ...]) -> Record:
     )
 
 
+def check_task_failures(master: str, setting: str) -> None:
+    """Raise `ConfigError` when Spark would give a query up at the first death of a task's process."""
+    local = _LOCAL_MASTER.fullmatch(master)
+    # A local master ignores the setting; it has a second number instead.
+    failures = int((local[1] or 1) if local else setting)
+    if failures < 2:
+        raise ConfigError(
+            "spark.task.maxFailures",
+            failures,
+            "a task must be tried again when its process dies, so at least 2"
+            + (f"; with a local master that is its second number: local[2,4], not {master}" if local else ""),
+        )
+
+
 def _check_settings(spark: SparkSession, work: _Work, most: int | None) -> None:
     if is_remote():
         raise ConfigError(
@@ -195,20 +212,7 @@ def _check_settings(spark: SparkSession, work: _Work, most: int | None) -> None:
             "tasks report to the driver's process; use a classic session",
         )
     context = spark.sparkContext
-    local = _LOCAL_MASTER.fullmatch(context.master or "")
-    # The setting itself is ignored by a local master.
-    failures = int((local[1] or 1) if local else context.getConf().get("spark.task.maxFailures", "4"))
-    if failures < 2:
-        raise ConfigError(
-            "spark.task.maxFailures",
-            failures,
-            "a task must be tried again when its process dies, so at least 2"
-            + (
-                f"; with a local master that is its second number: local[2,4] instead of {context.master}"
-                if local
-                else ""
-            ),
-        )
+    check_task_failures(context.master or "", context.getConf().get("spark.task.maxFailures", "4") or "")
     timeout = context._jsc.sc().conf().getTimeAsMs("spark.python.task.killTimeout", "2s")
     if timeout >= LOCK_WAIT_SECONDS * 1000:
         raise ConfigError(

@@ -319,13 +319,14 @@ def test_the_fork_server_has_one_thread(fork_server: ForkServer, tmp_path: Path)
 
 def test_a_paused_worker_is_stopped_by_the_operating_system(fork_server: ForkServer, tmp_path: Path) -> None:
     worker = fork_server.start(job(tmp_path))
-    worker.stop()
+    assert worker.next() == Ready()
     process = psutil.Process(worker.pid)
+    worker.stop()
     while process.status() != psutil.STATUS_STOPPED:
         time.sleep(0.01)
     worker.resume()
-    assert worker.next() == Ready()
-    assert process.status() != psutil.STATUS_STOPPED
+    while process.status() == psutil.STATUS_STOPPED:
+        time.sleep(0.01)
 
 
 def test_a_killed_worker_has_really_been_killed(fork_server: ForkServer, tmp_path: Path) -> None:

@@ -211,8 +211,8 @@ def hostile() -> Result:
         {"a": "<i>"},
     ]
     values += [b"\xff<", {1, 2}, (1, 2), Point.FLUSHED]
-    state = {text: dict(zip(texts, values, strict=False)) for text in texts}
-    wrong = {text: dict.fromkeys(texts, "wrong") for text in texts}
+    state = {"s": dict(zip(texts, values, strict=False))}
+    wrong = {"s": dict.fromkeys(texts, "wrong")}
     schedule = Schedule(
         scenario=HOSTILE[0],
         input=tuple(Input(0, texts[index % len(texts)], value) for index, value in enumerate(values)),
@@ -228,7 +228,7 @@ def hostile() -> Result:
             original=schedule,
             findings=(Finding(text, text, 0, text, value, text), Finding("state", text)),
             moments=(
-                moment(text, text, 1, 1, state, wrong),
+                moment(text, text, 1, 1, state if text is texts[0] else {text: {text: value}}, wrong),
                 moment(text, "struck", None, None, {text: {text: value}}, None),
             ),
             executions=1,
@@ -236,18 +236,21 @@ def hostile() -> Result:
         )
         for text, value in zip(texts, values, strict=False)
     ]
-    world = WorldResult(
-        schedules=1,
-        runtimes=dict.fromkeys(texts, 1),
-        kills=dict.fromkeys(texts, 1),
-        crashes={text: dict.fromkeys(texts[:3], 1) for text in texts},
-        operations=dict.fromkeys(texts, 1),
-        reached=dict.fromkeys(texts, 1),
-        missing=[*texts, *(f"{text} × {text} × {text}" for text in texts)],
-    )
+    worlds = {
+        text: WorldResult(
+            schedules=1,
+            runtimes={text: 1},
+            kills={text: 1},
+            crashes={text: {text: 1}},
+            operations={text: 1},
+            reached={text: 1},
+            missing=[text, f"{text} × {text} × {text}"],
+        )
+        for text in texts
+    }
     return result(
         Outcome.VIOLATED,
-        worlds=dict.fromkeys(texts, world),
+        worlds=worlds,
         failures=texts,
         details=failures,
         report=HOSTILE[0],

@@ -55,6 +55,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert len({name for name, _ in attrs}) == len(attrs)
         self.tags.append((tag, dict(attrs)))
+        if tag in ("th", "td", "dt", "dd", "li", "p", "h1", "h2", "h3", "h4"):
+            self.texts.append(" ")
         if tag not in VOID:
             self.open.append(tag)
             found = dict(attrs).get("id")

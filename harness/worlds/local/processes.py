@@ -22,7 +22,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -159,7 +159,9 @@ class ForkServer:
             while (pid := self._event()) is None:
                 pass
         worker = WorkerProcess(self, pid, ours, job)
-        ours.send_bytes(order)
+        # Where it is dead already, `next` finds out how it died.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            ours.send_bytes(order)
         return worker
 
     def signal(self, pid: int, number: signal.Signals) -> None:
@@ -214,11 +216,9 @@ class WorkerProcess:
         self._connection = connection
 
     def answer(self, value: object) -> None:
-        """Let the worker go on with this answer to what it reported."""
-        try:
+        """Let the worker go on with this answer to what it reported. If it is dead, `next` says how it died."""
+        with suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send(value)
-        except (BrokenPipeError, ConnectionResetError):
-            return  # It is dead; `next` finds out how it died.
 
     def next(self, seconds: float = ANSWER_SECONDS) -> Message:
         """What it reports next.

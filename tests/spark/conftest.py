@@ -1,0 +1,28 @@
+"""One Spark session and one local world for all tests here. Mark users with `xdist_group("spark")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.worlds.local.broker import LocalBroker
+from harness.worlds.local.session import spark_session, stop_spark
+from harness.worlds.local.world import LocalWorld
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    yield spark_session(tmp_path_factory.mktemp("spark"))
+    stop_spark()
+
+
+@pytest.fixture(scope="session")
+def world(
+    tmp_path_factory: pytest.TempPathFactory,
+    broker: LocalBroker,
+    spark: SparkSession,  # noqa: ARG001 - its files must not end with those of the world
+) -> Iterator[LocalWorld]:
+    with LocalWorld(tmp_path_factory.mktemp("world"), broker=broker) as entered:
+        yield entered
