@@ -82,6 +82,10 @@ def pytest_file(failure: Failure) -> str:
     """A test file that fails as long as the minimal schedule violates the specification."""
     name = re.sub(r"[^A-Za-z0-9_]+", "_", failure.minimal.scenario).strip("_") or "schedule"
     said = [f"# {_one_line(finding.sentence)}" for finding in failure.findings[:5]]
+    if failure.minimal.mutant:
+        said.append(
+            f"# Found with the planted bug {_one_line(failure.minimal.mutant)}; it passes without that bug."
+        )
     world = failure.world if re.fullmatch(r"[a-z_]+", failure.world) else "sim"
     # A raw literal is safe: JSON text holds a quote only after a backslash, or at most two in a row.
     return "\n".join(

@@ -3,7 +3,7 @@ more batches than there are records beyond its own offset (row 892.11)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from harness.history import Reached, Seen
 from harness.oracles.evidence import Evidence
@@ -12,27 +12,29 @@ from store.points import Point
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    opened: dict[int, Seen] = {}
+    opened: dict[int, dict[str, int]] = {}
     batches: dict[int, int] = {}
     for index, event in enumerate(evidence.events):
         if isinstance(event, Reached):
             if event.point is Point.PRODUCER_READY:
-                opened.pop(event.incarnation, None)
+                opened[event.incarnation] = {}
                 batches[event.incarnation] = 0
             elif event.point is Point.RESTORE_BATCH:
                 batches[event.incarnation] = batches.get(event.incarnation, 0) + 1
         elif isinstance(event, Seen) and event.when == "opened":
-            opened[event.incarnation] = event
-        elif isinstance(event, Seen) and event.when == "restored" and event.incarnation in opened:
+            for store in event.state:
+                # A store that was opened before is seen again, restored, when the next one is opened.
+                opened[event.incarnation].setdefault(store, event.changelog_offsets.get(store, -1))
+        elif isinstance(event, Seen) and event.when == "restored":
             yield from _judge(evidence, index, opened[event.incarnation], event, batches[event.incarnation])
 
 
-def _judge(evidence: Evidence, index: int, opened: Seen, restored: Seen, batches: int) -> Iterator[Finding]:
-    if opened.state.keys() != restored.state.keys():
-        return
+def _judge(
+    evidence: Evidence, index: int, opened: Mapping[str, int], restored: Seen, batches: int
+) -> Iterator[Finding]:
     beyond = sum(
         row.partition == restored.task
-        and opened.changelog_offsets.get(store, -1) < row.offset <= restored.changelog_offsets.get(store, -1)
+        and opened.get(store, -1) < row.offset <= restored.changelog_offsets.get(store, -1)
         for store, topic in evidence.final.changelogs.items()
         for row in topic.rows
     )

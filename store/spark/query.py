@@ -93,6 +93,10 @@ def start_query(
 
     def run_batch(batch: DataFrame, _batch_id: int) -> None:
         reach(Point.BATCH_PLANNED)
+        if len(topology.sources) > 1:
+            # A task has the same partition of every source, and Spark reads each in a task of its own.
+            parts = batch.repartition(spark.sparkContext.defaultParallelism, "partition")
+            batch = parts.sortWithinPartitions("partition", "topic", "offset")
         batch.foreachPartition(work)
         reach(Point.BATCH_APPLIED)
 
@@ -162,7 +166,7 @@ def _records(spark: SparkSession, topology: Topology, bootstrap: str, most: int 
     )
     if most is not None:
         reader = reader.option("maxOffsetsPerTrigger", str(most))
-    records = reader.load().select(
+    return reader.load().select(
         "topic",
         "partition",
         "offset",
@@ -171,10 +175,6 @@ def _records(spark: SparkSession, topology: Topology, bootstrap: str, most: int 
         "value",
         "headers",
     )
-    if len(topology.sources) > 1:
-        # A task has the same partition of every source, and Spark reads each in a task of its own.
-        records = records.repartition("partition").sortWithinPartitions("partition", "topic", "offset")
-    return records
 
 
 def _record(row: tuple[Any, ...]) -> Record:

@@ -42,7 +42,8 @@ class StateStore(Protocol):
         `changelog_offsets` holds the offset of the last changelog record that the writes stand for. A
         partition that is not named keeps its offset, so an empty map leaves all as they are; None removes a
         partition's offset, so that its next restore starts at the beginning. `position` holds, for each
-        input partition, the offset of the last record that the data reflects; partitions not named keep theirs, and None leaves all.
+        input partition, the offset of the last record that the data reflects; partitions not named keep
+        theirs, and None leaves all.
         Call it only once the changelog records are committed (row 892.3).
         """
 

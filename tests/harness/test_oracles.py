@@ -63,7 +63,7 @@ def test_a_failure_without_an_end_is_a_violation() -> None:
 
 
 def test_a_record_counted_twice_is_named() -> None:
-    seen = Seen(0, 1, "restored", {"accounts": {"ann": 10}}, {"accounts": 0}, {"accounts": 0})
+    seen = Seen(0, 1, "committed", {"accounts": {"ann": 10}}, {"accounts": 0}, {"accounts": 0})
     final = changed(RIGHT, changelogs={"accounts": topic("c", ("ann", 10), ("bob", 3), ("ann", None))})
     finding = only(
         verdict(Struck(0, "kill", 0, 0, Point.KAFKA_COMMITTED), Started(0, 1, 0), seen, final=final)
@@ -74,21 +74,21 @@ def test_a_record_counted_twice_is_named() -> None:
 
 
 def test_a_lost_record_is_named() -> None:
-    seen = Seen(0, 1, "restored", {"accounts": {"ann": 5}}, {"accounts": 1}, {"accounts": 0})
+    seen = Seen(0, 1, "committed", {"accounts": {"ann": 5}}, {"accounts": 1}, {"accounts": 0})
     finding = only(verdict(seen))
     assert (finding.oracle, finding.key) == ("state", "bob")
     assert "the record bob=3 at input offset 1 were lost" in finding.sentence
 
 
 def test_a_deleted_key_that_came_back_is_named() -> None:
-    seen = Seen(0, 1, "restored", {"accounts": {"ann": 5, "bob": 3}}, {"accounts": 2}, {"accounts": 1})
+    seen = Seen(0, 1, "committed", {"accounts": {"ann": 5, "bob": 3}}, {"accounts": 2}, {"accounts": 1})
     assert "'ann' in store accounts of task 0 is 5 but should not exist" in only(verdict(seen)).sentence
 
 
 def test_a_store_that_does_not_stand_where_the_group_does_is_found() -> None:
     seen = Seen(0, 0, "restored", {"accounts": {"ann": 5}}, {"accounts": 0}, {"accounts": 0})
     rows = (("output", Row(0, 0, "ann", 5)), ("output", Row(0, 1, "bob", 3)))
-    finding = only(verdict(Checked({0: 2}, rows), seen))
+    finding = only(verdict(Reached(0, 0, Point.PRODUCER_READY), Checked({0: 2}, rows), seen))
     assert "restored to input offset 0, but the group committed position 2" in finding.sentence
 
 

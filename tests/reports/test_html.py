@@ -42,11 +42,12 @@ class Page(HTMLParser):
         self.texts: list[str] = []
         self.open: list[str] = []
         self.raw: dict[str, str] = {}
-        self.by_id: dict[str, str] = {}
+        self.parts: dict[str, list[str]] = {}
         self.ids: list[tuple[int, str]] = []
         self.feed(source)
         self.close()
         assert self.open == []
+        self.by_id = {name: "".join(parts) for name, parts in self.parts.items()}
 
     @property
     def text(self) -> str:
@@ -61,8 +62,8 @@ class Page(HTMLParser):
             self.open.append(tag)
             found = dict(attrs).get("id")
             if found is not None:
-                assert found not in self.by_id, f"two elements are called {found}"
-                self.by_id[found] = ""
+                assert found not in self.parts, f"two elements are called {found}"
+                self.parts[found] = []
                 self.ids.append((len(self.open), found))
 
     def handle_endtag(self, tag: str) -> None:
@@ -75,7 +76,7 @@ class Page(HTMLParser):
             return
         self.texts.append(data)
         for _, name in self.ids:
-            self.by_id[name] += data
+            self.parts[name].append(data)
 
     def handle_comment(self, data: str) -> None:
         raise AssertionError(f"a comment: {data!r}")

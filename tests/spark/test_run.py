@@ -13,11 +13,10 @@ from harness.schedule import Input, Operation, Runtime, Schedule, Step
 from harness.verdict import Outcome, Verdict
 from harness.worlds.director import DRIVER
 from harness.worlds.local.world import LocalWorld
-from scenarios import Scenario
 from scenarios.balances import SCENARIO
 from store.log import Record
 from store.points import Point
-from store.streams.topology import Context, Topology
+from store.streams.topology import Context, Processor, Topology
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -122,20 +121,22 @@ def dies(_context: Context, _record: Record) -> None:
     os._exit(3)
 
 
-@pytest.fixture(params=[raises, dies], ids=["raises", "dies"])
-def broken(request: pytest.FixtureRequest) -> Scenario:
-    """The scenario with a processing function that cannot work."""
+@dataclasses.dataclass(frozen=True)
+class Broken:
+    """The scenario's topology with a processing function that cannot work."""
 
-    def topology(application_id: str) -> Topology:
-        return dataclasses.replace(SCENARIO.topology(application_id), process=request.param)
+    process: Processor
 
-    return dataclasses.replace(SCENARIO, topology=topology)
+    def __call__(self, application_id: str) -> Topology:
+        return dataclasses.replace(SCENARIO.topology(application_id), process=self.process)
 
 
 @pytest.mark.requirement("card.2")
+@pytest.mark.parametrize("process", [raises, dies])
 def test_a_pipeline_that_fails_by_itself_is_a_violation_and_ends_the_run(
-    world: LocalWorld, broken: Scenario
+    world: LocalWorld, process: Processor
 ) -> None:
+    broken = dataclasses.replace(SCENARIO, topology=Broken(process))
     plan = schedule(partitions=2)
     verdict = judge(broken, plan, world.run(broken, plan))
     assert verdict.outcome is Outcome.VIOLATED

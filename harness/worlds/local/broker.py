@@ -8,13 +8,11 @@ when a port is open.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -28,6 +26,7 @@ import psutil
 
 from harness.provision import broker_classpath, java
 from harness.provision.errors import ProvisionError
+from harness.worlds.local.guard import watch
 from store.errors import ConfigError, CrashproofError, RetriableError, UnreachableError
 from store.log.kafka import KafkaLog
 from store.log.protocol import TopicPartition
@@ -244,14 +243,7 @@ class LocalBroker:
         if self._parent is not None:
             self._parent.mkdir(parents=True, exist_ok=True)
         self._directory = Path(tempfile.mkdtemp(prefix="crashproof-broker-", dir=self._parent)).absolute()
-        guard = Path(__file__).with_name("guard.py")
-        self._guard = subprocess.Popen(
-            [sys.executable, "-P", str(guard), str(os.getpid()), str(self._directory)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        self._guard = watch(self._directory)
         self._port = _claim(self._asked_port) if self._asked_port is not None else _free_port()
         controller = _free_port(without=self._port)
         settings = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,17 @@ from pathlib import Path
 import psutil
 
 _PERIOD = 0.1
+
+
+def watch(directory: Path) -> subprocess.Popen[bytes]:
+    """Start a guard of this process. It ends by itself once `directory` is gone."""
+    return subprocess.Popen(
+        [sys.executable, "-P", __file__, str(os.getpid()), str(directory)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def main(parent: int, directory: Path) -> None:

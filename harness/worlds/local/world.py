@@ -10,11 +10,8 @@ and its own death by SIGKILL: fork server, workers, broker and all files go with
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
@@ -30,6 +27,7 @@ from harness.schedule import Runtime, Schedule
 from harness.worlds.director import Actor, Decision, Director, Life, RestlessError
 from harness.worlds.incarnation import config_of, last_looks, look
 from harness.worlds.local.broker import LocalBroker
+from harness.worlds.local.guard import watch
 from harness.worlds.local.processes import (
     ANSWER_SECONDS,
     At,
@@ -95,16 +93,7 @@ class LocalWorld:
                 self._parent.mkdir(parents=True, exist_ok=True)
             self._directory = Path(tempfile.mkdtemp(prefix="crashproof-world-", dir=self._parent)).absolute()
             # Killed by SIGKILL, this process cannot clean up; the guard then removes the directory.
-            guard = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", str(Path(__file__).with_name("guard.py"))),
-                    *(str(os.getpid()), str(self._directory)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            guard = watch(self._directory)
             self._exit.callback(guard.wait)
             self._exit.callback(shutil.rmtree, self._directory)
             self._fork_server = ForkServer(self._directory / "fork-server.log")
