@@ -85,7 +85,7 @@ class WorldResult(msgspec.Struct):
     runtimes: dict[str, int] = {}
     """worker or spark → schedules."""
     kills: dict[str, int] = {}
-    """worker or spark → steps that killed a process."""
+    """worker or spark → processes killed."""
     sigkills: int = 0
     """Processes of the operating system that were really killed with SIGKILL; none in the simulation."""
     crashes: dict[str, dict[str, int]] = {}

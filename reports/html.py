@@ -40,6 +40,7 @@ LONGEST_CODE = 60_000
 
 _MARKS = {
     "started": "▶",
+    "opened": "○",
     "struck": "✕",
     "skipped": "–",
     "restored": "↺",
@@ -229,10 +230,10 @@ def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
     kept = pairs if len(pairs) <= MOST_KEYS else sorted(pairs, key=lambda pair: not pair.differs)[:MOST_KEYS]
     if moment.task is None:
         lane = "run"
-    elif moment.incarnation is None:
-        lane = f"task {moment.task}"
     else:
-        lane = f"task {moment.task}, incarnation {moment.incarnation}"
+        lane = f"task {moment.task}" if moment.task >= 0 else "Spark's driver"
+        if moment.incarnation is not None:
+            lane += f", incarnation {moment.incarnation}"
     return _Moment(
         number=number,
         id=anchor,

@@ -190,9 +190,20 @@ def _demonstrated(result: Result) -> Iterator[str]:
         if name == "sim":
             what = "the simulation's processes were ended in the middle of what they did"
         else:
-            what = "real processes were killed with SIGKILL, on a real broker and a real disk"
+            what = (
+                f"{count(world.sigkills, 'real process', 'real processes')} ended by SIGKILL, on a real broker and "
+                "a real disk"
+            )
         places = {point for crashes in world.crashes.values() for point, number in crashes.items() if number}
         yield f"In {_article(name)}, {what}: {listing(killed)}, at {count(len(places), 'protocol point')}."
+        queries = sum(
+            world.crashes.get("spark", {}).get(point, 0) for point in ("batch_planned", "batch_applied")
+        )
+        if name != "sim" and queries:
+            yield (
+                f"In {_article(name)}, Spark's query failed {count(queries, 'time')} between tasks and its own log, by "
+                "an error in the driver, and was started again from its checkpoint."
+            )
     if result.verdict is Outcome.HOLDS and result.schedules:
         yield (
             "In every one of the runs counted here: " + "; ".join(ORACLES.values()) + ". Records of aborted "

@@ -92,8 +92,8 @@ def _failure(number: int, failure: Failure, console: Console) -> None:
         console.print(_line("  ", finding.sentence))
     if len(failure.findings) > 3:
         console.print(f"  … and {count(len(failure.findings) - 3, 'more finding')}", markup=False)
-    for index, step in enumerate(failure.minimal.describe()[:10], 1):
-        console.print(_line(f"  {index}. ", step))
+    for index, step in enumerate(failure.minimal.describe()[:10]):
+        console.print(_line(f"  step {index}: ", step))
     if len(failure.minimal.steps) > 10:
         console.print(f"  … and {count(len(failure.minimal.steps) - 10, 'more step')}", markup=False)
     console.print(Text.assemble(("  replay: ", "dim"), visible(failure.replay)), soft_wrap=True)

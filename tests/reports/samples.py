@@ -138,6 +138,7 @@ def local() -> WorldResult:
         schedules_per_second=0.36,
         runtimes={"worker": 20, "spark": 6},
         kills={"worker": 31, "spark": 7},
+        sigkills=38,
         crashes={
             "worker": dict.fromkeys(WORKER_POINTS, 2),
             "spark": {Point.RECORD_PROCESSED: 3, Point.FLUSHED: 2, Point.KAFKA_COMMITTED: 2},

@@ -331,6 +331,18 @@ def test_the_pytest_file_hands_the_schedule_to_check_and_nothing_else(
     assert json.loads(schedule)["input"] == [{"partition": 0, "key": text, "value": [text]}]
 
 
+def test_the_pytest_file_says_when_it_needs_a_planted_bug_to_fail() -> None:
+    failure = samples.lost_deletion()
+    assert "# Found with the planted bug restore_forgets_deletions;" in html.pytest_file(failure)
+    clean = msgspec.structs.replace(failure, minimal=msgspec.structs.replace(failure.minimal, mutant=None))
+    assert "planted bug" not in html.pytest_file(clean)
+
+
+def test_steps_are_numbered_from_0_as_findings_number_them() -> None:
+    page = Page(html.render(samples.violated()))
+    assert [a["start"] for tag, a in page.tags if tag == "ol"] == ["0"]
+
+
 def test_a_failure_without_moments_steps_records_or_findings_is_shown() -> None:
     result = samples.violated()
     minimal = msgspec.structs.replace(result.details[0].minimal, input=(), steps=())
@@ -385,7 +397,7 @@ def test_what_it_shows_says_what_is_unknown() -> None:
     text = Page(html.render(samples.holds())).text
     shows = text[text.index("What this shows") :]
     assert "Demonstrated In the simulation" in shows
-    assert "real processes were killed with SIGKILL" in shows
+    assert "38 real processes ended by SIGKILL" in shows
     assert "drawn from seed 20417" in shows
     assert "Power loss of a real disk." in shows
 

@@ -48,7 +48,7 @@ def test_a_failure_tells_its_finding_its_steps_and_its_replay_command() -> None:
     text = printed(result)
     failure = result.details[0]
     assert failure.findings[0].sentence in text
-    assert f"1. {failure.minimal.steps[0]}" in text
+    assert f"step 0: {failure.minimal.steps[0]}" in text
     assert f"replay: {failure.replay}\n" in text
 
 

@@ -286,15 +286,12 @@ class SparkRun(LocalRun):
         elif isinstance(message, Committing):
             attempt.answer(self.director.commit_fault(actor))
         elif isinstance(message, Finished):
-            self.director.ended(actor, message.reason, message.error)
             attempt.answer(None)
             self._drop(attempt)
-            if message.reason == "failed" and self._driver is not None:
-                # Spark would repeat what fails every time; it is a violation once.
-                self.director.ended(
-                    self._driver, "failed", f"an attempt of partition {actor.task} failed: {message.error}"
-                )
-                self._stop()
+            if message.reason == "failed":
+                self._failed(actor, message.error)
+            else:
+                self.director.ended(actor, message.reason, message.error)
         else:
             raise AssertionError(f"{actor} sent {message!r}")
 
@@ -305,9 +302,18 @@ class SparkRun(LocalRun):
         if actor is None or actor.task == DRIVER or actor.life is not Life.RUNNING:
             return
         if self._driver is not None and self._driver.life is Life.RUNNING:
-            self.director.ended(actor, "failed", f"the Python worker died by itself after {attempt.last}")
+            self._failed(actor, f"the Python worker died by itself after {attempt.last}")
         else:
             actor.life = Life.DEAD
+
+    def _failed(self, actor: Actor, error: str) -> None:
+        """An attempt failed without the schedule's doing. Spark would repeat it; it is a violation once."""
+        self.director.ended(actor, "failed", error)
+        if self._driver is not None and self._driver.life is Life.RUNNING:
+            self.director.ended(
+                self._driver, "failed", f"an attempt of partition {actor.task} failed: {error}"
+            )
+        self._stop()
 
     def _drop(self, attempt: _Attempt) -> None:
         attempt.connection.close()
@@ -316,6 +322,7 @@ class SparkRun(LocalRun):
 
     def _stop(self) -> None:
         """End the query and all its attempts, whatever they are doing."""
+        points.arm(None)
         left = list(self._attempts)
         for attempt in left:
             self._drop(attempt)
@@ -327,7 +334,6 @@ class SparkRun(LocalRun):
         for attempt in left:
             if attempt.process is not None:
                 _end(attempt.process)
-        points.arm(None)
 
 
 def _end(process: psutil.Process) -> None:
