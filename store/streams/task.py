@@ -102,6 +102,7 @@ class Task:
         self._context: _Context | None = None
         self._in_transaction = False
         self._processed = 0
+        self._began = 0.0
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
@@ -233,6 +234,7 @@ class Task:
         if not self._in_transaction:
             self._require_producer().begin_transaction()
             self._in_transaction = True
+            self._began = self._clock.monotonic()
             reach(Point.TRANSACTION_BEGUN)
         context.timestamp = record.timestamp
         try:
@@ -246,10 +248,14 @@ class Task:
         return True
 
     def should_commit(self) -> bool:
-        """Whether the configuration or the processor asks for a commit now."""
+        """Whether the configuration or the processor asks for a commit of what is uncommitted."""
+        if not self._in_transaction:
+            return False
         context = self._context
-        return self._processed >= self._config.commit_records or (
-            context is not None and context.commit_requested
+        return (
+            self._processed >= self._config.commit_records
+            or (context is not None and context.commit_requested)
+            or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000
         )
 
     def commit(self) -> None:

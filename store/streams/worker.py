@@ -47,7 +47,6 @@ class Worker:
         self._config = config
         self._clock = clock
         self.tasks: dict[int, Task] = {}
-        self._last_commit: dict[int, float] = {}
 
     def poll(self) -> bool:
         """Let every task make one step: some records, or a commit. False when there was nothing to do."""
@@ -83,10 +82,9 @@ class Worker:
             task = Task(self._topology, partition, self._log, self._storage, self._config, self._clock)
             task.open()
             self.tasks[partition] = task
-            self._last_commit[partition] = self._clock.monotonic()
             return True
         try:
-            return self._process(partition, task)
+            return self._process(task)
         except AbortRequiredError as error:
             _log.warning("task %s: aborting and resuming from the last commit: %s", task.task_id, error)
             try:
@@ -100,19 +98,15 @@ class Worker:
             self._reincarnate(partition, task)
             return True
 
-    def _process(self, partition: int, task: Task) -> bool:
+    def _process(self, task: Task) -> bool:
         progress = False
-        now = self._clock.monotonic()
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
         for tp in task.inputs:
             fetch = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
             progress |= apply(task, fetch.records, contiguous=True) > 0
-        due = now - self._last_commit[partition] >= self._config.commit_interval_ms / 1000
-        if task.uncommitted_records and (due or not progress):
+        if task.uncommitted_records and (task.should_commit() or not progress):
             task.commit()
             progress = True
-        if not task.uncommitted_records:
-            self._last_commit[partition] = now
         return progress
 
     def _reincarnate(self, partition: int, task: Task) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from pathlib import Path
 
 import pytest
 
 from harness.history import Ended, History, Started, Struck
 from harness.oracles import judge
-from harness.schedule import Input, Operation, Runtime, Schedule, Step
+from harness.schedule import Input, Operation, Runtime, Schedule, Step, load
 from harness.verdict import Outcome, Verdict
 from harness.worlds.director import DRIVER
 from harness.worlds.local.world import LocalWorld
@@ -19,6 +20,8 @@ from store.points import Point
 from store.streams.topology import Context, Processor, Topology
 
 pytestmark = pytest.mark.xdist_group("spark")
+
+CORPUS = Path(__file__).parent.parent / "corpus"
 
 
 def schedule(*steps: Step, partitions: int = 1, records: int = 6) -> Schedule:
@@ -141,3 +144,10 @@ def test_a_pipeline_that_fails_by_itself_is_a_violation_and_ends_the_run(
     verdict = judge(broken, plan, world.run(broken, plan))
     assert verdict.outcome is Outcome.VIOLATED
     assert verdict.findings[0].oracle == "errors"
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_the_batch_that_is_applied_again_is_found_on_real_spark(world: LocalWorld, planted: bool) -> None:
+    plan = load(CORPUS / "batch-applied-again.json")
+    _, verdict = run(world, plan, plan.mutant if planted else None)
+    assert verdict.outcome is (Outcome.VIOLATED if planted else Outcome.HOLDS), verdict

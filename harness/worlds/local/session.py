@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from harness.provision import spark_environment, spark_jars
 from harness.worlds.local.attempt import ADDRESS
+from harness.worlds.local.guard import watch
 from harness.worlds.sim.spark import MOST_FAILURES
 from store.errors import CrashproofError
 
@@ -110,16 +111,7 @@ def _start_session(parent: Path) -> _Session:
     jars = ",".join(str(jar) for jar in spark_jars())
     environment = spark_environment()
     directory = Path(tempfile.mkdtemp(prefix="crashproof-spark-", dir=parent)).absolute()
-    guard = subprocess.Popen(
-        [
-            *(sys.executable, "-P", str(Path(__file__).with_name("guard.py"))),
-            *(str(os.getpid()), str(directory)),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    guard = watch(directory)
     try:
         for name in ("conf", "local", "tmp"):
             (directory / name).mkdir()
