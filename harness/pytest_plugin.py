@@ -75,16 +75,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.pluginmanager.register(_Collector(session.config), "crashproof-collector")
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     if hasattr(config, "workerinput"):
         return
     fresh = Results(config.stash[_ROWS], config.stash[_OUTCOMES])
-    if not fresh.rows:
+    whole = bool(config.getoption("--crashproof-collect")) and exitstatus == pytest.ExitCode.OK
+    if not fresh.rows and not whole:
         return
     file = config.rootpath / RESULTS
     old = read_results(file)
-    whole = bool(config.getoption("--crashproof-collect"))
     known = fresh.rows if whole else {**old.rows, **fresh.rows}
     outcomes = {**old.outcomes, **fresh.outcomes}
     write_results(file, Results(known, {test: result for test, result in outcomes.items() if test in known}))

@@ -24,7 +24,10 @@ class Row(msgspec.Struct, frozen=True):
     tests: tuple[str, ...]
     """Test functions, without their parameters."""
     status: str
-    """`passed`, `failed`, `not run` (tests exist, at least one without a result) or `open` (no test)."""
+    """`passed`, `partial` (its tests pass, and something is still open), `failed`, `not run` (tests exist, at
+    least one without a result) or `open` (no test)."""
+    missing: str = ""
+    """What is still open of a partial row."""
 
 
 class Results(msgspec.Struct):
@@ -38,9 +41,16 @@ class Results(msgspec.Struct):
 
 def rows() -> dict[str, str]:
     """Number → text, in the order of the file."""
-    text = resources.files("harness").joinpath("requirements.toml").read_text()
-    found: dict[str, str] = tomllib.loads(text)["rows"]
-    return found
+    return _file()["rows"]
+
+
+def partial() -> dict[str, str]:
+    """Number → what is still open of a row that has tests."""
+    return _file()["partial"]
+
+
+def _file() -> dict[str, dict[str, str]]:
+    return tomllib.loads(resources.files("harness").joinpath("requirements.toml").read_text())
 
 
 def read_results(file: Path) -> Results:
@@ -80,10 +90,16 @@ def collect(root: Path | None = None) -> list[Row]:
             check=False,
         )
     results = read_results(file)
-    return [
-        Row(number, text, tests := _tests(results, number), _status(results, tests))
-        for number, text in rows().items()
-    ]
+    unfinished = partial()
+    found = []
+    for number, text in rows().items():
+        tests = _tests(results, number)
+        missing = unfinished.get(number, "")
+        status = _status(results, tests)
+        found.append(
+            Row(number, text, tests, "partial" if status == "passed" and missing else status, missing)
+        )
+    return found
 
 
 def _tests(results: Results, number: str) -> tuple[str, ...]:

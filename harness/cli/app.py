@@ -224,8 +224,10 @@ def requirements(
         return
     table = Table("row", "requirement", "tests", "status", box=None)
     for row in rows:
-        table.add_row(row.id, Text(row.text), str(len(row.tests)), row.status)
+        text = f"{row.text} Open: {row.missing}" if row.status == "partial" else row.text
+        table.add_row(row.id, Text(text), str(len(row.tests)), row.status)
     console = Console()
     console.print(table)
     done = sum(row.status == "passed" for row in rows)
-    console.print(f"{done} of {len(rows)} rows are shown by passing tests.")
+    partly = sum(row.status == "partial" for row in rows)
+    console.print(f"{done} of {len(rows)} rows are shown by passing tests, {partly} in part.")
