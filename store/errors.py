@@ -73,6 +73,13 @@ class InputGapError(CrashproofError):
     """Records between the committed offset and the first record handed over exist but were not handed over."""
 
 
+class PositionLostError(CrashproofError):
+    """The stores hold input that the group's committed positions do not cover: the positions were reset or expired.
+
+    Going on from them would count that input twice, so the task refuses to start.
+    """
+
+
 class ProtocolError(CrashproofError):
     """A call that the state of the object forbids, such as a commit without a transaction."""
 

@@ -26,7 +26,13 @@ from typing import TypeVar
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Engine, Storage
-from store.errors import InputGapError, OutcomeUnknownError, ProtocolError, RetriableError
+from store.errors import (
+    InputGapError,
+    OutcomeUnknownError,
+    PositionLostError,
+    ProtocolError,
+    RetriableError,
+)
 from store.log import Headers, IsolationLevel, Log, Producer, Reader, Record, TopicPartition
 from store.points import Point, reach
 from store.recovery.restore import open_and_restore, restore
@@ -151,7 +157,7 @@ class Task:
         and does not know yet, so the positions are read on both sides until they agree: every commit moves
         them, and none is visible while one is pending.
         """
-        committed = {tp: self._starting_position(reader, tp) for tp in self.inputs}
+        committed = self._committed_positions(reader)
         for name in self.topology.stores:
             changelog = self.topology.changelog(name, self.partition)
             self.stores[name], _ = open_and_restore(
@@ -165,23 +171,57 @@ class Task:
                 clock=self._clock,
             )
             self._exit.callback(self.stores[name].close)
-        while (again := {tp: self._starting_position(reader, tp) for tp in self.inputs}) != committed:
+        while (again := self._committed_positions(reader)) != committed:
             committed = again
             for name, store in self.stores.items():
                 changelog = self.topology.changelog(name, self.partition)
                 restore(store, changelog, reader, batch=self._config.restore_batch_records, clock=self._clock)
-        self._committed = committed
-        self._positions = dict(committed)
-        position = _last_records(committed)
+        self._check_positions(committed)
+        self._committed = {
+            tp: position if position is not None else self._earliest(reader, tp)
+            for tp, position in committed.items()
+        }
+        self._positions = dict(self._committed)
+        position = _last_records(self._committed)
         for store in self.stores.values():
             if store.position() != position:
                 store.commit({}, position)
 
-    def _starting_position(self, reader: Reader, tp: TopicPartition) -> int:
-        committed = self._retry(lambda: reader.committed(self.topology.application_id, tp))
-        if committed is not None:
-            return committed
+    def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
+        return {
+            tp: self._retry(lambda tp=tp: reader.committed(self.topology.application_id, tp))  # type: ignore[misc]
+            for tp in self.inputs
+        }
+
+    def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest
+
+    def _check_positions(self, committed: Mapping[TopicPartition, int | None]) -> None:
+        """Every commit has positions and changelog records together, so stores cannot be ahead of the group."""
+        group = self.topology.application_id
+        for name, store in self.stores.items():
+            ahead = {
+                tp: last
+                for tp, last in store.position().items()
+                if tp in committed and last >= (committed[tp] or 0)
+            }
+            changelog = self.topology.changelog(name, self.partition)
+            lost = store.get_committed_offset(changelog) is not None and all(
+                position is None for position in committed.values()
+            )
+            if not ahead and not lost:
+                continue
+            has = (
+                ", ".join(f"{tp} up to offset {last}" for tp, last in ahead.items())
+                or f"what {changelog} has"
+            )
+            is_at = ", ".join(f"{tp} at {position}" for tp, position in committed.items())
+            raise PositionLostError(
+                f"store {name} of task {self.task_id} holds {has}, but the group {group} committed {is_at}. Its "
+                "positions were reset or expired, and going on would count input twice. Set them back with "
+                "kafka-consumer-groups.sh --reset-offsets; or, to start over, delete the changelog topics and "
+                "move the state directory away"
+            )
 
     def _store_maker(
         self, name: str, producer: Producer, changelog: TopicPartition

@@ -6,11 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import Phase, SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
-from store.errors import ConfigError, FencedError, InputGapError, ProtocolError, StateLockedError
-from store.log import IsolationLevel, Record, TopicPartition
+from store.errors import (
+    ConfigError,
+    FencedError,
+    InputGapError,
+    OutcomeUnknownError,
+    PositionLostError,
+    ProtocolError,
+    StateLockedError,
+)
+from store.log import IsolationLevel, Offsets, Record, TopicPartition
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
@@ -177,6 +185,74 @@ def test_a_crash_between_the_two_commits_is_repaired_from_the_changelog(cluster:
         assert dict(back.stores["counts"].all()) == {b"a": b"2", b"b": b"1"}
         assert back.stores["counts"].position() == {INPUT: 2}
         assert back.stores["counts"].get_committed_offset(CHANGELOG) == 3
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with its state", "with its state lost"])
+def test_a_task_whose_committed_positions_are_gone_refuses_to_count_twice(
+    cluster: Cluster, kept: bool
+) -> None:
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    cluster.broker.forget_group("app")
+    with pytest.raises(PositionLostError, match=r"group app committed in-0 at None"):
+        cluster.task(None if kept else Host(1)).open()
+
+
+def test_a_task_whose_committed_positions_were_set_back_refuses_to_count_twice(cluster: Cluster) -> None:
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    cluster.broker.commit_offsets("app", {INPUT: 1})
+    with pytest.raises(PositionLostError, match=r"holds in-0 up to offset 2, .* committed in-0 at 1"):
+        cluster.task().open()
+
+
+class Stuck:
+    """A cluster whose last stable offset does not move: a broker was killed before it wrote a marker."""
+
+    def __init__(self, log: SimLog) -> None:
+        self._log = log
+        self.producer = log.producer
+        self.admin = log.admin
+
+    def reader(self) -> StuckReader:
+        return StuckReader(self._log.reader())
+
+
+class StuckReader:
+    def __init__(self, inner: SimReader) -> None:
+        self.partitions = inner.partitions
+        self.read = inner.read
+        self.committed = inner.committed
+        self.close = inner.close
+
+    def offsets(self, _tp: TopicPartition, _isolation: IsolationLevel) -> Offsets:
+        return Offsets(0, 0)
+
+
+class Ticking(StoppedClock):
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_nothing_is_aborted_before_the_last_commit_is_visible(cluster: Cluster) -> None:
+    """An abort after a commit whose marker was never written would abort what the commit acknowledged."""
+    log = Stuck(SimLog(cluster.broker))
+    storage = HostStorage(cluster.host, 1)
+    with Task(cluster.topology, 0, log, storage, StreamsConfig(), Ticking()) as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+        apply(task, cluster.records()[1:], contiguous=True)
+        with pytest.raises(OutcomeUnknownError, match="did not become visible"):
+            task.abort()
+        assert cluster.broker.transactions()[0].phase is Phase.ONGOING
 
 
 def test_an_empty_commit_changes_nothing(cluster: Cluster) -> None:

@@ -279,6 +279,10 @@ class SimBroker:
             self._sent += 1
             group.committed[tp] = (self._sent, position)
 
+    def forget_group(self, group_id: str) -> None:
+        """Drop a group's committed positions, as retention does (`offsets.retention.minutes`)."""
+        self._groups.pop(group_id, None)
+
     # Time and markers.
 
     def advance(self, ms: int) -> None:
