@@ -60,10 +60,16 @@ def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, 
 
 
 def _parse(key: bytes, where: str) -> tuple[Kind, TopicPartition]:
-    match = _KEY.fullmatch(key)
-    if match is None:
+    parsed = _parsed(key)
+    if parsed is None:
         raise StoreCorruptedError(f"{where}: {key!r} is no metadata row that this version knows")
-    return Kind(match[1]), TopicPartition(match[2].decode(), int(match[3]))
+    return parsed
+
+
+@lru_cache(maxsize=4096)
+def _parsed(key: bytes) -> tuple[Kind, TopicPartition] | None:
+    match = _KEY.fullmatch(key)
+    return None if match is None else (Kind(match[1]), TopicPartition(match[2].decode(), int(match[3])))
 
 
 @lru_cache(maxsize=4096)
