@@ -176,8 +176,9 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
 
 
 def _chunks(plan: Plan) -> Iterator[tuple[str, int, int]]:
+    tours = len(Runtime) if plan.schedules is None else min(len(Runtime), plan.schedules)
     for scenario in plan.scenarios:
-        yield scenario, -len(Runtime), 0
+        yield scenario, -len(Runtime), tours - len(Runtime)
     start = 0
     while plan.schedules is None or start < plan.schedules - len(Runtime):
         stop = start + CHUNK

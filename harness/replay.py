@@ -37,26 +37,40 @@ def replay(
     mutant: str | None = None,
     source: str = "the schedule",
     port: int | None = None,
-) -> Verdict:
-    """Run in `world` and judge. A fault that only the simulation has makes it inconclusive elsewhere."""
+) -> tuple[Verdict, tuple[str, ...]]:
+    """Run in `world` and judge. Returns the verdict and, of each step that did not apply, why.
+
+    A run that shows nothing is inconclusive: without input, with no step that applied, or with a fault that
+    this world cannot make.
+    """
     scenario = scenario_of(schedule, source)
     if world == "sim":
-        return simulate(schedule, mutant)[1]
-    from harness.worlds.local.broker import LocalBroker
-    from harness.worlds.local.world import LocalWorld
+        history, verdict = simulate(schedule, mutant)
+    else:
+        from harness.worlds.local.broker import LocalBroker
+        from harness.worlds.local.world import LocalWorld
 
-    with LocalBroker(port=port) as broker, LocalWorld(broker=broker) as local:
-        verdict = judge(scenario, schedule, local.run(scenario, schedule, mutant))
+        with LocalBroker(port=port) as broker, LocalWorld(broker=broker) as local:
+            history = local.run(scenario, schedule, mutant)
+        verdict = judge(scenario, schedule, history)
+    skips = {event.step: event.reason for event in history.events if isinstance(event, Skipped)}
+    skipped = tuple(f"step {step} ({schedule.steps[step]}) was skipped: {why}" for step, why in skips.items())
+    reason = ""
     unreal = [str(step.op) for step in schedule.steps if step.op in SIMULATION_ONLY]
-    if verdict.outcome is Outcome.HOLDS and unreal:
+    if not schedule.input:
+        reason = "the schedule has no input, so this shows nothing"
+    elif world != "sim" and unreal:
         reason = f"the world {world} cannot do {', '.join(unreal)}, so this shows nothing; replay it with --world sim"
-        return Verdict(Outcome.INCONCLUSIVE, (), reason)
-    return verdict
+    elif schedule.steps and len(skipped) == len(schedule.steps):
+        reason = "none of its steps applied, so this shows nothing"
+    if verdict.outcome is Outcome.HOLDS and reason:
+        verdict = Verdict(Outcome.INCONCLUSIVE, (), reason)
+    return verdict, skipped
 
 
 def check(text: str, world: str = "sim") -> None:
     """For generated tests: run the schedule in `text` and raise AssertionError with the findings, if any."""
-    verdict = replay(decode(text.encode()), world)
+    verdict, _ = replay(decode(text.encode()), world)
     if verdict.outcome is not Outcome.HOLDS:
         raise AssertionError(
             "\n".join([verdict.reason, *(finding.sentence for finding in verdict.findings)]).strip()

@@ -147,7 +147,7 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
     try:
         schedule = msgspec.convert(raw, Schedule)
     except msgspec.ValidationError as error:
-        raise ScheduleError(f"{source}: {error}") from None
+        raise ScheduleError(f"{source}: {error}{_allowed(str(error))}") from None
     for name, value, low, high in (
         ("partitions", schedule.partitions, 1, MAX_PARTITIONS),
         ("hosts", schedule.hosts, 1, MAX_HOSTS),
@@ -173,6 +173,15 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
         if step.at is not None and step.op not in AT_POINT:
             raise ScheduleError(f"{source}: steps[{index}]: {step.op} takes no point")
     return schedule
+
+
+def _allowed(message: str) -> str:
+    """The values that the field could have, when a name was not one of them."""
+    if "enum value" not in message:
+        return ""
+    names = {"op`": Operation, "at`": Point, "runtime`": Runtime}
+    kind = next((kind for field, kind in names.items() if message.endswith(field)), None)
+    return "" if kind is None else f"; there are {', '.join(kind)}"
 
 
 def load(path: Path) -> Schedule:

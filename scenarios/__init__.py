@@ -69,10 +69,20 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
     return key.decode(), None if value is None else msgspec.json.decode(value)
 
 
+class ScenarioError(Exception):
+    """A scenario that cannot be used: says which file, and why."""
+
+
 def load_all() -> Mapping[str, Scenario]:
-    """Every scenario of this package, by name, in name order."""
+    """Every scenario of this package, by name, in name order. `ScenarioError` for a file that holds none."""
     found: dict[str, Scenario] = {}
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
-        scenario = importlib.import_module(f"{__name__}.{module.name}").SCENARIO
+        file = f"scenarios/{module.name}.py"
+        try:
+            scenario = importlib.import_module(f"{__name__}.{module.name}").SCENARIO
+        except Exception as error:
+            raise ScenarioError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+        if not isinstance(scenario, Scenario):
+            raise ScenarioError(f"{file}: SCENARIO is {type(scenario).__name__}, it has to be a Scenario")
         found[scenario.name] = scenario
     return found

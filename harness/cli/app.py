@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,14 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.campaign import default_jobs
-from harness.cli.run import Campaign, execute
+from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
 from harness.provision.doctor import doctor as examine
 from harness.replay import replay as replay_schedule
 from harness.requirements import collect
 from harness.schedule import load
-from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome
+from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
 from reports.terminal import print_result
 from scenarios import load_all
 
@@ -80,9 +83,25 @@ def _error(message: str) -> None:
     sys.stderr.write(f"crashproof: {message}\n")
 
 
+@contextmanager
+def _printing() -> Iterator[Console]:
+    """Standard output for people. A reader that has seen enough (`| head`) does not change the exit code."""
+    try:
+        yield Console(soft_wrap=True)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    with _printing() as console:
+        for line in lines:
+            console.print(Text(line))
+
+
 def _print_json(data: object) -> None:
-    sys.stdout.write(msgspec.json.encode(data).decode() + "\n")
-    sys.stdout.flush()
+    with _printing():
+        sys.stdout.write(msgspec.json.encode(data).decode() + "\n")
 
 
 @app.command()
@@ -139,7 +158,8 @@ def run(
     if json:
         _print_json(result)
     else:
-        print_result(result, Console())
+        with _printing():
+            print_result(result, Console())
     raise typer.Exit(EXIT_CODES[result.verdict])
 
 
@@ -156,60 +176,70 @@ def replay(
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
     _no_containers(world)
     schedule = load(file)
-    verdicts = {
-        name: replay_schedule(schedule, name, _mutant(mutant), str(file), port)
-        for name in (("sim", "local") if world is World.ALL else (str(world),))
-    }
+    planted = _mutant(mutant)
+    verdicts: dict[str, Verdict] = {}
+    skipped: dict[str, tuple[str, ...]] = {}
+    for name in ("sim", "local") if world is World.ALL else (str(world),):
+        if name != "sim":
+            say(f"{name}: starting a broker")
+        verdicts[name], skipped[name] = replay_schedule(schedule, name, planted, str(file), port)
     outcomes = {verdict.outcome for verdict in verdicts.values()}
     outcome = next(
         each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes
     )
     word = {Outcome.HOLDS: "FIXED", Outcome.VIOLATED: "FAILED", Outcome.INCONCLUSIVE: "ERROR"}
     if json:
-        _print_json({"result": word[outcome], "file": str(file), "mutant": mutant, "worlds": verdicts})
+        answer = {
+            "result": word[outcome],
+            "file": str(file),
+            "mutant": mutant,
+            "worlds": verdicts,
+            "skipped": skipped,
+        }
+        _print_json(answer)
     else:
-        console = Console(soft_wrap=True)
+        lines = []
         for name, verdict in verdicts.items():
-            console.print(Text(f"{word[verdict.outcome]} in {name}: {file}"))
-            for line in (verdict.reason, *(finding.sentence for finding in verdict.findings)):
-                if line:
-                    console.print(Text(f"  {line}"))
-        if schedule.mutant and mutant is None:
-            console.print(
-                Text(
-                    f"Found with the planted bug {schedule.mutant}; --mutant {schedule.mutant} brings it back."
-                )
+            lines.append(f"{word[verdict.outcome]} in {name}: {file}")
+            told = (verdict.reason, *(finding.sentence for finding in verdict.findings), *skipped[name])
+            lines += [f"  {line}" for line in told if line]
+        if planted is not None and outcome is Outcome.HOLDS:
+            lines.append(f"The planted bug {planted} does not show in this schedule.")
+        elif schedule.mutant and planted is None:
+            lines.append(
+                f"Found with the planted bug {schedule.mutant}; --mutant {schedule.mutant} brings it back."
             )
+        _print_lines(lines)
     raise typer.Exit(EXIT_CODES[outcome])
 
 
 @app.command()
 def scenarios() -> None:
     """List the scenarios."""
-    table = Table("scenario", "what it does", box=None)
-    for scenario in load_all().values():
-        table.add_row(scenario.name, scenario.summary)
-    Console().print(table)
+    _print_lines(f"{scenario.name}: {scenario.summary}" for scenario in load_all().values())
 
 
 @app.command()
 def mutants() -> None:
     """List the bugs that `--mutant` can plant."""
-    table = Table("mutant", "known from", "module", "what it does", box=None)
-    for mutant in MUTANTS.values():
-        table.add_row(mutant.name, mutant.source, mutant.place, mutant.summary)
-    Console().print(table)
+    _print_lines(
+        f"{mutant.name}: {mutant.summary} In {mutant.place}; known from {mutant.source}."
+        for mutant in MUTANTS.values()
+    )
 
 
 @app.command()
 def doctor() -> None:
     """Say what is here, what is missing and what to type. Exit 4 if something is missing."""
     findings = examine()
-    console = Console(soft_wrap=True)
-    for finding in findings:
-        console.print(Text(f"{'ok     ' if finding.ok else 'missing'} {finding.name}: {finding.detail}"))
-        if finding.remedy is not None:
-            console.print(Text(f"          {finding.remedy}"))
+    _print_lines(
+        line
+        for finding in findings
+        for line in (
+            f"{'ok     ' if finding.ok else 'missing'} {finding.name}: {finding.detail}",
+            *([] if finding.remedy is None else [f"          {finding.remedy}"]),
+        )
+    )
     raise typer.Exit(0 if all(finding.ok for finding in findings) else EXIT_ENVIRONMENT)
 
 
@@ -226,8 +256,11 @@ def requirements(
     for row in rows:
         text = f"{row.text} Open: {row.missing}" if row.status == "partial" else row.text
         table.add_row(row.id, Text(text), str(len(row.tests)), row.status)
-    console = Console()
-    console.print(table)
     done = sum(row.status == "passed" for row in rows)
     partly = sum(row.status == "partial" for row in rows)
-    console.print(f"{done} of {len(rows)} rows are shown by passing tests, {partly} in part.")
+    with _printing():
+        console = Console()
+        console.print(table)
+        console.print(f"{done} of {len(rows)} rows are shown by passing tests, {partly} in part.")
+        if not any(row.tests for row in rows):
+            console.print("No test is known here: run this in the project, after its tests.")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -37,6 +38,9 @@ from store.errors import ConfigError
 DEFAULT_SIM_SECONDS = 5.0
 DEFAULT_LOCAL_SCHEDULES = 8
 PLAIN_INTERVAL_S = 5.0
+REPORTS = {"report.html": html.write, "report.json": json_report.write, "junit.xml": junit.write}
+INVOCATION = ["uv", "run", "crashproof"] if "UV" in os.environ else ["crashproof"]
+"""How this command was called, so that what is printed can be pasted; `uv run` sets UV."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,12 @@ class Campaign:
 
 def execute(campaign: Campaign) -> Result:
     """Run, reduce, report. Later worlds are left out once one is violated: its schedules can be replayed there."""
+    with _output(campaign.out):
+        return _execute(campaign)
+
+
+def _execute(campaign: Campaign) -> Result:
     started = time.monotonic()
-    _check_writable(campaign.out)
     parts: dict[str, Part] = {}
     notes: list[str] = []
     for world in campaign.worlds:
@@ -72,22 +80,29 @@ def execute(campaign: Campaign) -> Result:
         for number, found in enumerate(part.found)
     ]
     result = _result(campaign, parts, details, notes, time.monotonic() - started)
-    html.write(result, campaign.out / "report.html")
-    json_report.write(result, campaign.out / "report.json")
-    junit.write(result, campaign.out / "junit.xml")
+    for name, write in REPORTS.items():
+        write(result, campaign.out / name)
     return result
 
 
-def _check_writable(out: Path) -> None:
-    """Before hours of work rather than after."""
+@contextmanager
+def _output(out: Path) -> Iterator[None]:
+    """The directory for the reports, checked before the work rather than after, and held against a second run."""
     try:
         (out / "failures").mkdir(parents=True, exist_ok=True)
-        probe = out / "report.html"
-        if probe.exists() and not os.access(probe, os.W_OK):
-            raise PermissionError(13, "Permission denied")
+        for name in REPORTS:
+            if (out / name).is_dir():
+                raise IsADirectoryError(21, f"{name} is a directory")
+        lock = FileLock(out / ".lock", timeout=0)
+        with lock:
+            yield
+    except Timeout:
+        raise ConfigError(
+            "--out", str(out), "another run writes to it; give each its own directory"
+        ) from None
     except OSError as error:
         raise ConfigError(
-            "--out", str(out), f"a directory that can be written to ({error.strerror})"
+            "--out", str(out), f"the reports cannot be written there ({error.strerror})"
         ) from None
 
 
@@ -112,7 +127,7 @@ def _progress(world: str, total: int | None) -> Iterator[Report]:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn() if total is not None else TextColumn("{task.completed}"),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -124,20 +139,21 @@ def _progress(world: str, total: int | None) -> Iterator[Report]:
 
             yield show
         return
-    _say(f"{world}: starting")
+    say(f"{world}: starting")
     state = {"last": time.monotonic(), "done": 0, "failures": 0}
 
     def log(done: int, failures: int) -> None:
         state.update(done=done, failures=failures)
         if time.monotonic() - state["last"] >= PLAIN_INTERVAL_S:
             state["last"] = time.monotonic()
-            _say(f"{world}: {done} schedules, {failures} failing")
+            say(f"{world}: {done} schedules, {failures} failing")
 
     yield log
-    _say(f"{world}: finished, {state['done']} schedules, {state['failures']} failing")
+    say(f"{world}: finished, {state['done']} schedules, {state['failures']} failing")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """One line of progress, on standard error."""
     sys.stderr.write(f"crashproof: {line}\n")
     sys.stderr.flush()
 
@@ -147,7 +163,7 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
     name = f"{world}-{reduced.minimal.scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / "failures" / name
     file.write_bytes(schedules.encode(reduced.minimal))
-    words = ["crashproof", "replay", str(file)]
+    words = [*INVOCATION, "replay", str(file)]
     if world != "sim":
         words += ["--world", world]
     if campaign.mutant is not None:
@@ -193,7 +209,7 @@ def _result(
         details=details,
         environment=_environment(),
         version=importlib.metadata.version("crashproof"),
-        command=shlex.join(["crashproof", *sys.argv[1:]]),
+        command=shlex.join([*INVOCATION, *sys.argv[1:]]),
     )
 
 

@@ -58,7 +58,14 @@ class Evidence:
             if isinstance(event, Started) and event.task == task and event.incarnation > 0 and not parts:
                 parts.append(f"incarnation {event.incarnation} started on host {event.host}")
             elif isinstance(event, Struck) and (task is None or event.task == task):
-                where = f" at {event.point}" if event.point else ""
+                named = self.schedule.steps[event.step].at is not None
+                where = (
+                    ""
+                    if event.point is None
+                    else f" at {event.point}"
+                    if named
+                    else f" (it was at {event.point})"
+                )
                 parts.append(f"step {event.step}: {event.op}{where}")
             elif isinstance(event, Ended) and event.task == task:
                 parts.append(f"incarnation {event.incarnation} {event.reason}")

@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import NamedTuple
 
 from harness.history import Row
-from scenarios import Output, Scenario, State
+from scenarios import Output, Scenario, ScenarioError, State
 
 
 class Prefix(NamedTuple):
@@ -34,7 +34,13 @@ class PartitionModel:
         state: State = {store: {} for store in stores}
         self._prefixes = [Prefix(-1, deepcopy(state), 0)]
         for row in rows:
-            self.outputs += scenario.reference(state, row.key, row.value)
+            try:
+                self.outputs += scenario.reference(state, row.key, row.value)
+            except Exception as error:
+                raise ScenarioError(
+                    f"the reference function of scenario {scenario.name} does not take {row.key!r}={row.value!r}, "
+                    f"the record at offset {row.offset} of partition {row.partition}: {type(error).__name__}: {error}"
+                ) from error
             self._prefixes.append(Prefix(row.offset, deepcopy(state), len(self.outputs)))
         self._offsets = [prefix.offset for prefix in self._prefixes]
 

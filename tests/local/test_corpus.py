@@ -47,6 +47,6 @@ def test_its_planted_bug_is_found_on_real_processes(world: LocalWorld, file: Pat
 
 def test_a_fault_that_only_the_simulation_has_makes_a_replay_inconclusive() -> None:
     schedule = Schedule("balances", (Input(0, "ann", 1),), (Step(Operation.EXPIRE),))
-    verdict = replay(schedule, "local")
+    verdict, _ = replay(schedule, "local")
     assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
     assert "cannot do expire" in verdict.reason

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from harness.provision import spark_environment, spark_jars
 from harness.worlds.local.attempt import ADDRESS
-from harness.worlds.local.guard import watch
+from harness.worlds.local.guard import end_all, watch
 from harness.worlds.sim.spark import MOST_FAILURES
 from store.errors import CrashproofError
 
@@ -166,6 +166,7 @@ def _start_session(parent: Path) -> _Session:
             if (directory / "spark.log").exists()
             else ""
         )
+        end_all(directory)
         shutil.rmtree(directory)
         guard.wait()
         if isinstance(error, PySparkException):
