@@ -58,7 +58,8 @@ class Evidence:
             if isinstance(event, Started) and event.task == task and event.incarnation > 0 and not parts:
                 parts.append(f"incarnation {event.incarnation} started on host {event.host}")
             elif isinstance(event, Struck) and (task is None or event.task == task):
-                named = self.schedule.steps[event.step].at is not None
+                steps = self.schedule.steps
+                named = event.step >= len(steps) or steps[event.step].at is not None
                 where = (
                     ""
                     if event.point is None
