@@ -27,6 +27,7 @@ from harness.requirements import collect
 from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
 from reports.terminal import print_result
+from reports.text import visible
 from scenarios import load_all
 
 app = typer.Typer(
@@ -83,20 +84,27 @@ def _error(message: str) -> None:
     sys.stderr.write(f"crashproof: {message}\n")
 
 
+class _Console(Console):
+    """Standard output. rich would end the command with exit code 1 when a reader goes away."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 @contextmanager
-def _printing() -> Iterator[Console]:
+def _printing(*, soft_wrap: bool = False) -> Iterator[Console]:
     """Standard output for people. A reader that has seen enough (`| head`) does not change the exit code."""
     try:
-        yield Console(soft_wrap=True)
+        yield _Console(soft_wrap=soft_wrap)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    with _printing() as console:
+    with _printing(soft_wrap=True) as console:
         for line in lines:
-            console.print(Text(line))
+            console.print(Text(visible(line)))
 
 
 def _print_json(data: object) -> None:
@@ -158,8 +166,8 @@ def run(
     if json:
         _print_json(result)
     else:
-        with _printing():
-            print_result(result, Console())
+        with _printing() as console:
+            print_result(result, console)
     raise typer.Exit(EXIT_CODES[result.verdict])
 
 
@@ -258,8 +266,7 @@ def requirements(
         table.add_row(row.id, Text(text), str(len(row.tests)), row.status)
     done = sum(row.status == "passed" for row in rows)
     partly = sum(row.status == "partial" for row in rows)
-    with _printing():
-        console = Console()
+    with _printing() as console:
         console.print(table)
         console.print(f"{done} of {len(rows)} rows are shown by passing tests, {partly} in part.")
         if not any(row.tests for row in rows):

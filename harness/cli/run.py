@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -160,7 +161,8 @@ def say(line: str) -> None:
 
 def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failure:
     reduced = reduce(found, campaign.mutant)
-    name = f"{world}-{reduced.minimal.scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
+    scenario = re.sub(r"[^A-Za-z0-9._-]", "_", reduced.minimal.scenario)
+    name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / "failures" / name
     file.write_bytes(schedules.encode(reduced.minimal))
     words = [*INVOCATION, "replay", str(file)]

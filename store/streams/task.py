@@ -21,22 +21,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from enum import Enum
 from typing import TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Engine, Storage
 from store.errors import (
+    AbortRequiredError,
     InputGapError,
     OutcomeUnknownError,
     PositionLostError,
     ProtocolError,
     RetriableError,
 )
-from store.log import Headers, IsolationLevel, Log, Producer, Reader, Record, TopicPartition
+from store.log import IsolationLevel, Log, Producer, Reader, Record, TopicPartition
 from store.points import Point, reach
 from store.recovery.restore import open_and_restore, restore
 from store.state.keyvalue import KeyValueStore
+from store.streams.context import TaskContext
 from store.streams.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -46,35 +49,16 @@ _LONGEST_BACKOFF_S = 0.25
 T = TypeVar("T")
 
 
-class _Context:
-    """The processor's view of its task."""
-
-    def __init__(
-        self, stores: Mapping[str, KeyValueStore], producer: Producer, sinks: frozenset[str]
-    ) -> None:
-        self._stores = stores
-        self._producer = producer
-        self._sinks = sinks
-        self.timestamp = 0
-        self.commit_requested = False
-
-    def store(self, name: str) -> KeyValueStore:
-        try:
-            return self._stores[name]
-        except KeyError:
-            raise ProtocolError(
-                f"the topology has no store {name!r}; it declares {', '.join(self._stores) or 'none'}"
-            ) from None
-
-    def forward(self, topic: str, key: bytes | None, value: bytes | None, *, headers: Headers = ()) -> None:
-        if topic not in self._sinks:
-            raise ProtocolError(
-                f"the topology has no sink {topic!r}; it declares {', '.join(sorted(self._sinks)) or 'none'}"
-            )
-        self._producer.produce(topic, key, value, timestamp=self.timestamp, headers=headers)
-
-    def commit(self) -> None:
-        self.commit_requested = True
+class _State(Enum):
+    NEW = 1
+    RUNNING = 2
+    """Open, at a commit of Kafka and the stores."""
+    IN_TRANSACTION = 3
+    MUST_ABORT = 4
+    """Something was processed in part: abort or close."""
+    MUST_CLOSE = 5
+    """Kafka and the stores may differ, or the outcome is unknown: only a new incarnation knows."""
+    CLOSED = 6
 
 
 class Task:
@@ -105,8 +89,8 @@ class Task:
         self._exit = ExitStack()
         self._producer: Producer | None = None
         self._reader: Reader | None = None
-        self._context: _Context | None = None
-        self._in_transaction = False
+        self._context: TaskContext | None = None
+        self._state = _State.NEW
         self._processed = 0
         self._began = 0.0
         self._positions: dict[TopicPartition, int] = {}
@@ -123,15 +107,20 @@ class Task:
     # -- life ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Fence the predecessor, take the state directory, restore the difference, find the input positions.
+        """Take the state directory, fence the predecessor, restore the difference, find the input positions.
 
-        Fencing comes first: from then on nothing that a zombie does can change what is read here. Raises
-        `StateLockedError` when a live process holds the state of this task on this host,
-        `HangingTransactionError` when the changelog cannot be read to its end.
+        The directory comes first, so that a second start on one host changes nothing for the first. Fencing
+        comes before anything is read: from then on nothing that a zombie does can change what is read here.
+
+        Raises `StateLockedError` when a live process holds the state of this task on this host,
+        `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
+        group's positions are behind the stores.
         """
-        if self._producer is not None:
-            raise ProtocolError(f"task {self.task_id} is open already")
+        if self._state is not _State.NEW:
+            raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
+        self._state = _State.MUST_CLOSE
         try:
+            self._exit.enter_context(self._storage.lock(self.task_id))
             producer = self._log.producer(
                 self.topology.transactional_id(self.partition), self._config.transaction_timeout_ms
             )
@@ -142,15 +131,17 @@ class Task:
             reader = self._log.reader()
             self._exit.callback(reader.close)
             self._reader = reader
-            self._exit.enter_context(self._storage.lock(self.task_id))
-            self._restore(producer, reader)
-            self._context = _Context(self.stores, producer, frozenset(self.topology.sinks))
+            context = TaskContext(producer, self.topology.sinks)
+            self._restore(context, reader)
+            context.offer(self.stores)
+            self._context = context
+            self._state = _State.RUNNING
             reach(Point.RESTORED)
         except BaseException:
             self._exit.close()
             raise
 
-    def _restore(self, producer: Producer, reader: Reader) -> None:
+    def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
 
         They are read one after the other. A successor may commit in between, if this incarnation is a zombie
@@ -164,7 +155,7 @@ class Task:
                 self._storage,
                 self.task_id,
                 name,
-                self._store_maker(name, producer, changelog),
+                self._store_maker(name, context.change_logger(changelog)),
                 changelog,
                 reader,
                 batch=self._config.restore_batch_records,
@@ -182,7 +173,8 @@ class Task:
             for tp, position in committed.items()
         }
         self._positions = dict(self._committed)
-        position = _last_records(self._committed)
+        # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
+        position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
         for store in self.stores.values():
             if store.position() != position:
                 store.commit({}, position)
@@ -224,12 +216,8 @@ class Task:
             )
 
     def _store_maker(
-        self, name: str, producer: Producer, changelog: TopicPartition
+        self, name: str, log_change: Callable[[bytes, bytes | None], None]
     ) -> Callable[[Engine], KeyValueStore]:
-        def log_change(key: bytes, value: bytes | None) -> None:
-            timestamp = self._context.timestamp if self._context is not None else None
-            producer.produce(changelog.topic, key, value, partition=changelog.partition, timestamp=timestamp)
-
         return lambda engine: KeyValueStore(name, engine, log_change=log_change)
 
     def close(self) -> None:
@@ -237,7 +225,7 @@ class Task:
 
         Safe in every state, and after any error: it sends nothing, so it cannot touch what a successor owns.
         """
-        self._in_transaction = False
+        self._state = _State.CLOSED
         try:
             self._exit.close()
         finally:
@@ -266,30 +254,52 @@ class Task:
         The caller hands over every visible record of a partition in offset order; `apply` checks that.
         """
         tp = TopicPartition(record.topic, record.partition)
-        context = self._context
-        if context is None:
-            raise ProtocolError(f"task {self.task_id} is not open")
+        if self._state is not _State.IN_TRANSACTION:
+            self._require(_State.RUNNING)
         if record.offset < self._positions[tp]:
             return False
-        if not self._in_transaction:
-            self._require_producer().begin_transaction()
-            self._in_transaction = True
-            self._began = self._clock.monotonic()
-            reach(Point.TRANSACTION_BEGUN)
+        if self._state is _State.RUNNING:
+            self._begin()
+        context = self._context
+        assert context is not None
         context.timestamp = record.timestamp
+        # Whatever ends the function early leaves a part of its writes in the transaction.
+        self._state = _State.MUST_ABORT
         try:
             self.topology.process(context, record)
+            if context.failure is not None:
+                raise context.failure
         except Exception as error:
             error.add_note(f"while task {self.task_id} processed {tp} offset {record.offset}")
             raise
+        self._state = _State.IN_TRANSACTION
         self._positions[tp] = record.offset + 1
         self._processed += 1
         reach(Point.RECORD_PROCESSED)
         return True
 
+    def _begin(self) -> None:
+        assert self._context is not None
+        self._context.reset()
+        self._state = _State.MUST_CLOSE
+        self._require_producer().begin_transaction()
+        self._state = _State.IN_TRANSACTION
+        self._began = self._clock.monotonic()
+        reach(Point.TRANSACTION_BEGUN)
+
+    def _require(self, *states: _State) -> None:
+        if self._state not in states:
+            allowed = {
+                _State.NEW: "open it first",
+                _State.MUST_ABORT: "a record was processed in part: abort or close",
+                _State.MUST_CLOSE: "only a new incarnation can tell where it stands: close it",
+                _State.CLOSED: "it is closed",
+            }.get(self._state, "it has no open transaction")
+            raise ProtocolError(f"task {self.task_id}: {allowed}")
+
     def should_commit(self) -> bool:
         """Whether the configuration or the processor asks for a commit of what is uncommitted."""
-        if not self._in_transaction:
+        if self._state is not _State.IN_TRANSACTION:
             return False
         context = self._context
         return (
@@ -303,16 +313,25 @@ class Task:
 
         At return the commit is durable in Kafka, and in the stores as their engine promises.
         """
-        if not self._in_transaction:
+        if self._state is _State.RUNNING:
             return
+        self._require(_State.IN_TRANSACTION)
         producer = self._require_producer()
+        self._state = _State.MUST_ABORT
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
         self._retry(lambda: producer.send_offsets(self.topology.application_id, self._positions))
         reach(Point.OFFSETS_SENT)
-        self._retry(producer.commit_transaction)
-        self._in_transaction = False
+        try:
+            self._retry(producer.commit_transaction)
+        except AbortRequiredError:
+            raise
+        except BaseException:
+            self._state = _State.MUST_CLOSE
+            raise
+        # From here to the end of this method the stores are behind Kafka.
+        self._state = _State.MUST_CLOSE
         self._acknowledged = dict(ends)
         reach(Point.KAFKA_COMMITTED)
         position = _last_records(self._positions)
@@ -321,27 +340,37 @@ class Task:
             store.commit({changelog: ends[changelog]} if changelog in ends else {}, position)
         self._committed = dict(self._positions)
         self._processed = 0
-        if self._context is not None:
-            self._context.commit_requested = False
+        self._state = _State.RUNNING
         reach(Point.STORE_COMMITTED)
+
+    def refresh_positions(self) -> None:
+        """Commit the positions again, unchanged. A broker forgets those that were not committed for some days
+        (`offsets.retention.minutes`), and without them nobody knows what was processed."""
+        self._require(_State.RUNNING)
+        self._begin()
+        self.commit()
 
     def abort(self) -> None:
         """Drop everything since the last commit, in Kafka and in the stores, and go back to its positions."""
-        if not self._in_transaction:
+        if self._state is _State.RUNNING:
             return
+        self._require(_State.IN_TRANSACTION, _State.MUST_ABORT)
+        self._state = _State.MUST_CLOSE
         self._confirm_last_commit()
         self._retry(self._require_producer().abort_transaction)
-        self._in_transaction = False
         for store in self.stores.values():
             store.discard()
         self._positions = dict(self._committed)
         self._processed = 0
-        if self._context is not None:
-            self._context.commit_requested = False
+        self._state = _State.RUNNING
         reach(Point.ABORTED)
 
     def _confirm_last_commit(self) -> None:
-        """Wait until the last acknowledged commit is visible (point 4 of the argument above)."""
+        """Wait until the last acknowledged commit is visible (point 4 of the argument above).
+
+        Asked of the partitions that hold data. The group's position cannot be asked for here: the offsets of the
+        transaction about to be aborted hide it.
+        """
         reader = self._require_reader()
 
         def visible() -> None:
@@ -410,19 +439,22 @@ def apply(task: Task, records: Iterable[Record], *, contiguous: bool = False) ->
     """
     applied = 0
     previous: dict[TopicPartition, int] = {}
+    connected: set[TopicPartition] = set(task.inputs) if contiguous else set()
     for record in records:
         tp = TopicPartition(record.topic, record.partition)
         if tp not in task.inputs:
             raise ProtocolError(f"task {task.task_id} reads {', '.join(map(str, task.inputs))}, not {tp}")
         if record.offset <= previous.get(tp, -1):
             raise ProtocolError(f"{tp}: offset {record.offset} came after {previous[tp]}")
-        position = task.position(tp)
-        if record.offset > position and tp not in previous and not contiguous and not task.skips_to(record):
-            raise InputGapError(
-                f"{tp}: the task stands at offset {position}, the first record handed over is {record.offset}, "
-                "and there are records between them that were not handed over"
-            )
         previous[tp] = record.offset
+        position = task.position(tp)
+        if record.offset >= position and tp not in connected:
+            if record.offset > position and not task.skips_to(record):
+                raise InputGapError(
+                    f"{tp}: the task stands at offset {position}, the first new record handed over is "
+                    f"{record.offset}, and there are records between them that were not handed over"
+                )
+            connected.add(tp)
         applied += task.process(record)
         if task.should_commit():
             task.commit()

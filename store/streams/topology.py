@@ -8,24 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from store.log import Headers, Record, TopicPartition, TopicSpec
-from store.state.keyvalue import KeyValueStore
+from store.errors import ConfigError
+from store.log import Record, TopicPartition, TopicSpec
+from store.streams.context import Context
 
-
-class Context(Protocol):
-    """What the processing function may do. Valid only during the call that received it."""
-
-    def store(self, name: str) -> KeyValueStore:
-        """The task's store of that name. Writes are uncommitted until the task commits."""
-
-    def forward(self, topic: str, key: bytes | None, value: bytes | None, *, headers: Headers = ()) -> None:
-        """Send a record to an output topic, in the task's transaction. The record's key picks the partition."""
-
-    def commit(self) -> None:
-        """Ask for a commit of the whole task after this record. The only way for a processor to commit."""
-
+__all__ = ["Context", "Processor", "Topology"]
 
 Processor = Callable[[Context, Record], None]
 
@@ -44,6 +32,20 @@ class Topology:
     stores: tuple[str, ...]
     process: Processor
     ordinal: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` where topics would be mixed: one read and written, a changelog written to, twice one."""
+        if not self.sources:
+            raise ConfigError("sources", self.sources, "at least one topic")
+        changelogs = tuple(self.changelog_topic(store) for store in self.stores)
+        topics = (*self.sources, *self.sinks, *changelogs)
+        twice = next((topic for topic in topics if topics.count(topic) > 1), None)
+        if twice is not None:
+            raise ConfigError(
+                "topology",
+                self.application_id,
+                f"topic {twice} is named twice; sources, sinks and changelogs must all differ",
+            )
 
     def changelog_topic(self, store: str) -> str:
         return f"{self.application_id}-{store}-changelog"

@@ -1,14 +1,19 @@
 """The worker loop: reads the input of its tasks from Kafka and drives each through process, commit and recovery.
 
-Which error leads where is decided here, once, for every kind of driver that keeps a task open for long:
-aborted transactions resume from the last commit, unknown outcomes and broken clients make a new
-incarnation, and a fenced task is given up without touching what its successor owns (row 129.5).
+Which error leads where is decided here, once, for every kind of driver that keeps a task open for long: aborted
+transactions resume from the last commit, unknown outcomes and broken clients make a new incarnation, and a
+fenced task is given up without touching what its successor owns (row 129.5). Every other error closes its task
+before it is raised, so that polling on can only start from what was committed.
+
+Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
+again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -17,6 +22,7 @@ from store.errors import (
     AbortRequiredError,
     FatalLogError,
     FencedError,
+    LogError,
     OutcomeUnknownError,
     RetriableError,
 )
@@ -25,6 +31,15 @@ from store.streams.task import Task, apply
 from store.streams.topology import Topology
 
 _log = logging.getLogger(__name__)
+
+MOST_FAILURES = 25
+"""Failures of a task in a row, without a commit in between, before its error is raised."""
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 1.0
+
+REFRESH_POSITIONS_S = 6 * 3600.0
+"""An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
 
 
 class Worker:
@@ -47,6 +62,8 @@ class Worker:
         self._config = config
         self._clock = clock
         self.tasks: dict[int, Task] = {}
+        self._failures: dict[int, int] = {}
+        self._last_commit: dict[int, float] = {}
 
     def poll(self) -> bool:
         """Let every task make one step: some records, or a commit. False when there was nothing to do."""
@@ -56,11 +73,19 @@ class Worker:
                 progress |= self._step(partition)
             except FencedError as error:
                 self._give_up(partition, error)
+            except BaseException:
+                self._drop(partition)
+                raise
         return progress
 
     def run(self, stopping: Callable[[], bool], *, idle_s: float = 0.05) -> None:
-        """Poll until `stopping()`; then commit and close."""
+        """Poll until `stopping()`; then commit and close.
+
+        Raises `LogError` naming a source or sink that does not exist.
+        """
         try:
+            for topic in (*self._topology.sources, *self._topology.sinks):
+                self._reader.partitions(topic)
             while not stopping():
                 if not self.poll():
                     self._clock.sleep(idle_s)
@@ -70,11 +95,12 @@ class Worker:
             self.close()
 
     def close(self) -> None:
-        """Close all tasks, dropping what they did not commit."""
-        for task in self.tasks.values():
-            task.close()
-        self.tasks.clear()
-        self._reader.close()
+        """Close all tasks, dropping what they did not commit. One that fails to close does not keep the others."""
+        with ExitStack() as all_of_them:
+            all_of_them.callback(self._reader.close)
+            for task in self.tasks.values():
+                all_of_them.callback(task.close)
+            self.tasks = {}
 
     def _step(self, partition: int) -> bool:
         task = self.tasks.get(partition)
@@ -82,23 +108,26 @@ class Worker:
             task = Task(self._topology, partition, self._log, self._storage, self._config, self._clock)
             task.open()
             self.tasks[partition] = task
+            self._last_commit[partition] = self._clock.monotonic()
             return True
         try:
-            return self._process(task)
+            return self._process(partition, task)
         except AbortRequiredError as error:
             _log.warning("task %s: aborting and resuming from the last commit: %s", task.task_id, error)
+            self._count_failure(partition, task, error)
             try:
                 task.abort()
             except (AbortRequiredError, OutcomeUnknownError, FatalLogError, RetriableError):
                 # The abort itself did not go through; a new incarnation settles the transaction.
-                self._reincarnate(partition, task)
+                self._drop(partition)
             return True
         except (OutcomeUnknownError, FatalLogError, RetriableError) as error:
             _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
-            self._reincarnate(partition, task)
+            self._count_failure(partition, task, error)
+            self._drop(partition)
             return True
 
-    def _process(self, task: Task) -> bool:
+    def _process(self, partition: int, task: Task) -> bool:
         progress = False
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
         for tp in task.inputs:
@@ -107,17 +136,35 @@ class Worker:
         if task.uncommitted_records and (task.should_commit() or not progress):
             task.commit()
             progress = True
+        if progress and not task.uncommitted_records:
+            self._last_commit[partition] = self._clock.monotonic()
+            self._failures.pop(partition, None)
+        elif not progress and self._clock.monotonic() - self._last_commit[partition] >= REFRESH_POSITIONS_S:
+            task.refresh_positions()
+            self._last_commit[partition] = self._clock.monotonic()
         return progress
 
-    def _reincarnate(self, partition: int, task: Task) -> None:
-        del self.tasks[partition]
-        task.close()
+    def _count_failure(self, partition: int, task: Task, error: LogError) -> None:
+        failures = self._failures.get(partition, 0) + 1
+        self._failures[partition] = failures
+        if failures >= MOST_FAILURES:
+            stands = ", ".join(f"{tp} offset {task.committed_position(tp)}" for tp in task.inputs)
+            error.add_note(f"task {task.task_id} failed {failures} times in a row and stands at {stands}")
+            raise error
+        if failures > 1:
+            self._clock.sleep(min(_FIRST_PAUSE_S * 2 ** (failures - 2), _LONGEST_PAUSE_S))
 
-    def _give_up(self, partition: int, error: FencedError) -> None:
+    def _drop(self, partition: int) -> None:
+        """Close a task, so that the next step makes a new incarnation."""
         task = self.tasks.pop(partition, None)
         if task is not None:
-            _log.warning("task %s: a newer incarnation has it, giving it up: %s", task.task_id, error)
             task.close()
+
+    def _give_up(self, partition: int, error: FencedError) -> None:
+        _log.warning(
+            "task %s: a newer incarnation has it, giving it up: %s", self._topology.task_id(partition), error
+        )
         self._partitions.remove(partition)
+        self._drop(partition)
         if not self._partitions:
             raise error

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from filelock import FileLock
 
 from harness.schedule import decode
 from store.points import Point
@@ -107,3 +109,55 @@ def test_a_failing_schedule_file_can_be_edited_by_hand(tmp_path: Path) -> None:
     answer = crashproof("replay", "hand.json", cwd=tmp_path)
     assert answer.stdout.startswith("FIXED")
     assert decode((tmp_path / "hand.json").read_bytes()).steps[0].at is Point.KAFKA_COMMITTED
+
+
+def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
+    (tmp_path / "report").mkdir()
+    with FileLock(tmp_path / "report" / ".lock"):
+        answer = crashproof("run", "--world", "sim", "--schedules", "1", "--out", "report", cwd=tmp_path)
+    refused(answer, 2, "another run writes to it")
+
+
+def test_a_report_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "report" / "report.html").mkdir(parents=True)
+    answer = crashproof("run", "--world", "sim", "--for", "1h", "--out", "report", cwd=tmp_path)
+    refused(answer, 2, "the reports cannot be written there", "report.html is a directory")
+
+
+def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    script = (
+        f"{sys.executable} -m harness.cli run --world sim --schedules 60 | head -n 0; exit ${{PIPESTATUS[0]}}"
+    )
+    answer = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.cli", "run", "--world", "sim", "--for", "1h", "--jobs", "1"]
+    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert running.stderr is not None
+    assert running.stderr.readline() == "crashproof: sim: starting\n"
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert told.endswith("crashproof: interrupted; no report was written\n")
+
+
+def test_a_replay_lists_what_did_not_apply(tmp_path: Path) -> None:
+    (tmp_path / "late.json").write_text(
+        '{"version": 1, "scenario": "balances", "input": [{"partition": 0, "key": "ann", "value": 5}],'
+        ' "steps": [{"op": "kill", "at": "kafka_committed", "wait": 99}]}'
+    )
+    answer = crashproof("replay", "late.json", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout.split()[0]) == (3, "ERROR")
+    assert "step 0 (kill task 0 at kafka_committed after 99 more records) was skipped" in answer.stdout
+
+
+def test_what_comes_from_a_file_moves_no_cursor(tmp_path: Path) -> None:
+    (tmp_path / "ansi.json").write_text(
+        '{"version": 1, "scenario": "balances", "mutant": "\\u001b[2Jgone",'
+        ' "input": [{"partition": 0, "key": "a", "value": 5}]}'
+    )
+    answer = crashproof("replay", "ansi.json", cwd=tmp_path)
+    assert answer.returncode == 0
+    assert "\x1b" not in answer.stdout

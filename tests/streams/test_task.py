@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from harness.worlds.sim.broker import Phase, SimBroker, SimLog, SimReader
+from harness.worlds.sim.broker import Phase, SimBroker, SimLog, SimProducer, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
+from store.engine import Engine, Write
 from store.errors import (
+    AbortRequiredError,
     ConfigError,
     FencedError,
     InputGapError,
+    LogError,
     OutcomeUnknownError,
     PositionLostError,
     ProtocolError,
+    RetriableError,
     StateLockedError,
+    StoreIOError,
 )
 from store.log import IsolationLevel, Offsets, Record, TopicPartition
 from store.streams.task import Task, apply
@@ -253,6 +260,277 @@ def test_nothing_is_aborted_before_the_last_commit_is_visible(cluster: Cluster) 
         with pytest.raises(OutcomeUnknownError, match="did not become visible"):
             task.abort()
         assert cluster.broker.transactions()[0].phase is Phase.ONGOING
+
+
+def test_a_task_that_stopped_before_its_first_commit_starts_again() -> None:
+    cluster = Cluster()
+    cluster.feed(b"gone", b"a")
+    log = From(SimLog(cluster.broker), 1)
+    for _ in range(2):
+        with Task(
+            cluster.topology, 0, log, HostStorage(cluster.host, 1), StreamsConfig(), StoppedClock()
+        ) as task:
+            assert task.position(INPUT) == 1
+            assert task.stores["counts"].position() == {}
+    with Task(
+        cluster.topology, 0, log, HostStorage(cluster.host, 1), StreamsConfig(), StoppedClock()
+    ) as task:
+        apply(task, cluster.records(1))
+        task.commit()
+    assert cluster.output() == [(b"a", b"1")]
+
+
+class From(Stuck):
+    """A cluster whose input begins at an offset above zero, because retention has removed what was before."""
+
+    def __init__(self, log: SimLog, earliest: int) -> None:
+        super().__init__(log)
+        self._earliest = earliest
+
+    def reader(self) -> FromReader:
+        return FromReader(self._log.reader(), self._earliest)
+
+
+class FromReader(StuckReader):
+    def __init__(self, inner: SimReader, earliest: int) -> None:
+        super().__init__(inner)
+        self._inner = inner
+        self._earliest = earliest
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        found = self._inner.offsets(tp, isolation)
+        return found._replace(earliest=self._earliest) if tp == INPUT else found
+
+
+@pytest.mark.requirement("892.6")
+@pytest.mark.parametrize("call", ["commit", "discard", "close", "restore_batch", "flush"])
+def test_a_processor_that_calls_what_is_the_tasks_is_told_to_ask_for_a_commit(call: str) -> None:
+    cluster = Cluster(lambda context, _: getattr(context.store("counts"), call)({}))
+    cluster.feed(b"a")
+    with cluster.task() as task, pytest.raises(ProtocolError, match=r"context\.commit\(\)"):
+        apply(task, cluster.records())
+
+
+class Broken:
+    """Fails once, after it has written, at the record that says so."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def __call__(self, context: Context, record: Record) -> None:
+        count(context, record)
+        if record.key == b"b" and not self.failed:
+            self.failed = True
+            raise ZeroDivisionError
+
+
+def test_polling_on_after_an_error_starts_from_the_last_commit() -> None:
+    cluster = Cluster(Broken())
+    cluster.feed(b"a", b"b", b"b")
+    storage = HostStorage(cluster.host, 1)
+    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), StoppedClock())
+    worker.poll()
+    with pytest.raises(ZeroDivisionError):
+        worker.poll()
+    while worker.poll():
+        pass
+    worker.close()
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"b", b"2")]
+
+
+def test_a_record_processed_in_part_can_only_be_aborted() -> None:
+    cluster = Cluster(Broken())
+    cluster.feed(b"b")
+    with cluster.task() as task:
+        with pytest.raises(ZeroDivisionError):
+            apply(task, cluster.records())
+        with pytest.raises(ProtocolError, match="abort or close"):
+            task.commit()
+        with pytest.raises(ProtocolError, match="abort or close"):
+            apply(task, cluster.records())
+        task.abort()
+        apply(task, cluster.records())
+        task.commit()
+    assert cluster.output() == [(b"b", b"1")]
+
+
+class FullDisk(HostStorage):
+    """Takes no write once it is full."""
+
+    full = False
+
+    def open(self, task_id: str, store_name: str) -> Engine:
+        engine = super().open(task_id, store_name)
+        write = engine.write
+
+        def refuse(writes: Iterable[Write], *, sync: bool = False) -> None:
+            if self.full:
+                raise StoreIOError("no space left on device")
+            write(writes, sync=sync)
+
+        engine.write = refuse  # type: ignore[method-assign]
+        return engine
+
+
+@pytest.mark.requirement("844.4")
+def test_a_store_that_fails_after_the_kafka_commit_is_only_closed(cluster: Cluster) -> None:
+    storage = FullDisk(cluster.host, 1)
+    with Task(cluster.topology, 0, SimLog(cluster.broker), storage, StreamsConfig(), StoppedClock()) as task:
+        apply(task, cluster.records())
+        storage.full = True
+        with pytest.raises(StoreIOError):
+            task.commit()
+        for call in (task.commit, task.abort):
+            with pytest.raises(ProtocolError, match="only a new incarnation"):
+                call()
+    with cluster.task() as again:
+        assert apply(again, cluster.records()) == 0
+        assert dict(again.stores["counts"].all()) == {b"a": b"2", b"b": b"1"}
+    assert len(cluster.output()) == 3
+
+
+class OtherProducer(SimLog):
+    """A cluster with producers of another kind."""
+
+    def __init__(self, broker: SimBroker, make: Callable[[SimBroker, str, int], SimProducer]) -> None:
+        super().__init__(broker)
+        self._own = broker
+        self._make = make
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> SimProducer:
+        return self._make(self._own, transactional_id, transaction_timeout_ms)
+
+
+class FullQueue(SimProducer):
+    """Takes three records, and says of the next ones that they may be sent again."""
+
+    taken = 0
+
+    def produce(self, *args: Any, **kwargs: Any) -> None:
+        self.taken += 1
+        if self.taken > 3:
+            raise RetriableError("the queue is full")
+        super().produce(*args, **kwargs)
+
+
+def test_an_error_of_the_log_that_a_processor_swallows_is_raised_all_the_same() -> None:
+    def careless(context: Context, record: Record) -> None:
+        with suppress(Exception):
+            count(context, record)
+
+    cluster = Cluster(careless)
+    cluster.feed(b"a", b"b")
+    log = OtherProducer(cluster.broker, FullQueue)
+    storage = HostStorage(cluster.host, 1)
+    with Task(cluster.topology, 0, log, storage, StreamsConfig(), StoppedClock()) as task:
+        with pytest.raises(RetriableError, match="the queue is full"):
+            apply(task, cluster.records())
+        task.abort()
+    assert cluster.position() is None
+
+
+def test_a_second_start_on_the_same_host_does_not_fence_the_first(cluster: Cluster) -> None:
+    with cluster.task() as first:
+        apply(first, cluster.records())
+        with pytest.raises(StateLockedError):
+            cluster.task().open()
+        first.commit()
+    assert len(cluster.output()) == 3
+
+
+def test_a_hole_behind_records_that_come_again_is_an_error(cluster: Cluster) -> None:
+    cluster.feed(b"c", b"d")
+    with cluster.task() as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+        again = [cluster.records()[0], *cluster.records()[3:]]
+        with pytest.raises(InputGapError, match=r"stands at offset 1, the first new record handed over is 3"):
+            apply(task, again)
+
+
+class Refusing(SimProducer):
+    """Refuses every commit."""
+
+    def commit_transaction(self) -> None:
+        raise AbortRequiredError("the record is too large")
+
+
+@pytest.mark.requirement("129.5")
+def test_a_worker_that_fails_at_the_same_place_over_and_over_stops_and_names_it(cluster: Cluster) -> None:
+    clock = Ticking()
+    storage = HostStorage(cluster.host, 1)
+    log = OtherProducer(cluster.broker, Refusing)
+    worker = Worker(cluster.topology, [0], log, storage, StreamsConfig(), clock)
+    with pytest.raises(AbortRequiredError, match="too large") as caught:
+        worker.run(lambda: False)
+    assert caught.value.__notes__ == ["task 0_0 failed 25 times in a row and stands at in-0 offset 0"]
+    assert 5 < clock.now < 60
+    assert cluster.host.locks == {}
+
+
+def test_an_idle_worker_commits_its_positions_again_before_the_broker_forgets_them(cluster: Cluster) -> None:
+    clock = Ticking()
+    storage = HostStorage(cluster.host, 1)
+    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), clock)
+    while worker.poll():
+        pass
+    cluster.broker.forget_group("app")
+    clock.now += 7 * 3600
+    worker.poll()
+    worker.close()
+    assert cluster.position() == 3
+    with cluster.task() as task:
+        assert apply(task, cluster.records()) == 0
+
+
+class Unclosable(HostStorage):
+    """The engine of the second task cannot be closed."""
+
+    def open(self, task_id: str, store_name: str) -> Engine:
+        engine = super().open(task_id, store_name)
+
+        def fail() -> None:
+            raise StoreIOError("no")
+
+        if task_id == "0_1":
+            engine.close = fail  # type: ignore[method-assign]
+        return engine
+
+
+def test_a_worker_closes_every_task_even_if_one_cannot_be_closed(cluster: Cluster) -> None:
+    two = SimBroker()
+    for topic in ("in", "out", CHANGELOG.topic):
+        two.create_topic(topic, 2)
+    storage = Unclosable(cluster.host, 1)
+    worker = Worker(cluster.topology, [0, 1], SimLog(two), storage, StreamsConfig(), StoppedClock())
+    worker.poll()
+    with pytest.raises(StoreIOError):
+        worker.close()
+    assert cluster.host.locks == {}
+
+
+def test_a_worker_names_a_topic_that_does_not_exist() -> None:
+    log = SimLog(SimBroker())
+    worker = Worker(Cluster().topology, [0], log, HostStorage(Host(0), 1), StreamsConfig(), StoppedClock())
+    with pytest.raises(LogError, match="in"):
+        worker.run(lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("sources", "sinks", "stores"),
+    [
+        ((), ("out",), ()),
+        (("in",), ("in",), ()),
+        (("in", "in"), ("out",), ()),
+        (("in",), ("app-s-changelog",), ("s",)),
+        (("in",), ("out",), ("s", "s")),
+    ],
+)
+def test_a_topology_that_mixes_topics_is_refused(
+    sources: tuple[str, ...], sinks: tuple[str, ...], stores: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError):
+        Topology("app", sources, sinks, stores, count)
 
 
 def test_an_empty_commit_changes_nothing(cluster: Cluster) -> None:
