@@ -65,7 +65,9 @@ def _table(result: Result) -> Table:
         kills = ", ".join(
             f"{number:,} {visible(runtime)}" for runtime, number in world.kills.items() if number
         )
-        missing = Text(f"{len(world.missing):,}", style="bold yellow" if world.missing else "")
+        # A run that stopped at a violation was not asked whether it reached everything.
+        asked = result.verdict is not Outcome.VIOLATED or bool(world.missing)
+        missing = Text(f"{len(world.missing):,}" if asked else "–", style="bold yellow" if world.missing else "")
         table.add_row(
             Text(world_name(name)),
             f"{world.schedules:,}",
