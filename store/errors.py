@@ -100,5 +100,12 @@ class StoreIOError(StoreError):
     """The operating system refused a read or write of the engine (full disk, permissions, a failing device)."""
 
 
+class ChangelogLostError(StoreError):
+    """The changelog ends before the offset that the store holds: it was deleted and made anew, or truncated.
+
+    The store is then the only whole copy of the state, so nothing is changed and the task refuses to start.
+    """
+
+
 class StateLockedError(StoreError):
     """The state directory of a task, or a database in it, is held by a live process."""

@@ -141,8 +141,10 @@ class RocksEngine:
             held.close()
         self._meta_handle = None
         try:
-            self._meta.close()
-            self._db.close()
+            try:
+                self._meta.close()
+            finally:
+                self._db.close()
         except Exception as error:
             raise self._error(error) from error
 

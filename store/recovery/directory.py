@@ -24,6 +24,7 @@ from filelock import FileLock, Timeout
 from store.engine.rocksdb import RocksEngine
 from store.errors import ProtocolError, StateLockedError, StoreIOError
 
+_OWNER_BYTES = 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -45,7 +46,8 @@ class StateDirectory:
         """
         self._directory = Path(root).absolute() / _name("application id", application_id)
         self._lock_wait = lock_wait
-        self._held: set[str] = set()
+        self._held: dict[str, int] = {}
+        """The process that locked each task. A forked child has this table too, but not the locks."""
 
     def path(self, task_id: str, store_name: str) -> Path:
         """Where a store's database lies, whether it exists or not."""
@@ -71,18 +73,27 @@ class StateDirectory:
         except OSError as error:
             raise StoreIOError(f"task directory {task} cannot be locked: {error}") from error
         try:
-            path.write_bytes(msgspec.json.encode(_Owner(os.getpid(), psutil.Process().create_time())))
-            self._held.add(task_id)
+            try:
+                path.write_bytes(msgspec.json.encode(_Owner(os.getpid(), psutil.Process().create_time())))
+            except OSError as error:
+                raise StoreIOError(f"lock file {path} cannot be written: {error}") from error
+            self._held[task_id] = os.getpid()
             yield
         finally:
-            self._held.discard(task_id)
+            self._held.pop(task_id, None)
             lock.release()
 
     def open(self, task_id: str, store_name: str) -> RocksEngine:
         """Open or create a database of a task whose lock this object holds, else `ProtocolError`."""
         self._require_lock(task_id)
         path = self.path(task_id, store_name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreIOError(
+                f"directory {path.parent} for store {store_name} of task {task_id} cannot be made: {error}. "
+                f"Is there a file in its place, or no permission?"
+            ) from error
         return RocksEngine(path)
 
     def set_aside(self, task_id: str, store_name: str) -> str:
@@ -105,7 +116,7 @@ class StateDirectory:
         return self._directory / _name("task id", task_id)
 
     def _require_lock(self, task_id: str) -> None:
-        if task_id not in self._held:
+        if self._held.get(task_id) != os.getpid():
             raise ProtocolError(f"task {task_id} is not locked; enter StateDirectory.lock first")
 
 
@@ -122,9 +133,10 @@ def _name(what: str, name: str) -> str:
 def _owner(path: Path) -> str:
     """Who holds the lock file, in words. A file that says nothing yet is that of an owner just starting."""
     try:
-        owner = msgspec.json.decode(path.read_bytes(), type=_Owner)
-    except (OSError, msgspec.DecodeError):
-        return "a process that has not yet written its number"
-    started = datetime.fromtimestamp(owner.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        with path.open("rb") as file:
+            owner = msgspec.json.decode(file.read(_OWNER_BYTES), type=_Owner)
+        started = datetime.fromtimestamp(owner.started, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OSError, msgspec.DecodeError, ValueError, OverflowError, RecursionError):
+        return "a process that has not yet written a number that can be read"
     which = "this process" if owner.pid == os.getpid() else "process"
     return f"{which} {owner.pid}, started {started}"

@@ -8,7 +8,7 @@ iterators that stay open across writes and commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -200,6 +200,7 @@ class KeyValueStore(ReadOnlyKeyValueStore):
         self._log_change = log_change
         self._sync = sync
         self._persistent = persistent
+        self._now: Callable[[], int] | None = None
         self._open = True
         for _ in metadata.read_all(engine, where=f"store {name}"):
             pass
@@ -259,8 +260,14 @@ class KeyValueStore(ReadOnlyKeyValueStore):
     ) -> None:
         """See `StateStore.commit`. When it raises, close the store: only the engine, opened again, can tell
         whether the write is there, and it is there whole or not at all.
+
+        After `keep_time` the same write says when the store was last up to date with each changelog named.
         """
         meta = metadata.rows(Kind.OFFSET, changelog_offsets)
+        if self._now is not None and changelog_offsets:
+            now = max(0, self._now())
+            times = {tp: now if offset is not None else None for tp, offset in changelog_offsets.items()}
+            meta += metadata.rows(Kind.CAUGHT_UP, times)
         if position is not None:
             meta += metadata.rows(Kind.POSITION, position)
         self._transaction.commit(meta, sync=self._sync)
@@ -277,6 +284,22 @@ class KeyValueStore(ReadOnlyKeyValueStore):
             for kind, tp, offset in metadata.read_all(self._engine, where=f"store {self._name}")
             if kind is Kind.POSITION
         }
+
+    def keep_time(self, now: Callable[[], int]) -> None:
+        """From here on each commit with an offset also writes the time, in milliseconds since the epoch.
+
+        `store.recovery.restore.restore` calls it: only a store that was brought to the end of its changelog is
+        up to date whenever its one writer commits.
+        """
+        self._now = now
+
+    def caught_up(self, changelog: TopicPartition) -> int | None:
+        """Milliseconds since the epoch before which nothing in the data was out of date; None if unknown."""
+        return metadata.read(self._engine, Kind.CAUGHT_UP, changelog, where=f"store {self._name}")
+
+    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None:
+        """Write the time alone. Too early a time is harmless, and so is losing this write in a crash."""
+        self._engine.write([metadata.row(Kind.CAUGHT_UP, changelog, max(0, time_ms))], sync=self._sync)
 
     def approximate_num_uncommitted_bytes(self) -> int:
         return self._transaction.approximate_num_uncommitted_bytes()

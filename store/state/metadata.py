@@ -1,7 +1,7 @@
-"""The rows of `Family.META`: changelog offsets and input positions, each readable on its own.
+"""The rows of `Family.META`: changelog offsets with their times, and input positions, each readable on its own.
 
 A row's key is its kind and the partition in words (`offset:orders-changelog-3`), its value one byte of format
-version and an 8-byte big-endian offset. A row that cannot be read means that the store's offset is unknown,
+version and an 8-byte big-endian number. A row that cannot be read means that the store's offset is unknown,
 hence nothing in the store can be trusted: `StoreCorruptedError`.
 """
 
@@ -19,7 +19,7 @@ from store.log.protocol import TopicPartition
 
 _VERSION = 1
 _ROW = struct.Struct(">Bq")
-_KEY = re.compile(rb"(offset:|position:)([A-Za-z0-9._-]+)-([0-9]+)")
+_KEY = re.compile(rb"(offset:|position:|caught-up:)([A-Za-z0-9._-]+)-([0-9]+)")
 
 
 class Kind(Enum):
@@ -29,16 +29,23 @@ class Kind(Enum):
     """Offset of the last changelog record that the data holds."""
     POSITION = b"position:"
     """Offset of the last input record that the data holds (as in Kafka Streams' Position)."""
+    CAUGHT_UP = b"caught-up:"
+    """Milliseconds since the epoch: nothing in the data was out of date in the changelog before this time."""
+
+    @property
+    def words(self) -> str:
+        """As errors name it."""
+        return self.name.lower().replace("_", " ")
 
 
-def row(kind: Kind, tp: TopicPartition, offset: int | None) -> Write:
-    """The write that sets a row, or removes it when `offset` is None."""
+def row(kind: Kind, tp: TopicPartition, number: int | None) -> Write:
+    """The write that sets a row, or removes it when `number` is None."""
     key = _key(kind, tp)
-    if offset is None:
+    if number is None:
         return (Family.META, key, None)
-    if offset < 0:
-        raise ValueError(f"{offset} is no offset of {tp}")
-    return (Family.META, key, _ROW.pack(_VERSION, offset))
+    if number < 0:
+        raise ValueError(f"{number} cannot be the {kind.words} of {tp}")
+    return (Family.META, key, _ROW.pack(_VERSION, number))
 
 
 def rows(kind: Kind, offsets: Mapping[TopicPartition, int | None]) -> list[Write]:
@@ -47,16 +54,16 @@ def rows(kind: Kind, offsets: Mapping[TopicPartition, int | None]) -> list[Write
 
 
 def read(view: View, kind: Kind, tp: TopicPartition, *, where: str) -> int | None:
-    """The offset in a row, None if there is no such row. `where` names the store in errors."""
+    """The number in a row, None if there is no such row. `where` names the store in errors."""
     value = view.get(Family.META, _key(kind, tp))
-    return None if value is None else _offset(value, f"{kind.name.lower()} of {tp}", where)
+    return None if value is None else _number(value, f"{kind.words} of {tp}", where)
 
 
 def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, int]]:
     """Every row, in the order of their keys. Raises `StoreCorruptedError` at the first that is unreadable."""
     for key, value in view.scan(Family.META, None, None):
         kind, tp = _parse(key, where)
-        yield kind, tp, _offset(value, f"{kind.name.lower()} of {tp}", where)
+        yield kind, tp, _number(value, f"{kind.words} of {tp}", where)
 
 
 def _parse(key: bytes, where: str) -> tuple[Kind, TopicPartition]:
@@ -80,12 +87,12 @@ def _key(kind: Kind, tp: TopicPartition) -> bytes:
     return key
 
 
-def _offset(value: bytes, what: str, where: str) -> int:
+def _number(value: bytes, what: str, where: str) -> int:
     if len(value) != _ROW.size or value[0] != _VERSION:
         raise StoreCorruptedError(
             f"{where}: the {what} cannot be read: {value!r} is not {_ROW.size} bytes of format {_VERSION}"
         )
-    offset: int = _ROW.unpack(value)[1]
-    if offset < 0:
-        raise StoreCorruptedError(f"{where}: the {what} is {offset}")
-    return offset
+    number: int = _ROW.unpack(value)[1]
+    if number < 0:
+        raise StoreCorruptedError(f"{where}: the {what} is {number}")
+    return number

@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 MOST_FAILURES = 25
 """Failures of a task in a row, without a commit in between, before its error is raised."""
 
+QUICK_TRIES = 3
+"""Failures in a row after which the next try comes at once; then come pauses, each twice as long."""
+
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 
@@ -151,8 +154,8 @@ class Worker:
             stands = ", ".join(f"{tp} offset {task.committed_position(tp)}" for tp in task.inputs)
             error.add_note(f"task {task.task_id} failed {failures} times in a row and stands at {stands}")
             raise error
-        if failures > 1:
-            self._clock.sleep(min(_FIRST_PAUSE_S * 2 ** (failures - 2), _LONGEST_PAUSE_S))
+        if failures > QUICK_TRIES:
+            self._clock.sleep(min(_FIRST_PAUSE_S * 2 ** (failures - QUICK_TRIES - 1), _LONGEST_PAUSE_S))
 
     def _drop(self, partition: int) -> None:
         """Close a task, so that the next step makes a new incarnation."""

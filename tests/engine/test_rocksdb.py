@@ -7,12 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import WriteBatch, WriteOptions
 
-from store.engine import Family
+from store.engine import Family, rocksdb
 from store.engine.rocksdb import RocksEngine
 from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreIOError
 
@@ -214,3 +216,85 @@ def test_a_closed_engine_says_where_it_was(tmp_path: Path) -> None:
     engine.close()
     with pytest.raises(StoreClosedError, match=f"{tmp_path}/db"):
         engine.get(DATA, b"a")
+
+
+def test_a_synced_write_is_synced_by_rocksdb_and_no_other_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    database = engine._db
+    asked: list[tuple[object, object]] = []
+
+    class Watched:
+        def write(self, batch: WriteBatch, options: WriteOptions) -> None:
+            asked.append((options.sync, options.disable_wal))
+            database.write(batch, options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_db", Watched())
+        engine.write([(DATA, b"a", b"1")])
+        engine.write([(DATA, b"b", b"2")], sync=True)
+        engine.write([(META, b"c", b"3")])
+    assert asked == [(False, False), (True, False), (False, False)]
+    engine.close()
+
+
+def test_sorted_files_without_their_log_hold_one_moment_of_both_key_spaces(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "live")
+    number = 0
+    while engine._db.property_value("rocksdb.num-files-at-level0") == "0":
+        writes = [(DATA, b"%d" % key, b"%d %s" % (number, os.urandom(1000))) for key in range(1000)]
+        engine.write([*writes, (META, b"offset", b"%d" % number)])
+        number += 1
+    shutil.copytree(tmp_path / "live", tmp_path / "db")
+    engine.close()
+    for log in (tmp_path / "db").glob("*.log"):
+        log.unlink()
+    engine = RocksEngine(tmp_path / "db")
+    offset = engine.get(META, b"offset")
+    assert offset is not None
+    assert {value.split(b" ")[0] for _, value in engine.scan(DATA, None, None)} == {offset}
+    engine.close()
+
+
+def test_files_that_are_gone_while_the_database_is_open_are_an_io_error_and_no_corruption(
+    tmp_path: Path,
+) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    shutil.rmtree(tmp_path / "db")
+
+    def write_until_a_file_is_made() -> None:
+        for number in range(64):
+            engine.write([(DATA, b"%d" % number, os.urandom(1 << 20))])
+
+    with pytest.raises(StoreIOError, match=f"{tmp_path}/db"):
+        write_until_a_file_is_made()
+    with pytest.raises(StoreIOError):
+        engine.close()
+    engine.close()
+
+
+def test_no_write_falls_between_the_two_key_spaces_of_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    engine.write([(DATA, b"a", b"old"), (META, b"a", b"old")])
+    writer = threading.Thread(target=lambda: engine.write([(DATA, b"a", b"new"), (META, b"a", b"new")]))
+    real = rocksdb._View
+
+    def view_then_a_writer(*args: object) -> object:
+        made = real(*args)  # type: ignore[arg-type]
+        if writer.ident is None:
+            writer.start()
+            # A writer that is kept out does not end in this time; one that is not makes the two views differ.
+            writer.join(0.5)
+        return made
+
+    monkeypatch.setattr(rocksdb, "_View", view_then_a_writer)
+    snapshot = engine.snapshot()
+    monkeypatch.undo()
+    writer.join()
+    assert (snapshot.get(DATA, b"a"), snapshot.get(META, b"a")) == (b"old", b"old")
+    assert (engine.get(DATA, b"a"), engine.get(META, b"a")) == (b"new", b"new")
+    snapshot.close()
+    engine.close()

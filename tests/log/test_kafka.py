@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from confluent_kafka import KafkaError
 
 from harness.worlds.local.broker import LocalBroker
 from store.errors import (
@@ -224,6 +225,65 @@ def test_more_records_than_the_clients_queue_holds_arrive_once_and_in_order(
     producer.commit_transaction()
     place.until(lambda: place.reader.offsets(place.tp, RC).end == 5_001)
     assert [r.value for r in place.reader.read(place.tp, 0, 10_000, RC).records] == values
+
+
+class Report:
+    """What the client says about one record, or about the end of a partition."""
+
+    def __init__(self, tp: TopicPartition, offset: int, error: KafkaError | None = None) -> None:
+        self.tp = tp
+        self.at = offset
+        self.reason = error
+
+    def topic(self) -> str:
+        return self.tp.topic
+
+    def partition(self) -> int:
+        return self.tp.partition
+
+    def offset(self) -> int:
+        return self.at
+
+    def error(self) -> KafkaError | None:
+        return self.reason
+
+
+def test_a_delivery_whose_offset_nobody_knows_asks_for_an_abort(place: Place) -> None:
+    producer = place.producer()
+    producer.begin_transaction()
+    place.put(producer, b"lost")
+    producer._deliveries(None, Report(place.tp, -1001))  # type: ignore[arg-type]
+    with pytest.raises(AbortRequiredError, match=f"{place.tp}, but the answer with its offset was lost"):
+        producer.flush()
+    producer.abort_transaction()
+    place.commit(producer, b"again")
+    assert place.values(RC) == [b"again"]
+
+
+def test_an_outdated_report_of_the_end_does_not_end_a_read(place: Place) -> None:
+    producer = place.producer()
+    place.commit(producer, b"a")
+    assert place.reader.read(place.tp, 0, 1, RC).next_offset == 1
+    place.commit(producer, b"b", b"c")
+    cursor = place.reader._cursors[RC]
+    consumer = cursor.consumer
+    reports = [Report(place.tp, 2, KafkaError(KafkaError._PARTITION_EOF))]
+
+    class ReportsTheOldEnd:
+        def poll(self, seconds: float) -> object:
+            return reports.pop() if reports else consumer.poll(seconds)
+
+        def consume(self, number: int, seconds: float) -> object:
+            return consumer.consume(number, seconds)
+
+    cursor.consumer = ReportsTheOldEnd()  # type: ignore[assignment]
+    try:
+        fetch = place.reader.read(place.tp, 1, 10, RC)
+    finally:
+        cursor.consumer = consumer
+    assert reports == []
+    assert [record.value for record in fetch.records] == [b"b", b"c"]
+    assert fetch.next_offset == 5
 
 
 # Successors, and transactions that take too long

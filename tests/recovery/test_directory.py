@@ -180,3 +180,91 @@ def test_a_root_that_cannot_be_used_is_an_io_error_that_names_it(tmp_path: Path)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreIOError, match="file"):
         StateDirectory(tmp_path / "file", "app").lock("0_1").__enter__()
+
+
+GARBAGE = [
+    b"",
+    b"\xff\x00",
+    b"[" * 100_000,
+    b'{"x":' + b"[" * 100_000,
+    b'{"pid":1}',
+    b'{"pid":"1","started":[]}',
+    b'{"pid":1,"started":1e300}',
+    b'{"pid":1,"started":-1e300}',
+    b'{"pid":1,"started":1e17}',
+    b'{"pid":99999999999999999999999999,"started":1e999}',
+    b'{"pid":1,"started":253402300800}',
+]
+
+
+@pytest.mark.parametrize("said", GARBAGE, ids=range(len(GARBAGE)))
+def test_a_lock_file_of_garbage_is_refused_while_it_is_held_and_taken_over_after(
+    directory: StateDirectory, tmp_path: Path, said: bytes
+) -> None:
+    with directory.lock("0_1"):
+        (tmp_path / "app" / "0_1" / ".lock").write_bytes(said)
+        with pytest.raises(StateLockedError, match="0_1 is locked by a process"):
+            StateDirectory(tmp_path, "app").lock("0_1").__enter__()
+    (tmp_path / "app" / "0_1" / ".lock").write_bytes(said)
+    with directory.lock("0_1"):
+        directory.open("0_1", "orders").close()
+
+
+def test_a_file_in_the_place_of_the_databases_is_an_io_error_that_names_it(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    with directory.lock("0_1"):
+        (tmp_path / "app" / "0_1" / "rocksdb").write_bytes(b"mine")
+        with pytest.raises(StoreIOError, match=f"{tmp_path}/app/0_1/rocksdb"):
+            directory.open("0_1", "orders")
+    assert (tmp_path / "app" / "0_1" / "rocksdb").read_bytes() == b"mine"
+
+
+def test_a_directory_in_the_place_of_the_lock_file_is_an_io_error_that_names_it(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    (tmp_path / "app" / "0_1" / ".lock").mkdir(parents=True)
+    with pytest.raises(StoreIOError, match=f"{tmp_path}/app/0_1"):
+        directory.lock("0_1").__enter__()
+
+
+FORKED_USER = """
+import os, sys
+from store.errors import ProtocolError, StateLockedError
+from store.recovery.directory import StateDirectory
+directory = StateDirectory(sys.argv[1], "app")
+lock = directory.lock("0_1")
+lock.__enter__()
+child = os.fork()
+if child == 0:
+    said = []
+    for use in (
+        lambda: directory.open("0_1", "orders"),
+        lambda: directory.set_aside("0_1", "orders"),
+        lambda: StateDirectory(sys.argv[1], "app").lock("0_1").__enter__(),
+    ):
+        try:
+            use()
+            said.append("allowed")
+        except (ProtocolError, StateLockedError) as error:
+            said.append(type(error).__name__)
+    lock.__exit__(None, None, None)
+    try:
+        StateDirectory(sys.argv[1], "app").lock("0_1").__enter__()
+        said.append("allowed")
+    except StateLockedError as error:
+        said.append(type(error).__name__)
+    print(*said, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+directory.open("0_1", "orders").close()
+lock.__exit__(None, None, None)
+"""
+
+
+def test_a_forked_child_has_no_part_in_its_parents_lock_and_cannot_release_it(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED_USER, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ran.stderr == ""
+    assert ran.stdout.split() == ["ProtocolError", "ProtocolError", "StateLockedError", "StateLockedError"]

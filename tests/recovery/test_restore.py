@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from store.engine import Engine, Family, Write
+from store.clock import SystemClock
+from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
 from store.engine.rocksdb import RocksEngine
-from store.errors import HangingTransactionError, LogError, RetriableError, StoreCorruptedError
+from store.errors import (
+    ChangelogLostError,
+    HangingTransactionError,
+    LogError,
+    RetriableError,
+    StoreCorruptedError,
+    StoreIOError,
+)
 from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.recovery.restore import RestoreResult, StoreOutOfStepError, open_and_restore, restore
 from store.state.keyvalue import KeyValueStore
+from tests.engine.engines import ListJournal
 
 CHANGELOG = TopicPartition("app-orders-changelog", 0)
 
@@ -85,6 +95,7 @@ def store() -> KeyValueStore:
 
 
 def at(store: KeyValueStore, offset: int) -> None:
+    store.keep_time(SystemClock().time_ms)
     store.put(b"kept", b"1")
     store.commit({CHANGELOG: offset})
 
@@ -113,20 +124,24 @@ def test_a_store_at_the_end_reads_nothing(store: KeyValueStore) -> None:
     assert log.reads == []
 
 
-def test_restoring_ends_behind_markers_and_gaps_without_a_write_for_them() -> None:
-    batches: list[int] = []
-
-    class Counting(MemoryEngine):
-        def write(self, writes: Iterable[Write], *, sync: bool = False) -> None:
-            batches.append(1)
-            super().write(writes, sync=sync)
-
-    store = KeyValueStore("orders", Counting())
+def test_restoring_ends_behind_markers_and_gaps_and_keeps_the_offset_of_the_last_record() -> None:
+    journal = ListJournal()
+    store = KeyValueStore("orders", MemoryEngine(journal))
     log = WrittenLog({2: (b"a", b"1")}, end=50)
     assert restore(store, CHANGELOG, log, batch=1) == RestoreResult(records=1, start=0, end=50)
     assert restore(store, CHANGELOG, log, batch=1) == RestoreResult(records=0, start=3, end=50)
-    assert len(batches) == 1
+    assert [len(batch) for batch in journal.batches if batch[-1][0] is Family.DATA] == [2]
     assert store.get_committed_offset(CHANGELOG) == 2
+
+
+@pytest.mark.parametrize("end", [6, 7])
+def test_a_store_with_nothing_but_a_marker_before_it_is_not_written_to(end: int) -> None:
+    journal = ListJournal()
+    store = KeyValueStore("orders", MemoryEngine(journal))
+    at(store, 5)
+    written = len(journal.batches)
+    restore(store, CHANGELOG, WrittenLog({5: (b"a", b"1")}, end=end))
+    assert len(journal.batches) == written
 
 
 def test_an_empty_changelog_that_begins_late_restores_nothing(store: KeyValueStore) -> None:
@@ -247,21 +262,177 @@ def test_a_log_that_yields_nothing_before_its_end_is_an_error_and_no_endless_loo
 
 
 @pytest.mark.parametrize(
-    ("offset", "log", "why"),
+    ("offset", "log"),
     [
-        (6, WrittenLog({}, end=6), "beyond the end 6"),
-        (9, WrittenLog({0: (b"a", b"1")}, end=6), "beyond the end 6"),
-        (0, WrittenLog({}, end=0), "beyond the end 0"),
-        (3, WrittenLog({5: (b"a", b"1")}, end=6, earliest=5), "starts at 5"),
+        (6, WrittenLog({}, end=6)),
+        (9, WrittenLog({0: (b"a", b"1")}, end=6)),
+        (0, WrittenLog({}, end=0)),
+        (1, WrittenLog({}, end=1, earliest=1)),
     ],
 )
-def test_a_store_that_the_changelog_cannot_continue_is_told_so(
-    store: KeyValueStore, offset: int, log: WrittenLog, why: str
+def test_a_changelog_that_ends_before_the_store_is_lost_and_the_store_is_left_as_it_is(
+    tmp_path: Path, offset: int, log: WrittenLog
 ) -> None:
-    at(store, offset)
-    with pytest.raises(StoreOutOfStepError, match=why):
-        restore(store, CHANGELOG, log)
+    directory = StateDirectory(tmp_path, "app")
+    with directory.lock("0_0"):
+        prepare(directory, offset)
+        with pytest.raises(
+            ChangelogLostError,
+            match=f"store orders.*{CHANGELOG} up to offset {offset}, .* ends at {log.end}:.*Nothing was changed",
+        ):
+            open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log)
+        store = make(directory.open("0_0", "orders"))
+        assert len(contents(store)) == 500
+        assert store.get_committed_offset(CHANGELOG) == offset
+        store.close()
+    assert not (tmp_path / "app" / "0_0" / "set-aside").exists()
+
+
+def test_a_store_whose_next_record_retention_removed_is_out_of_step(store: KeyValueStore) -> None:
+    at(store, 3)
+    with pytest.raises(StoreOutOfStepError, match="starts at 5"):
+        restore(store, CHANGELOG, WrittenLog({5: (b"a", b"1")}, end=6, earliest=5))
     assert contents(store) == {b"kept": b"1"}
+
+
+DAY = 86_400_000
+
+
+def aged(age_ms: int | None, *, now: int = 10 * DAY) -> tuple[KeyValueStore, StepClock]:
+    """A store at offset 1 with keys a and b that was up to date `age_ms` ago, and a clock that says so."""
+    store, clock = KeyValueStore("orders", MemoryEngine()), StepClock()
+    clock.now = now / 1000
+    if age_ms is not None:
+        store.keep_time(lambda: now - age_ms)
+    store.put_all([(b"a", b"1"), (b"b", b"1")])
+    store.commit({CHANGELOG: 1})
+    return store, clock
+
+
+COMPACTED = WrittenLog({1: (b"b", b"1"), 6: (b"c", b"1")}, end=8)
+"""Once a was deleted at offset 3. Neither its value nor the deletion is there any more."""
+
+
+@pytest.mark.parametrize("age_ms", [DAY // 2 + 1, 30 * DAY, -DAY, None])
+def test_a_store_too_old_to_have_heard_of_every_deletion_is_out_of_step(age_ms: int | None) -> None:
+    store, clock = aged(age_ms)
+    with pytest.raises(StoreOutOfStepError, match=r"offset 1 of app-orders-changelog-0.*compacted away"):
+        restore(store, CHANGELOG, COMPACTED, clock=clock)
+    assert contents(store) == {b"a": b"1", b"b": b"1"}
+
+
+@pytest.mark.parametrize("age_ms", [0, DAY // 2, -1000])
+def test_a_store_young_enough_is_continued(age_ms: int) -> None:
+    store, clock = aged(age_ms)
+    assert restore(store, CHANGELOG, COMPACTED, clock=clock) == RestoreResult(1, 2, 8)
+
+
+@pytest.mark.parametrize("age_ms", [100 * DAY, None])
+@pytest.mark.parametrize("end", [2, 3])
+def test_a_store_at_the_end_of_the_changelog_is_never_too_old(age_ms: int | None, end: int) -> None:
+    store, clock = aged(age_ms)
+    assert restore(store, CHANGELOG, WrittenLog({1: (b"b", b"1")}, end=end), clock=clock).records == 0
+
+
+def test_the_age_allowed_is_half_of_the_changelogs_own_tombstone_retention() -> None:
+    store, clock = aged(5_001)
+    with pytest.raises(StoreOutOfStepError):
+        restore(store, CHANGELOG, COMPACTED, clock=clock, tombstone_retention_ms=10_000)
+    restore(store, CHANGELOG, COMPACTED, clock=clock, tombstone_retention_ms=10_002)
+
+
+def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory, clock = StateDirectory(tmp_path, "app"), StepClock()
+    whole = {0: (b"a", b"1"), 1: (b"b", b"1")}
+    with directory.lock("0_0"):
+        store, _ = open_and_restore(
+            directory, "0_0", "orders", make, CHANGELOG, WrittenLog(whole, end=3), clock=clock
+        )
+        store.close()
+        clock.sleep(2 * DAY / 1000)
+        with caplog.at_level(logging.WARNING):
+            store, result = open_and_restore(
+                directory, "0_0", "orders", make, CHANGELOG, COMPACTED, clock=clock
+            )
+        assert contents(store) == {b"b": b"1", b"c": b"1"}
+        store.close()
+    assert result.set_aside is not None
+    assert "172800 s ago" in caplog.text
+    assert "compacted away" in caplog.text
+
+
+def test_a_restore_that_reaches_the_end_makes_the_store_as_young_as_its_beginning() -> None:
+    store, clock = aged(DAY // 4)
+    restore(store, CHANGELOG, COMPACTED, clock=clock)
+    assert store.caught_up(CHANGELOG) == clock.time_ms()
+
+
+def crash_after_first_batch(store: KeyValueStore, log: WrittenLog, clock: StepClock) -> None:
+    def hook(point: Point) -> None:
+        raise RuntimeError(point)
+
+    previous = arm(hook)
+    try:
+        with pytest.raises(RuntimeError):
+            restore(store, CHANGELOG, log, batch=1, clock=clock)
+    finally:
+        arm(previous)
+
+
+def test_a_restore_that_is_cut_off_leaves_the_store_as_old_as_it_was() -> None:
+    store, clock = aged(DAY // 4)
+    crash_after_first_batch(store, WrittenLog({2: (b"b", b"2"), 3: (b"a", None)}, end=5), clock)
+    assert store.get_committed_offset(CHANGELOG) == 2
+    clock.sleep(DAY / 2 / 1000)
+    with pytest.raises(StoreOutOfStepError, match="64800 s ago"):
+        restore(store, CHANGELOG, COMPACTED, clock=clock)
+
+
+def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
+    store, clock = KeyValueStore("orders", MemoryEngine()), StepClock()
+    log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1"), 3: (b"a", None)}, end=5)
+    crash_after_first_batch(store, log, clock)
+    assert store.caught_up(CHANGELOG) == 0
+    clock.sleep((DAY / 2 + 1) / 1000)
+    with pytest.raises(StoreOutOfStepError):
+        restore(store, CHANGELOG, COMPACTED, clock=clock)
+
+
+def test_after_a_restore_every_commit_says_when_it_was() -> None:
+    store, clock = KeyValueStore("orders", MemoryEngine()), StepClock()
+    restore(store, CHANGELOG, WrittenLog({}, end=0), clock=clock)
+    clock.sleep(7)
+    store.put(b"a", b"1")
+    store.commit({CHANGELOG: 0})
+    assert store.caught_up(CHANGELOG) == 7000
+
+
+def test_every_prefix_of_a_restores_writes_is_a_state_that_belongs_to_its_own_offset() -> None:
+    records: dict[int, Pair] = {
+        number: (b"%d" % (number % 3), b"" if number % 4 else None) for number in range(0, 24, 2)
+    }
+    journal = ListJournal()
+    restore(KeyValueStore("orders", MemoryEngine(journal)), CHANGELOG, WrittenLog(records, end=25), batch=3)
+    offsets = set()
+    for length in range(len(journal.batches) + 1):
+        part = ListJournal()
+        part.batches = journal.batches[:length]
+        store = KeyValueStore("orders", MemoryEngine(part))
+        offset = store.get_committed_offset(CHANGELOG)
+        offsets.add(offset)
+        expected = {}
+        for number, (key, value) in records.items():
+            if offset is not None and number <= offset:
+                expected[key] = value
+        assert contents(store) == {key: value for key, value in expected.items() if value is not None}
+    assert offsets == {None, 4, 10, 16, 22}
+
+
+def test_empty_keys_and_values_are_restored_as_they_are(store: KeyValueStore) -> None:
+    restore(store, CHANGELOG, WrittenLog({0: (b"", b"1"), 1: (b"a", b""), 2: (b"", b"")}, end=4))
+    assert contents(store) == {b"": b"", b"a": b""}
 
 
 def test_a_store_just_before_the_start_of_the_log_is_continued(store: KeyValueStore) -> None:
@@ -283,6 +454,7 @@ def make(engine: Engine) -> KeyValueStore:
 
 def prepare(directory: StateDirectory, offset: int) -> None:
     store = KeyValueStore("orders", directory.open("0_0", "orders"))
+    store.keep_time(SystemClock().time_ms)
     for number in range(500):
         store.put(b"stale %d" % number, b"x" * 100)
     store.commit({CHANGELOG: offset})
@@ -299,18 +471,25 @@ def damage_offset(path: Path) -> None:
     engine.close()
 
 
+def forget_time(path: Path) -> None:
+    engine = RocksEngine(path)
+    engine.write([(Family.META, b"caught-up:app-orders-changelog-0", None)])
+    engine.close()
+
+
 @pytest.mark.parametrize(
-    "damage", [damage_manifest, damage_offset, None], ids=["file", "offset", "out of step"]
+    "damage",
+    [damage_manifest, damage_offset, forget_time],
+    ids=["file", "offset", "out of step"],
 )
 def test_a_store_that_cannot_be_trusted_is_set_aside_and_rebuilt_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None] | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
     directory = StateDirectory(tmp_path, "app")
     log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"2")}, end=3)
     with directory.lock("0_0"):
-        prepare(directory, offset=1 if damage else 77)
-        if damage is not None:
-            damage(directory.path("0_0", "orders"))
+        prepare(directory, offset=0)
+        damage(directory.path("0_0", "orders"))
         with caplog.at_level(logging.WARNING):
             store, result = open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log)
         assert contents(store) == {b"a": b"1", b"b": b"2"}
@@ -366,3 +545,63 @@ def test_a_restore_that_fails_leaves_no_database_open(tmp_path: Path) -> None:
         with pytest.raises(HangingTransactionError):
             open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log, clock=StepClock())
         directory.open("0_0", "orders").close()
+
+
+class FailsToClose(MemoryEngine):
+    def close(self) -> None:
+        super().close()
+        raise StoreIOError("the device is gone")
+
+
+class MemoryStorage:
+    """Engines that fail to close until one was set aside."""
+
+    def __init__(self) -> None:
+        self.aside: list[str] = []
+
+    def lock(self, task_id: str) -> AbstractContextManager[None]:
+        raise AssertionError(task_id)
+
+    def open(self, task_id: str, store_name: str) -> Engine:
+        return MemoryEngine(name=task_id) if self.aside else FailsToClose(name=store_name)
+
+    def set_aside(self, task_id: str, store_name: str) -> str:
+        self.aside.append(f"{task_id}/{store_name}")
+        return self.aside[-1]
+
+
+@pytest.mark.parametrize("when", ["opening", "restoring"])
+def test_a_corrupt_store_that_cannot_even_be_closed_is_still_rebuilt(when: str) -> None:
+    class Corrupt(KeyValueStore):
+        def get_committed_offset(self, tp: TopicPartition) -> int | None:
+            raise StoreCorruptedError(f"{tp} is unreadable")
+
+    storage = MemoryStorage()
+
+    def make(engine: Engine) -> KeyValueStore:
+        if isinstance(engine, FailsToClose):
+            if when == "opening":
+                raise StoreCorruptedError("unreadable")
+            return Corrupt("orders", engine)
+        return KeyValueStore("orders", engine)
+
+    store, result = open_and_restore(
+        storage, "0_0", "orders", make, CHANGELOG, WrittenLog({0: (b"a", b"1")}, end=2)
+    )
+    assert contents(store) == {b"a": b"1"}
+    assert result.set_aside == "0_0/orders"
+
+
+def test_an_error_after_setting_aside_says_where_the_store_went_and_why(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path, "app")
+
+    def never(engine: Engine) -> KeyValueStore:
+        raise StoreCorruptedError(f"no store over {type(engine).__name__}")
+
+    with directory.lock("0_0"):
+        prepare(directory, offset=1)
+        with pytest.raises(StoreCorruptedError) as raised:
+            open_and_restore(directory, "0_0", "orders", never, CHANGELOG, WrittenLog({}, end=2))
+    [note] = raised.value.__notes__
+    assert str(tmp_path / "app" / "0_0" / "set-aside") in note
+    assert "no store over RocksEngine" in note

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from store.engine import Engine, Family
+from store.engine.memory import MemoryEngine
 from store.errors import (
     FatalLogError,
     LogError,
@@ -16,7 +17,7 @@ from store.errors import (
 )
 from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.keyvalue import KeyValueStore
-from tests.engine.engines import OpenEngine, open_engine_for
+from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
 
 CHANGELOG = TopicPartition("app-orders-changelog", 3)
 OTHER = TopicPartition("other-changelog", 0)
@@ -363,3 +364,107 @@ def test_the_estimated_number_of_entries_counts_uncommitted_ones(store: KeyValue
     store.delete(b"1")
     assert store.approximate_num_entries() == 99
     assert store.view(IsolationLevel.READ_COMMITTED).approximate_num_entries() == 100
+
+
+@pytest.mark.requirement("892.3")
+def test_every_prefix_of_the_writes_of_commits_is_a_state_that_belongs_to_its_own_offset() -> None:
+    journal = ListJournal()
+    store = KeyValueStore("orders", MemoryEngine(journal))
+    store.keep_time(lambda: 9)
+    states: dict[int | None, dict[bytes, bytes]] = {None: {}}
+    for offset in range(8):
+        store.put_all([(b"%d" % (offset % 3), b"%d" % offset), (b"", b""), (b"%d" % offset, None)])
+        states[offset] = dict(store.all())
+        store.commit({CHANGELOG: offset}, {INPUT: offset + 100})
+    assert len(journal.batches) == 8
+    for length in range(9):
+        part = ListJournal()
+        part.batches = journal.batches[:length]
+        again = KeyValueStore("orders", MemoryEngine(part))
+        last = again.get_committed_offset(CHANGELOG)
+        assert last == (length - 1 if length else None)
+        assert dict(again.all()) == states[last]
+        assert again.position() == ({} if last is None else {INPUT: last + 100})
+        assert again.caught_up(CHANGELOG) == (None if last is None else 9)
+
+
+def test_a_batch_of_changelog_records_and_its_offset_are_one_write() -> None:
+    journal = ListJournal()
+    store = KeyValueStore("orders", MemoryEngine(journal))
+    store.restore_batch([record(1, b"a", b"1"), record(2, b"b", None)], {CHANGELOG: 2})
+    [batch] = journal.batches
+    assert sorted(family for family, _, _ in batch) == [Family.DATA, Family.DATA, Family.META]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_each_commit_and_each_restored_batch_is_synced_if_asked_for(sync: bool) -> None:
+    journal = ListJournal()
+    store = KeyValueStore("orders", MemoryEngine(journal), sync=sync)
+    store.restore_batch([record(1, b"a", b"1")], {CHANGELOG: 1})
+    assert (len(journal.batches), journal.syncs) == (1, 1 if sync else 0)
+    store.set_caught_up(CHANGELOG, 1)
+    assert (len(journal.batches), journal.syncs) == (2, 2 if sync else 0)
+    store.commit({CHANGELOG: 2})
+    assert (len(journal.batches), journal.syncs) == (3, 3 if sync else 0)
+
+
+def test_empty_keys_and_values_are_kept_logged_and_committed(open_engine: OpenEngine) -> None:
+    logged: list[tuple[bytes, bytes | None]] = []
+    orders = KeyValueStore("orders", open_engine(), log_change=lambda *change: logged.append(change))
+    pairs = [(b"", b""), (b"a", b""), (b"b", b"1")]
+    orders.put_all([(b"a", b"1"), (b"b", b"1")])
+    orders.commit({})
+    orders.put_all(pairs[:2])
+    for _ in range(2):
+        assert list(orders.all()) == pairs
+        assert list(orders.reverse_all()) == pairs[::-1]
+        assert list(orders.range(b"", b"a")) == pairs[:2]
+        assert list(orders.prefix_scan(b"")) == pairs
+        assert [orders.get(key) for key in (b"", b"a")] == [b"", b""]
+        assert orders.put_if_absent(b"a", b"2") == b""
+        orders.commit({})
+    assert logged == [(b"a", b"1"), (b"b", b"1"), *pairs[:2]]
+    assert orders.delete(b"a") == b""
+    assert logged[-1] == (b"a", None)
+    orders.close()
+
+
+def test_restored_empty_keys_and_values_are_pairs_and_none_is_a_deletion(store: KeyValueStore) -> None:
+    store.restore_batch(
+        [record(0, b"", b"1"), record(1, b"a", b""), record(2, b"b", b"1"), record(3, b"b", None)], {}
+    )
+    store.restore_batch([record(4, b"", b"")], {CHANGELOG: 4})
+    assert list(store.all()) == [(b"", b""), (b"a", b"")]
+
+
+def test_a_store_keeps_no_time_before_it_is_told_to(store: KeyValueStore) -> None:
+    store.commit({CHANGELOG: 1})
+    assert store.caught_up(CHANGELOG) is None
+
+
+def test_the_time_of_a_commit_is_written_for_the_changelogs_it_names_and_removed_with_the_offset(
+    store: KeyValueStore,
+) -> None:
+    times = iter([5, 6, 7, -1])
+    store.keep_time(lambda: next(times))
+    store.commit({CHANGELOG: 1, OTHER: 1}, {INPUT: 3})
+    store.commit({CHANGELOG: 2})
+    assert (store.caught_up(CHANGELOG), store.caught_up(OTHER)) == (6, 5)
+    store.commit({}, {INPUT: 4})
+    assert store.position() == {INPUT: 4}
+    store.commit({CHANGELOG: None})
+    assert store.caught_up(CHANGELOG) is None
+    store.commit({OTHER: 2})
+    assert store.caught_up(OTHER) == 0
+
+
+def test_the_time_written_alone_leaves_data_and_offset(open_engine: OpenEngine) -> None:
+    store = KeyValueStore("orders", open_engine())
+    store.put(b"a", b"1")
+    store.commit({CHANGELOG: 1})
+    store.set_caught_up(CHANGELOG, 1_700_000_000_000)
+    store.close()
+    again = KeyValueStore("orders", open_engine())
+    assert again.caught_up(CHANGELOG) == 1_700_000_000_000
+    assert (again.get_committed_offset(CHANGELOG), again.get(b"a")) == (1, b"1")
+    again.close()

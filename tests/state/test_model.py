@@ -18,7 +18,7 @@ CHANGELOG = TopicPartition("changelog", 0)
 INPUT = TopicPartition("input", 0)
 
 keys = st.binary(max_size=2).map(lambda key: bytes(b"\x00\x01a\xff"[byte % 4] for byte in key))
-values = st.none() | st.sampled_from([b"", b"1", b"22"])
+values = st.sampled_from([b"", None, b"1", b"22"])
 bounds = st.none() | keys
 
 Opened = tuple[int, KeyValueIterator, list[tuple[bytes, bytes]]]

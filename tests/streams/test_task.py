@@ -644,3 +644,19 @@ def test_a_configuration_that_cannot_work_is_refused_by_name(values: dict[str, o
 
 def test_a_configuration_reads_back_under_the_names_of_the_pages() -> None:
     assert StreamsConfig.of({"commit.records": 7}).as_dict()["commit.records"] == 7
+
+
+def test_an_empty_value_is_a_value_and_no_deletion() -> None:
+    def keep(context: Context, record: Record) -> None:
+        context.store("counts").put(record.key or b"", b"")
+        context.forward("out", record.key, b"")
+
+    cluster = Cluster(keep)
+    cluster.feed(b"a")
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    assert cluster.output() == [(b"a", b"")]
+    assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b""]
+    with cluster.task(Host(1)) as elsewhere:
+        assert dict(elsewhere.stores["counts"].all()) == {b"a": b""}

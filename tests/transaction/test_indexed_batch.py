@@ -48,6 +48,31 @@ def test_a_range_merges_new_changed_and_deleted_keys_in_order(
     assert found == (expected[::-1] if reverse else expected)
 
 
+@pytest.mark.requirement("844.3")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_empty_value_is_a_value_in_every_place_of_a_range(
+    transaction: IndexedBatchTransaction, reverse: bool
+) -> None:
+    """Below, between, on and above the committed keys 00 to 18, and the empty key itself."""
+    written = [b"", b"00", b"03", b"04", b"18", b"99"]
+    for key in written:
+        transaction.put(key, b"")
+    found = list(transaction.scan(None, None, reverse=reverse))
+    assert found == sorted(found, reverse=reverse)
+    assert {key for key, value in found if value == b""} == set(written)
+    assert len(found) == 10 + 3
+    assert [transaction.get(key) for key in written] == [b""] * 6
+
+
+def test_a_committed_empty_value_is_one_in_the_engine(
+    engine: MemoryEngine, transaction: IndexedBatchTransaction
+) -> None:
+    for key in (b"", b"00", b"new"):
+        transaction.put(key, b"")
+    transaction.commit()
+    assert [engine.get(Family.DATA, key) for key in (b"", b"00", b"new")] == [b"", b"", b""]
+
+
 def test_a_range_of_deletions_only_is_empty(transaction: IndexedBatchTransaction) -> None:
     for number in range(20):
         transaction.put(b"%02d" % number, None)
