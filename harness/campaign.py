@@ -20,7 +20,7 @@ import msgspec
 from harness.generate import KILL_POINTS, generate, tour
 from harness.history import History, Reached, Skipped, Struck
 from harness.oracles import judge
-from harness.replay import simulate
+from harness.replay import WATCHDOG_SECONDS, simulate, simulate_within
 from harness.schedule import Operation, Runtime, Schedule
 from harness.shrink import Reduction
 from harness.verdict import Outcome, Verdict, WorldResult
@@ -33,7 +33,7 @@ CHUNK = 40
 REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""
 
-KILLS = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER})
+KILLS = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER, Operation.CRASH_WRITE})
 
 TOUR_INDEX = -1
 
@@ -133,9 +133,9 @@ def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: 
     part = Part(WorldResult())
     for index in range(start, stop):
         schedule = schedule_at(scenario, seed, index)
-        history, verdict = simulate(schedule, mutant)
+        history, verdict = simulate_within(WATCHDOG_SECONDS, schedule, mutant)
         count(part.result, schedule, history)
-        if index % REPEAT_EVERY == 0:
+        if index % REPEAT_EVERY == 0 and history.events:
             part.result.repeated += 1
             again, _ = simulate(schedule, mutant)
             if again.events != history.events:
@@ -253,19 +253,21 @@ class Reduced(msgspec.Struct, frozen=True):
 
 
 def reduce(found: Found, mutant: str | None) -> Reduced:
-    """Make a failing schedule small, in the simulation. One that fails on real systems alone stays as it is.
+    """Make a failing schedule small, in the simulation. One that fails on real systems alone, or does not end, stays
+    as it is.
 
     The reduced schedule carries the name of the mutant it was found with, as a note.
     """
-    history, verdict = simulate(found.schedule, mutant)
-    if verdict.outcome is not Outcome.VIOLATED:
+    history, verdict = simulate_within(WATCHDOG_SECONDS, found.schedule, mutant)
+    # One that does not end would take that long each time it is tried.
+    if verdict.outcome is not Outcome.VIOLATED or not history.events:
         return Reduced(
             found.world, found.schedule, found.schedule, found.verdict, History(found.world, []), 0
         )
     oracles = {finding.oracle for finding in verdict.findings}
 
     def fails(candidate: Schedule) -> bool:
-        _, other = simulate(candidate, mutant)
+        _, other = simulate_within(WATCHDOG_SECONDS, candidate, mutant)
         return other.outcome is Outcome.VIOLATED and not oracles.isdisjoint(
             finding.oracle for finding in other.findings
         )

@@ -105,8 +105,9 @@ class Checked(msgspec.Struct, frozen=True, tag="checked"):
     """The outputs visible under read_committed together with the group's positions, in the middle of a run."""
 
     group: dict[int, int]
-    outputs: tuple[tuple[str, Row], ...]
-    """Topic and record, in the order of offsets within each partition."""
+    outputs: tuple[tuple[str, Row], ...] | None
+    """Topic and record, in the order of offsets within each partition. None when they were not looked at: because an
+    open transaction of another task hides some, or because there are many and few are new."""
 
 
 Event = Reached | Seen | Started | Struck | Skipped | Ended | Final | Checked

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import msgspec
+
 from harness.history import Ended, Event, Final, History, Seen, Skipped, Started, Struck
 from harness.mutants import planted
 from harness.oracles import judge
 from harness.oracles.evidence import Evidence
 from harness.schedule import SIMULATION_ONLY, Schedule, ScheduleError, decode
-from harness.verdict import Moment, Outcome, Verdict
+from harness.verdict import Finding, Moment, Outcome, Verdict
 from harness.worlds.sim.world import run as run_in_simulation
 from scenarios import Scenario, load_all
+
+WATCHDOG_SECONDS = 60.0
+"""How long one simulated run may take; they take milliseconds."""
 
 
 def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
@@ -23,12 +35,69 @@ def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
         ) from None
 
 
+def check_input(scenario: Scenario, schedule: Schedule, source: str = "the schedule") -> None:
+    """`ScheduleError` names the first input record that the scenario's pipeline does not take."""
+    if scenario.accepts is None:
+        return
+    for index, item in enumerate(schedule.input):
+        if not scenario.accepts(item.key, item.value):
+            value = msgspec.json.encode(item.value).decode()
+            raise ScheduleError(
+                f"{source}: input[{index}]: scenario {scenario.name} does not take the value {value} "
+                f"for key {item.key!r}: {scenario.summary}"
+            )
+
+
 def simulate(schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
     """Run in the simulation and judge."""
     scenario = scenario_of(schedule)
     with planted(mutant):
         history = run_in_simulation(scenario, schedule)
     return history, judge(scenario, schedule, history)
+
+
+class DidNotEndError(BaseException):
+    """The watchdog's alarm. Not an `Exception`, so that production code does not take it for one of its own."""
+
+
+@contextmanager
+def watchdog(seconds: float) -> Iterator[None]:
+    """Raise `DidNotEndError` inside the block when it takes longer. Only in the main thread, where signals arrive.
+
+    A timer that runs already goes on afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def bark(_signal: int, _frame: FrameType | None) -> None:
+        raise DidNotEndError
+
+    handler = signal.signal(signal.SIGALRM, bark)
+    started = time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - started)), interval)
+
+
+def simulate_within(seconds: float, schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
+    """`simulate`; a run that does not end, as when production code loops between two protocol points, is violated.
+
+    Its history is empty: nothing can be said of a run that was broken off anywhere.
+    """
+    try:
+        with watchdog(seconds):
+            return simulate(schedule, mutant)
+    except DidNotEndError:
+        sentence = (
+            f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
+        )
+        return History("sim", []), Verdict(Outcome.VIOLATED, (Finding("errors", sentence),))
 
 
 def replay(
@@ -44,8 +113,9 @@ def replay(
     this world cannot make.
     """
     scenario = scenario_of(schedule, source)
+    check_input(scenario, schedule, source)
     if world == "sim":
-        history, verdict = simulate(schedule, mutant)
+        history, verdict = simulate_within(WATCHDOG_SECONDS, schedule, mutant)
     else:
         from harness.worlds.local.broker import LocalBroker
         from harness.worlds.local.world import LocalWorld

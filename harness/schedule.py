@@ -7,10 +7,15 @@ Steps apply in order. A step waits until `wait` more records were processed anyw
 step before it was done) and then, if it names a point, until the newest incarnation of its task reaches that
 point. When nothing is left to process, waiting is over: steps without a point apply at once, steps whose point
 can no longer be reached are skipped.
+
+A fault of the next commit or of the next write (`refuse`, `lose_reply`, `lose_request`, `crash_write`) is done, for the
+steps after it, as soon as it lies in wait. It counts as struck when the newest incarnation of the task meets it, and
+as skipped when that never happens.
 """
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -46,7 +51,11 @@ class Operation(StrEnum):
     WIPE = "wipe"
     """The same, and the state of that task on that host is gone when it starts again."""
     POWER = "power"
-    """The same, and the host's disk forgets a suffix of what was not yet synced (simulation only)."""
+    """The same, and the host's disk forgets some suffix of what was not yet synced: nothing, a part, or all of it,
+    as the moment has it (simulation only)."""
+    CRASH_WRITE = "crash_write"
+    """The process that runs the task dies right after the next write of its stores reached the operating system, before
+    that write returns (simulation only). It is started again."""
     PAUSE = "pause"
     """Stop the process that runs the task (SIGSTOP), and start a new incarnation on another host: a zombie."""
     RESUME = "resume"
@@ -66,7 +75,7 @@ class Operation(StrEnum):
 
 
 AT_POINT = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER, Operation.PAUSE, Operation.TAKE})
-SIMULATION_ONLY = frozenset({Operation.POWER, Operation.EXPIRE, Operation.LAG})
+SIMULATION_ONLY = frozenset({Operation.POWER, Operation.CRASH_WRITE, Operation.EXPIRE, Operation.LAG})
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -128,6 +137,7 @@ def encode(schedule: Schedule) -> bytes:
 
 def decode(text: bytes, source: str = "the schedule") -> Schedule:
     """Parse and check; `ScheduleError` names `source`, the place and what is allowed. Nothing is executed."""
+    text = text.removeprefix(BOM_UTF8)
     if len(text) > MAX_BYTES:
         raise ScheduleError(f"{source}: {len(text)} bytes; a schedule has at most {MAX_BYTES}")
     try:

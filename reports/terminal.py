@@ -67,7 +67,9 @@ def _table(result: Result) -> Table:
         )
         # A run that stopped at a violation was not asked whether it reached everything.
         asked = result.verdict is not Outcome.VIOLATED or bool(world.missing)
-        missing = Text(f"{len(world.missing):,}" if asked else "–", style="bold yellow" if world.missing else "")
+        missing = Text(
+            f"{len(world.missing):,}" if asked else "–", style="bold yellow" if world.missing else ""
+        )
         table.add_row(
             Text(world_name(name)),
             f"{world.schedules:,}",

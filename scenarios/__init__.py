@@ -52,6 +52,9 @@ class Scenario:
     ValueError for what cannot be one."""
     decode_key: Callable[[str, bytes], str]
     """The key alone, of a row that the changelog deletes."""
+    accepts: Callable[[str, Json], bool] | None = None
+    """Whether the pipeline takes an input record (key and value); None: it takes every one. A schedule with another
+    is refused before anything runs."""
 
 
 def encode_key(key: str) -> bytes:

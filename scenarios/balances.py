@@ -70,6 +70,10 @@ def sample(random: Random) -> tuple[str, Json]:
     return account, random.randint(-3, 9)
 
 
+def accepts(_key: str, value: Json) -> bool:
+    return value is None or value == "audit" or (isinstance(value, int) and not isinstance(value, bool))
+
+
 def decode_key(_store: str, key: bytes) -> str:
     return key.decode()
 
@@ -86,4 +90,5 @@ SCENARIO = Scenario(
     sample=sample,
     decode=decode,
     decode_key=decode_key,
+    accepts=accepts,
 )

@@ -75,7 +75,7 @@ def _motif(random: Random, task: int) -> list[Step]:
     violent = random.choice(
         (Operation.KILL, Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.POWER)
     )
-    match random.randrange(4):
+    match random.randrange(5):
         case 0:
             # A crash while the difference that a crash left is being restored.
             return [
@@ -92,6 +92,12 @@ def _motif(random: Random, task: int) -> list[Step]:
                 Step(Operation.PAUSE if random.random() < 0.5 else Operation.TAKE, task, inside),
                 Step(Operation.RESUME, task),
             ]
+        case 3:
+            # A crash in the middle of a write: of a commit, or of restoring what a crash left to be restored.
+            before = (
+                [Step(Operation.KILL, task, Point.KAFKA_COMMITTED, wait)] if random.random() < 0.7 else []
+            )
+            return [*before, Step(Operation.CRASH_WRITE, task, None, 0 if before else wait)]
         case _:
             # The old disk of a task that was away in the meantime.
             return [

@@ -80,7 +80,7 @@ def _fenced_commit_ignored() -> AbstractContextManager[object]:
         try:
             return real(self, call, **kwargs)
         except FencedError:
-            if not self._in_transaction:
+            if not self.uncommitted_records:
                 raise
             return {}
 

@@ -15,7 +15,17 @@ from scenarios import Scenario
 class Evidence:
     """One run, indexed."""
 
-    def __init__(self, scenario: Scenario, schedule: Schedule, events: Sequence[Event], final: Final) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        events: Sequence[Event],
+        final: Final,
+        *,
+        caused: bool = True,
+    ) -> None:
+        """`caused`: nothing in this world goes wrong that the schedule did not cause."""
+        self.caused = caused
         self.scenario = scenario
         self.schedule = schedule
         self.events = events

@@ -47,5 +47,5 @@ def _name(rows: Sequence[Row]) -> str:
     first = rows[0]
     value = "null" if first.value is None else repr(first.value)
     if len(rows) == 1:
-        return f"the record {first.key}={value} at input offset {first.offset}"
+        return f"the record {first.key!r}={value} at input offset {first.offset}"
     return f"the {len(rows)} records at input offsets {first.offset} to {rows[-1].offset}"

@@ -24,9 +24,13 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         elif isinstance(event, Seen) and event.when == "opened":
             for store in event.state:
                 # A store that was opened before is seen again, restored, when the next one is opened.
-                opened[event.incarnation].setdefault(store, event.changelog_offsets.get(store, -1))
+                opened.setdefault(event.incarnation, {}).setdefault(
+                    store, event.changelog_offsets.get(store, -1)
+                )
         elif isinstance(event, Seen) and event.when == "restored":
-            yield from _judge(evidence, index, opened[event.incarnation], event, batches[event.incarnation])
+            # One that never fenced its predecessor is the business of another oracle.
+            before = opened.get(event.incarnation, {})
+            yield from _judge(evidence, index, before, event, batches.get(event.incarnation, 0))
 
 
 def _judge(

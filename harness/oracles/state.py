@@ -56,7 +56,7 @@ def _differences(evidence: Evidence, index: int, seen: Seen) -> Iterator[Finding
     model = evidence.models[seen.task]
     for store, position in _positions(evidence, seen):
         expected = model.at(position).state[store]
-        actual = seen.state[store]
+        actual = seen.state.get(store, {})
         if expected == actual:
             continue
         for key in sorted(expected.keys() | actual.keys()):

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from harness.history import Ended, Event, Reached, Seen, Skipped, Started, Struck
-from harness.schedule import AT_POINT, Operation, Schedule, Step
+from harness.schedule import AT_POINT, SIMULATION_ONLY, Operation, Schedule, Step
 from store.points import Point
 
 DRIVER = -1
@@ -21,8 +21,19 @@ DRIVER_POINTS = frozenset({Point.BATCH_PLANNED, Point.BATCH_APPLIED})
 
 COMMIT_FAULTS = frozenset({Operation.REFUSE, Operation.LOSE_REPLY, Operation.LOSE_REQUEST})
 
-MOST_POINTS = 20_000
-"""A run that passes more protocol points than this does not come to rest."""
+LYING_IN_WAIT = COMMIT_FAULTS | {Operation.CRASH_WRITE}
+"""Faults that strike when the task meets them, not when their step is reached."""
+
+FEWEST_POINTS = 20_000
+
+
+def most_points(schedule: Schedule) -> int:
+    """A run that passes more protocol points than this does not come to rest.
+
+    A record passes at most seven points on its way and, for each store, one when it is restored. Each step may
+    cause all of them again.
+    """
+    return max(FEWEST_POINTS, 12 * (len(schedule.input) + 10) * (len(schedule.steps) + 2))
 
 
 class Life(Enum):
@@ -91,11 +102,16 @@ class Director:
         self._actors: dict[int, list[Actor]] = {}
         self._paused: list[Actor] = []
         self._incarnations = 0
-        self._points = 0
+        self.points = 0
+        """Protocol points passed so far, by all processes together."""
+        self._most_points = most_points(schedule)
         self._progress = 0
         self._step = 0
         self._due = schedule.steps[0].wait if schedule.steps else 0
-        self._commit_faults: dict[int, str] = {}
+        self._commit_faults: dict[int, int] = {}
+        """Task → the step that its next commit meets."""
+        self._write_faults: dict[int, int] = {}
+        """Task → the step that its next write meets."""
 
     # -- what processes report ------------------------------------------------------------------------------
 
@@ -110,9 +126,7 @@ class Director:
     def reached(self, actor: Actor, point: Point) -> Decision:
         """The actor is at `point`. Applies every step that is due."""
         self.events.append(Reached(actor.task, actor.incarnation, point))
-        self._points += 1
-        if self._points > MOST_POINTS:
-            raise RestlessError(actor)
+        self.turned(actor)
         if point is Point.RECORD_PROCESSED:
             self._progress += 1
         if self._step >= len(self.schedule.steps) or self._progress < self._due:
@@ -127,6 +141,12 @@ class Director:
             if step.op is Operation.TAKE:
                 decision = Decision.YIELD
         return decision if actor.life is Life.RUNNING else Decision.STOP
+
+    def turned(self, actor: Actor) -> None:
+        """The actor went on. Raises `RestlessError` when it has done so more often than a run takes."""
+        self.points += 1
+        if self.points > self._most_points:
+            raise RestlessError(actor, self._most_points)
 
     def free_host(self, task: int, preferred: int) -> int | None:
         """A host on which no incarnation of the task lives, the preferred one if possible; None if all are taken.
@@ -151,10 +171,26 @@ class Director:
         self.events.append(Ended(actor.task, actor.incarnation, reason, error))
 
     def commit_fault(self, actor: Actor) -> str | None:
-        """The fault that the next commit of this actor meets, once."""
-        if actor is not self.newest.get(actor.task):
+        """The fault that the commit which this actor is about to make meets, once."""
+        step = self._meet(self._commit_faults, actor)
+        return None if step is None else str(step.op)
+
+    def wrote(self, actor: Actor) -> Decision:
+        """A write of the actor's stores reached the operating system and has not returned."""
+        if self._meet(self._write_faults, actor) is None:
+            return Decision.GO
+        self._kill(actor, Operation.CRASH_WRITE)
+        return Decision.STOP
+
+    def _meet(self, faults: dict[int, int], actor: Actor) -> Step | None:
+        if not faults or actor is not self.newest.get(actor.task):
             return None
-        return self._commit_faults.pop(actor.task, None)
+        index = faults.pop(actor.task, None)
+        if index is None:
+            return None
+        step = self.schedule.steps[index]
+        self.events.append(Struck(index, str(step.op), actor.task, actor.incarnation, None))
+        return step
 
     # -- what the world asks --------------------------------------------------------------------------------
 
@@ -174,6 +210,12 @@ class Director:
         if self._paused:
             self._resume(self._paused[0])
             return True
+        for index in sorted((*self._commit_faults.values(), *self._write_faults.values())):
+            self.events.append(
+                Skipped(index, f"no {_met_by(self.schedule.steps[index])} came that could meet it")
+            )
+        self._commit_faults.clear()
+        self._write_faults.clear()
         return False
 
     def _can_stop(self, target: Actor | None) -> bool:
@@ -196,8 +238,10 @@ class Director:
     def _apply(self, step: Step, target: Actor | None, point: Point | None) -> None:
         op = step.op
         stage = self._stage
-        if op in (Operation.POWER, Operation.EXPIRE, Operation.LAG) and not stage.simulated:
+        if op in SIMULATION_ONLY and not stage.simulated:
             return self._skip(f"{op} needs the simulation")
+        if op in LYING_IN_WAIT:
+            return self._lay(step)
         if op is Operation.RESUME:
             sleeper = next((actor for actor in self._paused if actor.task == step.task), None)
             if sleeper is None:
@@ -213,16 +257,12 @@ class Director:
             if elsewhere is None:
                 return self._skip("there is no other host to run the task on")
         self._struck(step, target, point)
-        if op in COMMIT_FAULTS:
-            self._commit_faults[step.task] = str(op)
-        elif op is Operation.EXPIRE:
+        if op is Operation.EXPIRE:
             stage.expire()
         elif op is Operation.LAG:
             stage.lag()
         elif target is not None and op in (Operation.KILL, Operation.WIPE, Operation.POWER):
-            target.life = Life.DEAD
-            stage.kill(target, wipe=op is Operation.WIPE, power=op is Operation.POWER)
-            stage.restart(target)
+            self._kill(target, op)
         elif target is not None and elsewhere is not None:
             if op is Operation.PAUSE:
                 target.life = Life.PAUSED
@@ -230,6 +270,21 @@ class Director:
                 stage.pause(target)
             stage.start(target.task, elsewhere)
         return None
+
+    def _lay(self, step: Step) -> None:
+        """Let the fault lie in wait for the task. One that lay there before is not met any more."""
+        faults = self._write_faults if step.op is Operation.CRASH_WRITE else self._commit_faults
+        before = faults.pop(step.task, None)
+        if before is not None:
+            why = f"step {self._step} came in its place before a {_met_by(step)} met it"
+            self.events.append(Skipped(before, why))
+        faults[step.task] = self._step
+        self._advance()
+
+    def _kill(self, target: Actor, op: Operation) -> None:
+        target.life = Life.DEAD
+        self._stage.kill(target, wipe=op is Operation.WIPE, power=op is Operation.POWER)
+        self._stage.restart(target)
 
     def _struck(self, step: Step, target: Actor | None, point: Point | None) -> None:
         task = target.task if target is not None else step.task
@@ -243,9 +298,13 @@ class Director:
         self._stage.resume(actor)
 
 
+def _met_by(step: Step) -> str:
+    return "write" if step.op is Operation.CRASH_WRITE else "commit"
+
+
 class RestlessError(Exception):
     """A run that goes on and on."""
 
-    def __init__(self, actor: Actor) -> None:
-        super().__init__(f"{actor} did not come to rest within {MOST_POINTS} protocol points")
+    def __init__(self, actor: Actor, most: int) -> None:
+        super().__init__(f"{actor} did not come to rest within {most} protocol points")
         self.actor = actor

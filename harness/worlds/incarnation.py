@@ -6,9 +6,9 @@ The same code runs in a greenlet of the simulation and in a real process. What i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
@@ -33,6 +33,9 @@ class Control(Protocol):
 
     def commit_fault(self) -> str | None:
         """The fault that the commit about to be made must meet."""
+
+    def turned(self) -> None:
+        """The worker has made one more turn. May raise, when it makes too many of them."""
 
     def idle(self) -> bool:
         """Nothing is left to do. Returns when there may be; False when the process is to stop."""
@@ -63,7 +66,7 @@ def run_worker(
     worker = Worker(topology, [task], FaultyLog(log, control), storage, config, clock)
     try:
         while worker.poll() or control.idle():
-            pass
+            control.turned()
         worker.close()
     except FencedError as error:
         return "fenced", str(error)
@@ -172,27 +175,47 @@ class FaultyLog:
 
 
 class FaultyProducer:
-    """Passes everything on but a commit that has to fail."""
+    """Passes everything on but a commit that has to fail. After a refused one nothing but an abort is passed on."""
+
+    commit_transaction: Callable[[], None]
 
     def __init__(self, inner: Producer, control: Control) -> None:
-        self._commit = inner.commit_transaction
+        self._inner = inner
         self._control = control
+        self.close = inner.close
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        inner = self._inner
         self.init_transactions = inner.init_transactions
         self.begin_transaction = inner.begin_transaction
         self.produce = inner.produce
         self.flush = inner.flush
         self.send_offsets = inner.send_offsets
+        self.commit_transaction = self._commit
         self.abort_transaction = inner.abort_transaction
-        self.close = inner.close
 
-    def commit_transaction(self) -> None:
+    def _refuse(self) -> None:
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise AbortRequiredError("the schedule refused a commit of this transaction; abort it")
+
+        self.init_transactions = self.begin_transaction = self.commit_transaction = refuse
+        self.produce = self.flush = self.send_offsets = refuse
+        self.abort_transaction = self._abort
+
+    def _abort(self) -> None:
+        self._inner.abort_transaction()
+        self._pass_on()
+
+    def _commit(self) -> None:
         fault = self._control.commit_fault()
         if fault is None:
-            self._commit()
+            self._inner.commit_transaction()
         elif fault == Operation.REFUSE:
+            self._refuse()
             raise AbortRequiredError("the schedule refuses this commit")
         elif fault == Operation.LOSE_REPLY:
-            self._commit()
+            self._inner.commit_transaction()
             raise OutcomeUnknownError("the schedule lost the answer to this commit")
         else:
             raise OutcomeUnknownError("the schedule lost this commit before it arrived")

@@ -69,7 +69,7 @@ def test_a_record_counted_twice_is_named() -> None:
         verdict(Struck(0, "kill", 0, 0, Point.KAFKA_COMMITTED), Started(0, 1, 0), seen, final=final)
     )
     assert (finding.oracle, finding.key, finding.expected, finding.actual) == ("state", "ann", 5, 10)
-    assert "the record ann=5 at input offset 0 were counted twice" in finding.sentence
+    assert "the record 'ann'=5 at input offset 0 were counted twice" in finding.sentence
     assert "kill at kafka_committed" in finding.sentence
 
 
@@ -77,7 +77,7 @@ def test_a_lost_record_is_named() -> None:
     seen = Seen(0, 1, "committed", {"accounts": {"ann": 5}}, {"accounts": 1}, {"accounts": 0})
     finding = only(verdict(seen))
     assert (finding.oracle, finding.key) == ("state", "bob")
-    assert "the record bob=3 at input offset 1 were lost" in finding.sentence
+    assert "the record 'bob'=3 at input offset 1 were lost" in finding.sentence
 
 
 def test_a_deleted_key_that_came_back_is_named() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.generate.strategy import schedules
+from harness.replay import check, check_input, replay
 from harness.schedule import Input, Operation, Schedule, ScheduleError, Step, decode, encode, load
+from harness.verdict import Outcome
 from scenarios import load_all
 from store.points import Point
 
@@ -94,3 +98,32 @@ def test_a_schedule_file_holds_the_version_first_and_leaves_defaults_out() -> No
 
 def test_a_step_reads_as_a_phrase() -> None:
     assert str(Step(Operation.KILL, 1, Point.FLUSHED, 2)) == "kill task 1 at flushed after 2 more records"
+
+
+def test_a_byte_order_mark_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path: Path) -> None:
+    schedule = Schedule("balances", (Input(0, "ann", 1),))
+    file = tmp_path / "marked.json"
+    file.write_bytes(b"\xef\xbb\xbf" + encode(schedule))
+    assert load(file) == schedule
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "deposit", [1], {}])
+def test_an_input_that_the_scenario_does_not_take_is_refused_before_anything_runs(value: object) -> None:
+    schedule = Schedule("balances", (Input(0, "ann", 1), Input(0, "ann", value)))
+    reason = r"some\.json: input\[1\]: scenario balances does not take the value .* for key 'ann'"
+    with patch("harness.replay.simulate") as run, pytest.raises(ScheduleError, match=reason):
+        replay(schedule, "sim", source="some.json")
+    run.assert_not_called()
+    with pytest.raises(ScheduleError, match=r"input\[1\]"):
+        check(encode(schedule).decode())
+
+
+@pytest.mark.parametrize("value", [None, "audit", 0, -3])
+def test_every_input_that_the_scenario_takes_is_run(value: object) -> None:
+    verdict, _ = replay(Schedule("balances", (Input(0, "ann", value),)), "sim")
+    assert verdict.outcome is Outcome.HOLDS
+
+
+def test_a_scenario_that_does_not_say_what_it_takes_takes_everything() -> None:
+    scenario = dataclasses.replace(BALANCES, accepts=None)
+    check_input(scenario, Schedule("balances", (Input(0, "ann", [1]),)))

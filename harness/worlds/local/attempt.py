@@ -68,6 +68,9 @@ class _AttemptLine(Line):
         assert fault is None or isinstance(fault, str)
         return fault
 
+    def turned(self) -> None:
+        """An attempt has no turns."""
+
     def idle(self) -> bool:
         raise AssertionError("an attempt ends when it has nothing to do")
 

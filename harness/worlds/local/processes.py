@@ -414,6 +414,9 @@ class _Leader:
         assert fault is None or isinstance(fault, str)
         return fault
 
+    def turned(self) -> None:
+        """A worker that makes turns without reporting anything is given up by the world."""
+
     def idle(self) -> bool:
         return bool(self.ask(Idle()))
 

@@ -329,6 +329,11 @@ class SimBroker:
     def high_watermark(self, tp: TopicPartition) -> int:
         return len(self._log(tp).records)
 
+    def holds_back(self, tp: TopicPartition) -> bool:
+        """Whether committed records cannot be read yet, because a transaction is open in front of them."""
+        log = self._log(tp)
+        return _COMMITTED in log.fates[log.last_stable() :]
+
     def last_stable_offset(self, tp: TopicPartition) -> int:
         return self._log(tp).last_stable()
 

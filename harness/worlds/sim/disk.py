@@ -1,13 +1,13 @@
 """A disk that can crash. It knows three fates of a byte: in the process, in the operating system, on the platter.
 
 What a process has not written is gone with it (the engine's memory, the transaction's buffer). A kill keeps all
-that was written. A power cut keeps what was synced and forgets every batch after it; batches are whole or
-absent, since a write-ahead log drops a torn last record.
+that was written. A power cut keeps what was synced and, of the batches after it, the first few: none, some or all,
+as the moment has it. Batches are whole or absent, since a write-ahead log drops a torn last record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from store.engine import Engine, Write
@@ -33,8 +33,27 @@ class File:
     def sync(self) -> None:
         self._synced = len(self._batches)
 
-    def lose_power(self) -> None:
-        del self._batches[self._synced :]
+    def lose_power(self, chance: int) -> None:
+        """Forget a suffix of what was not synced. `chance`, a number from 0 on, says how long it is."""
+        unsynced = len(self._batches) - self._synced
+        del self._batches[self._synced + chance % (unsynced + 1) :]
+        self._synced = len(self._batches)
+
+
+class _Watched:
+    """A file that tells of each batch right after it reached the operating system."""
+
+    __slots__ = ("_append", "_wrote", "load", "sync")
+
+    def __init__(self, file: File, wrote: Callable[[], None]) -> None:
+        self._append = file.append
+        self._wrote = wrote
+        self.load = file.load
+        self.sync = file.sync
+
+    def append(self, batch: Sequence[Write]) -> None:
+        self._append(batch)
+        self._wrote()
 
 
 class Host:
@@ -51,24 +70,30 @@ class Host:
         for task_id in [task_id for task_id, holder in self.locks.items() if holder == incarnation]:
             del self.locks[task_id]
 
-    def lose_power(self) -> None:
+    def lose_power(self, chance: int) -> None:
+        """See `File.lose_power`. Files are cut at places of their own."""
         self.locks.clear()
-        for file in self.files.values():
-            file.lose_power()
+        for number, file in enumerate(self.files.values()):
+            file.lose_power(chance + number)
 
     def wipe(self, task_id: str) -> None:
         for key in [key for key in self.files if key[0] == task_id]:
             del self.files[key]
 
-    def open(self, task_id: str, store_name: str) -> Engine:
+    def open(self, task_id: str, store_name: str, wrote: Callable[[], None] | None = None) -> Engine:
+        """`wrote` is called within every write, once the operating system has it."""
         file = self.files.setdefault((task_id, store_name), File())
-        return MemoryEngine(file, name=f"host {self.number}/{task_id}/{store_name}")
+        return MemoryEngine(
+            file if wrote is None else _Watched(file, wrote),
+            name=f"host {self.number}/{task_id}/{store_name}",
+        )
 
 
 class HostStorage:
-    """`store.engine.Storage` for one process on a host."""
+    """`store.engine.Storage` for one process on a host, which is told of its writes, see `Host.open`."""
 
-    def __init__(self, host: Host, incarnation: int) -> None:
+    def __init__(self, host: Host, incarnation: int, wrote: Callable[[], None] | None = None) -> None:
+        self._wrote = wrote
         self._host = host
         self._incarnation = incarnation
 
@@ -85,7 +110,7 @@ class HostStorage:
                 del locks[task_id]
 
     def open(self, task_id: str, store_name: str) -> Engine:
-        return self._host.open(task_id, store_name)
+        return self._host.open(task_id, store_name, self._wrote)
 
     def set_aside(self, task_id: str, store_name: str) -> str:
         self._host.aside.append(self._host.files.pop((task_id, store_name)))

@@ -126,7 +126,7 @@ class SparkDriver:
         def main(process: Process) -> tuple[str, str]:
             try:
                 run_attempt(
-                    world.topology,
+                    world.new_topology(),
                     partition,
                     records,
                     FaultyLog(world.log, process),

@@ -27,16 +27,21 @@ from harness.worlds.incarnation import (
 from harness.worlds.observe import final, output_row, topics_of, write_input
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
+from harness.worlds.sim.memory import Memory
 from harness.worlds.sim.spark import SparkDriver
 from scenarios import Scenario
 from store import points
 from store.errors import CrashproofError
 from store.log import IsolationLevel, TopicPartition
 from store.points import Point
+from store.streams.topology import Topology
 
 APPLICATION = "app"
 RC = IsolationLevel.READ_COMMITTED
 MOST_ROWS = 1_000_000
+
+MANY_OUTPUTS = 1_000
+"""Up to this many outputs are compared at every look, more only when a tenth of them is new."""
 
 
 class Unwind(BaseException):
@@ -49,7 +54,7 @@ class Process:
     def __init__(self, world: SimRun, actor: Actor, main: Callable[[Process], tuple[str, str]]) -> None:
         self.world = world
         self.actor = actor
-        self.storage = ObservedStorage(HostStorage(world.hosts[actor.host], actor.incarnation))
+        self.storage = ObservedStorage(HostStorage(world.hosts[actor.host], actor.incarnation, self.wrote))
         self.on_exit: Callable[[str], None] | None = None
         self.resting = False
         self._main = main
@@ -73,8 +78,15 @@ class Process:
             world.runnable.append(self)
         world.hub.switch()
 
+    def wrote(self) -> None:
+        if self.world.director.wrote(self.actor) is Decision.STOP:
+            self.world.hub.switch()
+
     def commit_fault(self) -> str | None:
         return self.world.director.commit_fault(self.actor)
+
+    def turned(self) -> None:
+        self.world.director.turned(self.actor)
 
     def idle(self) -> bool:
         if self.actor.stopping:
@@ -116,6 +128,7 @@ class SimRun:
         self.scenario = scenario
         self.schedule = schedule
         self.topology = scenario.topology(APPLICATION)
+        self.memory = Memory(self.topology.process)
         self.broker = SimBroker(linger_records=2)
         self.log = SimLog(self.broker)
         self.reader = self.log.reader()
@@ -132,6 +145,7 @@ class SimRun:
         self.hub = getcurrent()
         self.driver: SparkDriver | None = None
         self._outputs: list[tuple[str, Row]] = []
+        self._compared = 0
         self._read_up_to = {
             TopicPartition(topic, partition): 0
             for topic in self.topology.sinks
@@ -158,9 +172,19 @@ class SimRun:
         self.runnable.appendleft(process)
         return process
 
+    def new_topology(self) -> Topology:
+        """The pipeline as a new process has it."""
+        return self.scenario.topology(APPLICATION)
+
     def _worker(self, process: Process) -> tuple[str, str]:
         return run_worker(
-            self.topology, process.actor.task, self.log, process.storage, self.config, self.clock, process
+            self.new_topology(),
+            process.actor.task,
+            self.log,
+            process.storage,
+            self.config,
+            self.clock,
+            process,
         )
 
     def kill(self, actor: Actor, *, wipe: bool, power: bool) -> None:
@@ -174,7 +198,7 @@ class SimRun:
                     process.actor.life = Life.DEAD
                     self.release(process)
                     self._bring_back(process)
-            host.lose_power()
+            host.lose_power(self.director.points)
             self.behind |= {(task_id, host.number) for task_id, _ in host.files}
 
     def release(self, process: Process) -> None:
@@ -220,14 +244,23 @@ class SimRun:
             look(self.scenario, self.topology, actor.task, actor.incarnation, when, process.storage.engines)
         )
 
-    def _visible_outputs(self) -> tuple[tuple[str, Row], ...]:
-        """What readers under read_committed have been given so far, in the order in which they got it."""
+    def _visible_outputs(self) -> tuple[tuple[str, Row], ...] | None:
+        """What readers under read_committed have been given so far, in the order in which they got it.
+
+        None where comparing it with the group's positions would be unfair, or too dear.
+        """
+        if any(self.broker.holds_back(tp) for tp in self._read_up_to):
+            return None
         for tp, position in self._read_up_to.items():
             if position < self.broker.high_watermark(tp):
                 fetch = self.reader.read(tp, position, MOST_ROWS, RC)
                 self._read_up_to[tp] = fetch.next_offset
                 name = tp.topic.removeprefix(f"{APPLICATION}-")
                 self._outputs += [(name, output_row(record)) for record in fetch.records]
+        count = len(self._outputs)
+        if count > MANY_OUTPUTS and count < 1.1 * self._compared:
+            return None
+        self._compared = count
         return tuple(self._outputs)
 
     # -- one run ------------------------------------------------------------------------------------------------
@@ -245,6 +278,7 @@ class SimRun:
         finally:
             points.arm(previous)
             self._unwind()
+            self.memory.leave()
         return history
 
     def _hook(self, point: Point) -> None:
@@ -289,6 +323,7 @@ class SimRun:
                 process = runnable.popleft()
                 if process.actor.life is Life.RUNNING:
                     self.current = process
+                    self.memory.enter(process.actor.incarnation)
                     process.greenlet.switch()
                     self.current = None
             if not self.sleepers:

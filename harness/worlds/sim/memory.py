@@ -1,0 +1,88 @@
+"""The memory of processes that share one interpreter: each has its own variables in the module of its pipeline.
+
+What a process under test keeps outside of its stores is gone when it dies, and no other process sees it. In the
+simulation all of them are greenlets, so the variables of the module that defines the processing function are
+exchanged whenever another process runs: names, the contents of containers, and the attributes of objects of the
+module's own classes. What such a module holds in other ways (default arguments, class attributes, objects within
+containers) is shared.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+CONTAINERS = (dict, list, set, deque)
+
+
+class _Variables(NamedTuple):
+    names: dict[str, Any]
+    contents: list[tuple[Any, Any]]
+    """Each container, and a copy of it."""
+
+
+class Memory:
+    """The variables of one pipeline's module. What they are when this is made is what every process starts with."""
+
+    def __init__(self, process: Callable[..., object]) -> None:
+        while isinstance(process, functools.partial):
+            process = process.func
+        named = process if isinstance(process, FunctionType) else type(process)
+        self._module = sys.modules[named.__module__]
+        self._first = self._take()
+        self._away: dict[int, _Variables] = {}
+        self._current: int | None = None
+
+    def enter(self, incarnation: int) -> None:
+        """From now on that process runs."""
+        if incarnation == self._current:
+            return
+        if self._current is not None:
+            self._away[self._current] = self._take()
+        self._current = incarnation
+        self._put(self._away.pop(incarnation, self._first))
+
+    def leave(self) -> None:
+        """No process runs any more: the variables are what they were at the beginning."""
+        self._put(self._first)
+
+    def _take(self) -> _Variables:
+        names = {name: value for name, value in vars(self._module).items() if not name.startswith("__")}
+        containers = {id(value): value for value in map(self._container, names.values()) if value is not None}
+        return _Variables(names, [(value, _copy(value)) for value in containers.values()])
+
+    def _put(self, variables: _Variables) -> None:
+        namespace = vars(self._module)
+        for name in [name for name in namespace if not name.startswith("__") and name not in variables.names]:
+            del namespace[name]
+        namespace.update(variables.names)
+        for container, content in variables.contents:
+            container.clear()
+            if isinstance(container, (dict, set)):
+                container.update(_copy(content))
+            else:
+                container.extend(_copy(content))
+
+    def _container(self, value: object) -> object | None:
+        if isinstance(value, CONTAINERS):
+            return value
+        own = type(value).__module__ == self._module.__name__ and not isinstance(value, type)
+        return getattr(value, "__dict__", None) if own else None
+
+
+def _copy(value: Any) -> Any:
+    """A copy of a container and of the containers in it."""
+    if isinstance(value, dict):
+        copied = value.copy()
+        for key, item in value.items():
+            if isinstance(item, CONTAINERS):
+                copied[key] = _copy(item)
+        return copied
+    if isinstance(value, (list, deque)):
+        items = [_copy(item) if isinstance(item, CONTAINERS) else item for item in value]
+        return items if isinstance(value, list) else deque(items, value.maxlen)
+    return value.copy()
