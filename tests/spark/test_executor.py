@@ -73,7 +73,7 @@ def test_a_batch_that_leaves_records_out_is_refused_and_writes_nothing() -> None
     cluster = Cluster(b"a", b"b", b"c")
     host = Host(0)
     cluster.attempt(cluster.records[:1], host)
-    with pytest.raises(InputGapError, match="stands at offset 1, the first record handed over is 2"):
+    with pytest.raises(InputGapError, match="stands at offset 1, the first new record handed over is 2"):
         cluster.attempt(cluster.records[2:], host)
     assert cluster.output() == [(b"a", b"1")]
 
