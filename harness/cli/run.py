@@ -95,8 +95,7 @@ def _output(out: Path) -> Iterator[None]:
             if (out / name).is_dir():
                 raise IsADirectoryError(21, f"{name} is a directory")
         lock = FileLock(out / ".lock", timeout=0)
-        with lock:
-            yield
+        lock.acquire()
     except Timeout:
         raise ConfigError(
             "--out", str(out), "another run writes to it; give each its own directory"
@@ -105,6 +104,11 @@ def _output(out: Path) -> Iterator[None]:
         raise ConfigError(
             "--out", str(out), f"the reports cannot be written there ({error.strerror})"
         ) from None
+    # Outside of the handlers: what the work itself raises is not about this directory.
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _run_world(campaign: Campaign, world: str) -> Part:
