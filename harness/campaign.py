@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,8 +34,6 @@ REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""
 
 KILLS = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER, Operation.CRASH_WRITE})
-
-TOUR_INDEX = -1
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -64,7 +62,6 @@ class Plan:
     seconds: float | None
     mutant: str | None
     max_failures: int = 1
-    runtimes: tuple[Runtime, ...] = field(default=tuple(Runtime))
 
 
 Progress = Callable[[int, int], None]
@@ -134,17 +131,24 @@ def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: 
     for index in range(start, stop):
         schedule = schedule_at(scenario, seed, index)
         history, verdict = simulate_within(WATCHDOG_SECONDS, schedule, mutant)
-        count(part.result, schedule, history)
+        record(part, "sim", index, schedule, history, verdict)
         if index % REPEAT_EVERY == 0 and history.events:
             part.result.repeated += 1
             again, _ = simulate(schedule, mutant)
             if again.events != history.events:
                 part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different histories")
-        if verdict.outcome is Outcome.VIOLATED:
-            part.found.append(Found("sim", schedule, verdict))
-        elif verdict.outcome is Outcome.INCONCLUSIVE:
-            part.inconclusive.append(f"schedule {index} of {scenario_name}: {verdict.reason}")
     return part
+
+
+def record(
+    part: Part, world: str, index: int, schedule: Schedule, history: History, verdict: Verdict
+) -> None:
+    """Add one judged run."""
+    count(part.result, schedule, history)
+    if verdict.outcome is Outcome.VIOLATED:
+        part.found.append(Found(world, schedule, verdict))
+    elif verdict.outcome is Outcome.INCONCLUSIVE:
+        part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}")
 
 
 def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
@@ -227,11 +231,7 @@ def run_real(plan: Plan, world: str, run: RunReal, kills: Callable[[], int], pro
             history = run(found[name], schedule, plan.mutant)
             verdict = judge(found[name], schedule, history)
             part = Part(WorldResult())
-            count(part.result, schedule, history)
-            if verdict.outcome is Outcome.VIOLATED:
-                part.found.append(Found(world, schedule, verdict))
-            elif verdict.outcome is Outcome.INCONCLUSIVE:
-                part.inconclusive.append(f"schedule {index} of {name}: {verdict.reason}")
+            record(part, world, index, schedule, history, verdict)
             _add(total, part, plan, progress)
         index += 1
         if index >= 0 and _enough(total, plan, started):

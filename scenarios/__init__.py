@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -76,6 +77,7 @@ class ScenarioError(Exception):
     """A scenario that cannot be used: says which file, and why."""
 
 
+@cache
 def load_all() -> Mapping[str, Scenario]:
     """Every scenario of this package, by name, in name order. `ScenarioError` for a file that holds none."""
     found: dict[str, Scenario] = {}
