@@ -22,7 +22,7 @@ import socket
 import struct
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -32,6 +32,7 @@ from pickle import PicklingError
 from typing import NamedTuple, NoReturn
 
 from harness.history import Seen
+from harness.mutants import planted
 from harness.worlds.incarnation import LOOKED_AT, ObservedStorage, look, run_worker
 from scenarios import Scenario, load_all
 from store import points
@@ -378,11 +379,7 @@ def work(connection: Connection) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()
-    with ExitStack() as stack:
-        if job.mutant is not None:
-            from harness.mutants import planted
-
-            stack.enter_context(planted(job.mutant))
+    with planted(job.mutant):
         topology = job.scenario.topology(job.application_id)
         storage = ObservedStorage(StateDirectory(job.host, job.application_id))
         leader = _Leader(connection)
