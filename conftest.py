@@ -17,6 +17,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", "requirement(row): the row of requirements that the test shows")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long runs are left out unless `-m` names them."""
+    if "long" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     """A running broker. Tests share it: they use topics, groups and transactional ids of their own."""

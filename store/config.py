@@ -1,28 +1,66 @@
-"""Configuration of a task, under the names of the Kafka Streams pages, checked when it is made."""
+"""Configuration of tasks and their stores, under the names of the Kafka Streams pages, checked when it is made.
+
+Values may be typed, or strings as a properties file has them. Whatever is not exactly one of the allowed ones is
+a `ConfigError` that names the key, the value and what is allowed.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self, TypeVar, cast
+from warnings import warn
 
 from store.errors import ConfigError
+from store.log.protocol import IsolationLevel
+from store.metrics import RecordingLevel
+from store.state.protocol import Sync
+from store.transaction.protocol import Mechanism
 
-_KEYS = {
-    "commit.interval.ms": "commit_interval_ms",
-    "commit.records": "commit_records",
-    "transaction.timeout.ms": "transaction_timeout_ms",
-    "task.timeout.ms": "task_timeout_ms",
-    "restore.batch.records": "restore_batch_records",
-    "poll.records": "poll_records",
-}
+S = TypeVar("S", bound=StrEnum)
+
+
+class Guarantee(StrEnum):
+    """`processing.guarantee` (row 129.1)."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    """No record is lost; after a crash some are processed again, with their effects and outputs (row 844.8)."""
+    EXACTLY_ONCE = "exactly_once"
+    """The older name of the next."""
+    EXACTLY_ONCE_V2 = "exactly_once_v2"
+    """State, outputs and input positions are of the same records, each once."""
+
+
+class StoreType(StrEnum):
+    """`default.dsl.store`: what keeps a store that is declared by its name alone (rows 844.6, 954.2)."""
+
+    ROCKS_DB = "rocksDB"
+    """RocksDB without transactions: a crash under exactly once costs a restore of the whole store."""
+    IN_MEMORY = "in_memory"
+    """In the memory of the process: restored from the changelog at every start."""
+    TXN_ROCKS_DB = "txn_rocksDB"
+    """RocksDB with transactions."""
+
+
+_BY_GUARANTEE: Any = None
+"""Stands for a default that depends on `processing.guarantee`."""
+
+_MISSPELT = {"rockdb_indexbatch": Mechanism.INDEXED_BATCH.value}
+"""How the page writes it."""
 
 
 @dataclass(frozen=True)
 class StreamsConfig:
-    """How a task commits. All times are milliseconds."""
+    """How tasks commit and what their stores do. All times are milliseconds, all sizes bytes."""
 
-    commit_interval_ms: int = 100
-    """`commit.interval.ms`: the longest a processed record stays uncommitted while input keeps coming."""
+    processing_guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2
+    """`processing.guarantee`. Kafka Streams' default is `at_least_once`; here it is, for now, the one that loses
+    and doubles nothing."""
+    commit_interval_ms: int = _BY_GUARANTEE
+    """`commit.interval.ms`: the longest a processed record stays uncommitted while input keeps coming. By default
+    30000, and 100 under exactly once."""
     commit_records: int = 10_000
     """`commit.records`: commit after this many records at the latest; 1 commits every record."""
     transaction_timeout_ms: int = 60_000
@@ -33,13 +71,48 @@ class StreamsConfig:
     """`restore.batch.records`: changelog records per atomic write while restoring."""
     poll_records: int = 1_000
     """`poll.records`: records asked for in one read of the input."""
+    default_dsl_store: StoreType = StoreType.TXN_ROCKS_DB
+    """`default.dsl.store`: the kind of a store that the topology declares by its name alone. Kafka Streams' default
+    is `rocksDB`, which has no transactions."""
+    default_state_isolation_level: IsolationLevel = _BY_GUARANTEE
+    """`default.state.isolation.level`: what queries see that do not say it themselves (row 892.1). READ_UNCOMMITTED
+    by default; READ_COMMITTED under exactly once, where the other one is raised to it with a warning. Under
+    `at_least_once` READ_UNCOMMITTED also means that stores write straight to their database (row 892.9)."""
+    statestore_uncommitted_max_bytes: int = 67_108_864
+    """`statestore.uncommitted.max.bytes`: memory for uncommitted writes of all stores of a process, shared out
+    evenly over its tasks. A task beyond its share commits (row 892.2). -1: no limit."""
+    statestore_transactional_enabled: bool = True
+    """`statestore.transactional.enabled`: false turns the transactions of every store off, whatever it says itself."""
+    statestore_transactional_mechanism: Mechanism = Mechanism.INDEXED_BATCH
+    """`statestore.transactional.mechanism` (row 844.2)."""
+    statestore_sync: Sync = Sync.NEVER
+    """`statestore.sync`: when commits become power-safe: `commit`, `none`, or milliseconds such as `250ms`."""
+    statestore_cache_max_bytes: int = 10_485_760
+    """`statestore.cache.max.bytes`: memory for the caches of all stores of a process that have one, shared out
+    evenly. 0: no store has a cache."""
+    metrics_recording_level: RecordingLevel = RecordingLevel.INFO
+    """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
     def __post_init__(self) -> None:
-        for key, name in _KEYS.items():
-            value = getattr(self, name)
-            lowest = 0 if key == "commit.interval.ms" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-                raise ConfigError(key, value, f"a whole number of at least {lowest}")
+        for key, parse in _KEYS.items():
+            value = getattr(self, _field(key))
+            if value is not _BY_GUARANTEE:
+                self._set(key, parse(key, value))
+        given = {key for key in _KEYS if getattr(self, _field(key)) is not _BY_GUARANTEE}
+        if "commit.interval.ms" not in given:
+            self._set("commit.interval.ms", 100 if self.exactly_once else 30_000)
+        isolation = "default.state.isolation.level"
+        if isolation not in given:
+            self._set(isolation, IsolationLevel.READ_UNCOMMITTED)
+        if not self.exactly_once:
+            return
+        if isolation in given and self.default_state_isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            warn(
+                f"{isolation}=READ_UNCOMMITTED is raised to READ_COMMITTED, because processing.guarantee is "
+                f"{self.processing_guarantee}",
+                stacklevel=3,
+            )
+        self._set(isolation, IsolationLevel.READ_COMMITTED)
         if self.transaction_timeout_ms <= self.commit_interval_ms:
             raise ConfigError(
                 "transaction.timeout.ms",
@@ -48,15 +121,99 @@ class StreamsConfig:
                 "or the broker aborts transactions before the task commits them",
             )
 
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> StreamsConfig:
-        """From a mapping with the dotted names. An unknown key is an error that lists the known ones."""
-        unknown = sorted(set(values) - set(_KEYS))
-        if unknown:
-            raise ConfigError(unknown[0], values[unknown[0]], f"unknown key; known are {', '.join(_KEYS)}")
-        return cls(**{_KEYS[key]: value for key, value in values.items()})
+    def _set(self, key: str, value: object) -> None:
+        object.__setattr__(self, _field(key), value)
 
-    def as_dict(self) -> dict[str, int]:
-        """The dotted names and their values."""
-        names = {name: key for key, name in _KEYS.items()}
-        return {names[field.name]: getattr(self, field.name) for field in fields(self)}
+    @property
+    def exactly_once(self) -> bool:
+        """Whether tasks commit in Kafka transactions."""
+        return self.processing_guarantee is not Guarantee.AT_LEAST_ONCE
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """How stores keep uncommitted writes; None: they write straight to the database."""
+        direct = (
+            not self.exactly_once and self.default_state_isolation_level is IsolationLevel.READ_UNCOMMITTED
+        )
+        if direct or not self.statestore_transactional_enabled:
+            return None
+        return self.statestore_transactional_mechanism
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Self:
+        """From a mapping with the dotted names. An unknown key is an error that lists the known ones."""
+        for key, value in values.items():
+            if key not in _KEYS:
+                raise ConfigError(key, value, f"unknown key; known are {', '.join(_KEYS)}")
+            if value is _BY_GUARANTEE:
+                raise ConfigError(key, value, "leave the key out to have its default")
+        return cls(**{_field(key): cast(Any, value) for key, value in values.items()})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The dotted names and their values; `of` makes an equal configuration of it."""
+        return {field.name.replace("_", "."): getattr(self, field.name) for field in fields(self)}
+
+
+def _field(key: str) -> str:
+    return key.replace(".", "_")
+
+
+def _whole(lowest: int, *, or_no_limit: bool = False) -> Callable[[str, object], int]:
+    allowed = f"a whole number of at least {lowest}" + (", or -1 for no limit" if or_no_limit else "")
+
+    def parse(key: str, value: object) -> int:
+        number = value
+        if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit():
+            number = int(value)
+        if type(number) is not int or (number < lowest and not (or_no_limit and number == -1)):
+            raise ConfigError(key, value, allowed)
+        return number
+
+    return parse
+
+
+def _one_of(kind: type[S], misspelt: Mapping[str, str] = MappingProxyType({})) -> Callable[[str, object], S]:
+    def parse(key: str, value: object) -> S:
+        if isinstance(value, str):
+            wanted = misspelt.get(value, value)
+            for member in kind:
+                if member.value == wanted:
+                    return member
+        raise ConfigError(key, value, f"one of {', '.join(kind)}")
+
+    return parse
+
+
+def _flag(key: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise ConfigError(key, value, "true or false")
+
+
+def _sync(key: str, value: object) -> Sync:
+    if isinstance(value, Sync):
+        return value
+    if isinstance(value, str):
+        return Sync.of(value)
+    raise ConfigError(key, value, "commit, none, or milliseconds such as 250ms")
+
+
+_KEYS: Mapping[str, Callable[[str, Any], object]] = {
+    "processing.guarantee": _one_of(Guarantee),
+    "commit.interval.ms": _whole(0),
+    "commit.records": _whole(1),
+    "transaction.timeout.ms": _whole(1),
+    "task.timeout.ms": _whole(1),
+    "restore.batch.records": _whole(1),
+    "poll.records": _whole(1),
+    "default.dsl.store": _one_of(StoreType),
+    "default.state.isolation.level": _one_of(IsolationLevel),
+    "statestore.uncommitted.max.bytes": _whole(1, or_no_limit=True),
+    "statestore.transactional.enabled": _flag,
+    "statestore.transactional.mechanism": _one_of(Mechanism, _MISSPELT),
+    "statestore.sync": _sync,
+    "statestore.cache.max.bytes": _whole(0),
+    "metrics.recording.level": _one_of(RecordingLevel),
+}

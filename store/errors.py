@@ -96,6 +96,13 @@ class StoreCorruptedError(StoreError):
     """The engine found data that fails its own checks. The store can be set aside and restored."""
 
 
+class SerdeError(StoreError, ValueError):
+    """A serde could not turn a key or value into bytes, or bytes of a store into a key or value.
+
+    The second means that the store was written with another serde, or with another version of the data's type.
+    """
+
+
 class StoreIOError(StoreError):
     """The operating system refused a read or write of the engine (full disk, permissions, a failing device)."""
 

@@ -1,11 +1,14 @@
 """Serdes: how typed keys and values become bytes and back. The store itself only ever sees bytes.
 
-A key's encoding decides the order of range reads. `IntSerde` and `StrSerde` keep the order of their values;
-`JsonSerde` sorts object keys so that equal values have equal bytes, but promises no order among values.
+A key's encoding decides the order of range reads. `IntSerde`, `FloatSerde`, `BoolSerde` and `StrSerde` keep the
+order of their values; `LongSerde` does not, and `JsonSerde` sorts object keys so that equal values have equal
+bytes, but promises no order among values.
 """
 
 from __future__ import annotations
 
+import struct
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -14,13 +17,15 @@ T = TypeVar("T")
 
 
 class Serde(Protocol[T]):
-    """Stateless, so safe to share between threads. `ValueError` or `TypeError` on what it cannot turn."""
+    """Stateless, so safe to share between threads. It must be picklable where its store is sent to another process,
+    and is best equal by value. `ValueError` or `TypeError` on what it cannot turn."""
 
     def serialize(self, value: T) -> bytes: ...
 
     def deserialize(self, data: bytes) -> T: ...
 
 
+@dataclass(frozen=True)
 class BytesSerde:
     """Bytes as they are."""
 
@@ -33,6 +38,7 @@ class BytesSerde:
         return data
 
 
+@dataclass(frozen=True)
 class StrSerde:
     """UTF-8, which sorts as the code points do."""
 
@@ -48,24 +54,69 @@ class StrSerde:
 _INT_OFFSET = 1 << 63
 
 
+@dataclass(frozen=True)
 class IntSerde:
     """Integers from -2**63 to 2**63 - 1 as 8 bytes, big-endian with the sign bit flipped.
 
     Bytes then sort as the integers do, negative ones first. Kafka's LongSerializer does not flip the sign
-    bit, so its negative numbers sort last: data of the one cannot be read by the other.
+    bit: `LongSerde` reads and writes what that one does.
     """
 
     def serialize(self, value: int) -> bytes:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"expected int, got {type(value).__name__}")
-        if not -_INT_OFFSET <= value < _INT_OFFSET:
-            raise ValueError(f"{value} does not fit into 64 bits")
-        return (value + _INT_OFFSET).to_bytes(8, "big")
+        return (_int64(value) + _INT_OFFSET).to_bytes(8, "big")
 
     def deserialize(self, data: bytes) -> int:
-        if len(data) != 8:
-            raise ValueError(f"expected 8 bytes of an integer, got {len(data)}")
-        return int.from_bytes(data, "big") - _INT_OFFSET
+        return int.from_bytes(_sized(data, 8), "big") - _INT_OFFSET
+
+
+class LongSerde:
+    """Integers from -2**63 to 2**63 - 1 as Kafka's LongSerializer writes them: 8 bytes, big-endian.
+
+    For topics that programs of Kafka Streams write or read. As bytes, negative numbers sort after the others.
+    """
+
+    def serialize(self, value: int) -> bytes:
+        return _int64(value).to_bytes(8, "big", signed=True)
+
+    def deserialize(self, data: bytes) -> int:
+        return int.from_bytes(_sized(data, 8), "big", signed=True)
+
+
+_DOUBLE = struct.Struct(">d")
+_ALL_BITS = (1 << 64) - 1
+
+
+class FloatSerde:
+    """Floats as 8 bytes that sort as the floats do, from -inf to inf.
+
+    Every float comes back as it was; so 0.0 and -0.0, although equal, are two keys, next to each other.
+    """
+
+    def serialize(self, value: float) -> bytes:
+        if not isinstance(value, float):
+            raise TypeError(f"expected float, got {type(value).__name__}")
+        bits = int.from_bytes(_DOUBLE.pack(value), "big")
+        return (bits ^ (_ALL_BITS if bits & _INT_OFFSET else _INT_OFFSET)).to_bytes(8, "big")
+
+    def deserialize(self, data: bytes) -> float:
+        bits = int.from_bytes(_sized(data, 8), "big")
+        bits ^= _INT_OFFSET if bits & _INT_OFFSET else _ALL_BITS
+        value: float = _DOUBLE.unpack(bits.to_bytes(8, "big"))[0]
+        return value
+
+
+class BoolSerde:
+    """One byte, 0 or 1, as Kafka's BooleanSerializer writes it."""
+
+    def serialize(self, value: bool) -> bytes:
+        if not isinstance(value, bool):
+            raise TypeError(f"expected bool, got {type(value).__name__}")
+        return b"\1" if value else b"\0"
+
+    def deserialize(self, data: bytes) -> bool:
+        if data not in (b"\0", b"\1"):
+            raise ValueError(f"expected a byte of 0 or 1, got {data!r}")
+        return data == b"\1"
 
 
 class JsonSerde(Generic[T]):
@@ -75,11 +126,35 @@ class JsonSerde(Generic[T]):
     """
 
     def __init__(self, type_: type[T] | Any = Any) -> None:
+        self._type = type_
         self._encoder = msgspec.json.Encoder(order="deterministic")
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JsonSerde, (self._type,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JsonSerde) and self._type == other._type
+
+    def __hash__(self) -> int:
+        return hash((JsonSerde, self._type))
 
     def serialize(self, value: T) -> bytes:
         return self._encoder.encode(value)
 
     def deserialize(self, data: bytes) -> T:
         return self._decoder.decode(data)
+
+
+def _int64(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected int, got {type(value).__name__}")
+    if not -_INT_OFFSET <= value < _INT_OFFSET:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    return value
+
+
+def _sized(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ValueError(f"expected {size} bytes, got {len(data)}")
+    return data

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.bench.store import run as measure_store
 from harness.campaign import default_jobs
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
@@ -26,6 +27,7 @@ from harness.replay import replay as replay_schedule
 from harness.requirements import collect
 from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
+from reports.bench import print_report
 from reports.terminal import print_result
 from reports.text import visible
 from scenarios import load_all
@@ -44,6 +46,10 @@ class World(StrEnum):
     LOCAL = "local"
     CONTAINERS = "containers"
     ALL = "all"
+
+
+class Bench(StrEnum):
+    STORE = "store"
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -219,6 +225,22 @@ def replay(
             )
         _print_lines(lines)
     raise typer.Exit(EXIT_CODES[outcome])
+
+
+@app.command()
+def bench(
+    what: Annotated[Bench, typer.Argument(help="What to measure.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; done within 50 seconds.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run."""
+    assert what is Bench.STORE
+    report = measure_store(quick=quick, progress=lambda name: say(f"measuring {name}"))
+    if json:
+        _print_json(report)
+        return
+    with _printing() as console:
+        print_report(report, console)
 
 
 @app.command()

@@ -48,6 +48,7 @@ def _rank(point: Point) -> int:
         Point.KAFKA_COMMITTED,
         Point.RESTORE_BATCH,
         Point.STORE_COMMITTED,
+        Point.CHECKPOINT_WRITTEN,
         Point.ABORTED,
         Point.BATCH_APPLIED,
         Point.TASK_CLOSED,

@@ -33,7 +33,7 @@ class Evidence:
 
     @cached_property
     def stores(self) -> tuple[str, ...]:
-        return self.scenario.topology("model").stores
+        return self.scenario.topology("model").store_names
 
     @cached_property
     def models(self) -> list[PartitionModel]:

@@ -214,15 +214,29 @@ def _incoming(cache: Path) -> Iterator[Path]:
         ) from error
 
 
-def _resolve(scratch: Path, expected: int | None) -> Path:
+def resolve_into(scratch: Path, ivy_file: Path, configuration: str) -> list[Path]:
+    """Bring the jars of one configuration of any Ivy file into an empty directory, over the network.
+
+    Nothing is checked and nothing kept: that is the caller's. Raises `ProvisionError`.
+    """
+    retrieved = _resolve(scratch, None, ivy_file, (configuration,))
+    return sorted((retrieved / configuration).glob("*.jar"))
+
+
+def _resolve(
+    scratch: Path,
+    expected: int | None,
+    ivy_file: Path = IVY_FILE,
+    configurations: tuple[str, ...] = CONFIGURATIONS,
+) -> Path:
     """Run Ivy. Returns the directory that holds `configuration/artifact-revision.jar`."""
     retrieved = scratch / "retrieved"
     arguments = [
         f"-Divy.default.ivy.user.dir={scratch / 'user'}",
         "-jar",
         str(_ivy_jar()),
-        *("-ivy", str(IVY_FILE)),
-        *("-confs", *CONFIGURATIONS),
+        *("-ivy", str(ivy_file)),
+        *("-confs", *configurations),
         *("-cache", str(scratch / "ivy")),
         *("-retrieve", f"{retrieved}/[conf]/[artifact]-[revision].[ext]"),
         "-warn",

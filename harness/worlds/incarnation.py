@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 import msgspec
@@ -18,8 +19,9 @@ from scenarios import Json, Scenario
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Engine, Family, Storage
+from store.engine.protocol import Checkpointed
 from store.errors import AbortRequiredError, FencedError, HangingTransactionError, OutcomeUnknownError
-from store.log import Admin, Log, Producer, Reader, TopicPartition
+from store.log import Admin, Log, PlainProducer, Producer, Reader, TopicPartition
 from store.points import Point
 from store.state import metadata
 from store.streams.topology import Topology
@@ -100,8 +102,20 @@ class ObservedStorage:
         self.engines[store_name] = engine
         return engine
 
+    def directory(self, task_id: str, store_name: str) -> Path | None:
+        return self._inner.directory(task_id, store_name)
+
+    def exists(self, task_id: str, store_name: str) -> bool:
+        return self._inner.exists(task_id, store_name)
+
     def set_aside(self, task_id: str, store_name: str) -> str:
         return self._inner.set_aside(task_id, store_name)
+
+    def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
+        return self._inner.read_checkpoint(task_id)
+
+    def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
+        self._inner.write_checkpoint(task_id, checkpoint)
 
 
 def look(
@@ -166,6 +180,9 @@ class FaultyLog:
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
         return FaultyProducer(self._inner.producer(transactional_id, transaction_timeout_ms), self._control)
+
+    def plain_producer(self) -> PlainProducer:
+        return self._inner.plain_producer()
 
     def reader(self) -> Reader:
         return self._inner.reader()

@@ -64,7 +64,7 @@ def final(reader: Reader, scenario: Scenario, topology: Topology, partitions: in
             store: _topic(
                 reader, topology, topology.changelog_topic(store), partitions, changelog_row(scenario, store)
             )
-            for store in topology.stores
+            for store in topology.store_names
         },
         group(reader, topology, partitions),
     )

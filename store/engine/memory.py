@@ -5,19 +5,23 @@ how the simulation puts a disk that can crash under production code. Built for m
 closing and batches of a few keys cost microseconds.
 
 Must survive: a reader that is open while the writer goes on (the reader keeps its view), and a journal that
-fails in the middle of a write (nothing is applied, and no later write is accepted).
+fails in the middle of a write (nothing is applied, and no later write is accepted). A staged commit is kept in
+memory, so a process that dies between `stage` and `apply_staged` has not committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
-from typing import Protocol
+from typing import Final, Protocol
 
 from sortedcontainers import SortedDict
 
-from store.engine.protocol import Family, Pairs, Write
+from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
+
+ROW_OVERHEAD: Final = 124
+"""Bytes of memory that a row of a `MemoryScratch` takes beyond its key and value, on 64-bit CPython 3.11."""
 
 
 class Journal(Protocol):
@@ -36,11 +40,29 @@ class Journal(Protocol):
 class _Contents:
     """Both key spaces at one moment. Changed in place by the writer unless a reader holds it."""
 
-    __slots__ = ("families", "readers")
+    __slots__ = ("_lock", "_readers", "families")
 
-    def __init__(self, families: tuple[SortedDict, SortedDict]) -> None:
-        self.families = families
-        self.readers = 0
+    def __init__(self, lock: RLock) -> None:
+        self.families = (SortedDict(), SortedDict())
+        self._readers = 0
+        self._lock = lock
+
+    def hold(self) -> None:
+        with self._lock:
+            self._readers += 1
+
+    def release(self) -> None:
+        with self._lock:
+            self._readers -= 1
+
+    def writable(self) -> _Contents:
+        """These, or a copy of them if a reader holds these. The caller holds the lock."""
+        if not self._readers:
+            return self
+        copy = _Contents(self._lock)
+        data, meta = self.families
+        copy.families = data.copy(), meta.copy()
+        return copy
 
     def apply(self, writes: Iterable[Write]) -> None:
         families = self.families
@@ -49,6 +71,30 @@ class _Contents:
                 families[family].pop(key, None)
             else:
                 families[family][key] = value
+
+    def pairs(
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        reverse: bool,
+        check: Callable[[], object],
+    ) -> Pairs:
+        """The pairs after a first one that only starts the generator, so that `finally` runs in any case.
+
+        `check` is called before each pair and raises when they must not be read any more.
+        """
+        self.hold()
+        try:
+            yield b"", b""
+            rows = self.families[family]
+            if lower is None or upper is None or lower < upper:
+                for key in rows.irange(lower, upper, (True, False), reverse):
+                    check()
+                    yield key, rows[key]
+            check()
+        finally:
+            self.release()
 
 
 class MemoryEngine:
@@ -59,8 +105,9 @@ class MemoryEngine:
         self._name = name
         self._journal = journal
         self._lock = RLock()
-        self._contents: _Contents | None = _Contents((SortedDict(), SortedDict()))
+        self._contents: _Contents | None = _Contents(self._lock)
         self._failed = False
+        self._staged: list[Write] | None = None
         if journal is not None:
             self._contents.apply(journal.load())
 
@@ -73,31 +120,50 @@ class MemoryEngine:
     ) -> Pairs:
         return self._scan(self._open(), family, lower, upper, reverse)
 
-    def write(self, writes: Iterable[Write], *, sync: bool = False) -> None:
-        batch = list(writes)
+    def write(
+        self,
+        writes: Iterable[Write],
+        *,
+        data: Mapping[bytes, bytes | None] = NO_DATA,
+        drop: Sequence[KeyRange] = (),
+        sync: bool = False,
+    ) -> None:
+        batch: list[Write] = [(Family.DATA, key, value) for key, value in data.items()]
+        batch += writes
+        self.apply_staged()
+        self._write(batch + self._deletions(batch, drop), sync=sync)
+
+    def sync(self) -> None:
         self._open()
         if self._journal is not None:
-            if self._failed:
-                raise StoreIOError(
-                    f"{self._name}: an earlier write failed, what the disk holds is unknown; reopen the store"
-                )
+            self._refuse_after_failure()
             self._failed = True
-            self._journal.append(batch)
-            if sync:
-                self._journal.sync()
+            self._journal.sync()
             self._failed = False
-        with self._lock:
-            contents = self._open()
-            if contents.readers:
-                data, meta = contents.families
-                contents = _Contents((data.copy(), meta.copy()))
-                self._contents = contents
-            contents.apply(batch)
+
+    def scratch(self) -> MemoryScratch:
+        self._open()
+        return MemoryScratch()
+
+    def stage(self, writes: Iterable[Write]) -> None:
+        """Kept in memory only: it takes as much of it as the commit, and is gone with the process."""
+        batch = list(writes)
+        self.apply_staged()
+        self._staged = batch
+
+    def apply_staged(self, *, drop: Sequence[KeyRange] = ()) -> bool:
+        self._open()
+        if self._staged is None:
+            return False
+        self._write(self._staged, sync=True)
+        self._staged = None
+        if drop:
+            self._write(self._deletions([], drop), sync=False)
+        return True
 
     def snapshot(self) -> MemorySnapshot:
         contents = self._open()
-        with self._lock:
-            contents.readers += 1
+        contents.hold()
         return MemorySnapshot(self, contents)
 
     def approximate_num_keys(self, family: Family) -> int:
@@ -107,38 +173,49 @@ class MemoryEngine:
     def close(self) -> None:
         self._contents = None
 
+    def _write(self, batch: list[Write], *, sync: bool) -> None:
+        self._open()
+        if self._journal is not None:
+            self._refuse_after_failure()
+            self._failed = True
+            self._journal.append(batch)
+            if sync:
+                self._journal.sync()
+            self._failed = False
+        with self._lock:
+            contents = self._contents = self._open().writable()
+            contents.apply(batch)
+
+    def _deletions(self, batch: list[Write], drop: Sequence[KeyRange]) -> list[Write]:
+        """The ranges as single deletions: of the keys that are there, and of those that the batch adds."""
+        rows = self._open().families[Family.DATA]
+        deletions: list[Write] = []
+        for lower, upper in drop:
+            if lower >= upper:
+                continue
+            there = set(rows.irange(lower, upper, (True, False)))
+            added = {key for family, key, _ in batch if family is Family.DATA and lower <= key < upper}
+            deletions += [(Family.DATA, key, None) for key in sorted(there | added)]
+        return deletions
+
+    def _refuse_after_failure(self) -> None:
+        if self._failed:
+            raise StoreIOError(
+                f"{self._name}: an earlier write failed, what the disk holds is unknown; reopen the store"
+            )
+
     def _open(self) -> _Contents:
         contents = self._contents
         if contents is None:
             raise StoreClosedError(f"{self._name}: used after it was closed")
         return contents
 
-    def _release(self, contents: _Contents) -> None:
-        with self._lock:
-            contents.readers -= 1
-
     def _scan(
         self, contents: _Contents, family: Family, lower: bytes | None, upper: bytes | None, reverse: bool
     ) -> Pairs:
-        pairs = self._pairs(contents, family, lower, upper, reverse)
+        pairs = contents.pairs(family, lower, upper, reverse, self._open)
         next(pairs)
         return pairs
-
-    def _pairs(
-        self, contents: _Contents, family: Family, lower: bytes | None, upper: bytes | None, reverse: bool
-    ) -> Pairs:
-        """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
-        with self._lock:
-            contents.readers += 1
-        try:
-            yield b"", b""
-            rows = contents.families[family]
-            if lower is None or upper is None or lower < upper:
-                for key in rows.irange(lower, upper, (True, False), reverse):
-                    self._open()
-                    yield key, rows[key]
-        finally:
-            self._release(contents)
 
 
 class MemorySnapshot:
@@ -161,10 +238,56 @@ class MemorySnapshot:
         """Idempotent."""
         contents, self._contents = self._contents, None
         if contents is not None:
-            self._engine._release(contents)
+            contents.release()
 
     def _open(self) -> _Contents:
         self._engine._open()
         if self._contents is None:
             raise StoreClosedError(f"{self._engine._name}: snapshot used after it was closed")
         return self._contents
+
+
+class MemoryScratch:
+    """See `store.engine.protocol.Scratch`."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._contents: _Contents | None = _Contents(self._lock)
+        self._num_bytes = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._open().families[Family.DATA].get(key)
+        return value
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        with self._lock:
+            contents = self._contents = self._open().writable()
+            rows = contents.families[Family.DATA]
+            replaced = rows.get(key)
+            self._num_bytes += len(value)
+            self._num_bytes += ROW_OVERHEAD + len(key) if replaced is None else -len(replaced)
+            rows[key] = value
+
+    def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
+        pairs = self._open().pairs(Family.DATA, lower, upper, reverse, self._open)
+        next(pairs)
+        return pairs
+
+    def approximate_num_bytes(self) -> int:
+        """Bytes of its keys and values, each key once, and `ROW_OVERHEAD` for each."""
+        return self._num_bytes
+
+    def clear(self) -> None:
+        self._open()
+        self._contents = _Contents(self._lock)
+        self._num_bytes = 0
+
+    def close(self) -> None:
+        self._contents = None
+        self._num_bytes = 0
+
+    def _open(self) -> _Contents:
+        contents = self._contents
+        if contents is None:
+            raise StoreClosedError("uncommitted writes: used after they were closed")
+        return contents

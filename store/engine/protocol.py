@@ -7,10 +7,14 @@ of the batches since the last synced one, never a part of a batch and never one 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import IntEnum
-from typing import Protocol
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+from store.log.protocol import TopicPartition
 
 
 class Family(IntEnum):
@@ -22,6 +26,9 @@ class Family(IntEnum):
 
 Write = tuple[Family, bytes, bytes | None]
 """Family, key, value; a value of None deletes the key."""
+
+KeyRange = tuple[bytes, bytes]
+"""Keys of `Family.DATA` with lower <= key < upper."""
 
 Pairs = Generator[tuple[bytes, bytes], None, None]
 """Keys with their values. `close()` releases what a scan holds; running to the end does so too."""
@@ -50,18 +57,84 @@ class Snapshot(View, Protocol):
     def close(self) -> None: ...
 
 
+NO_DATA: Final[Mapping[bytes, bytes | None]] = MappingProxyType({})
+
+
 class Engine(View, Protocol):
     """One writer; `get`, `scan` and `snapshot` from any thread."""
 
-    def write(self, writes: Iterable[Write], *, sync: bool = False) -> None:
-        """Apply all or none. With `sync`, power-safe when it returns, and so is every earlier write."""
+    def write(
+        self,
+        writes: Iterable[Write],
+        *,
+        data: Mapping[bytes, bytes | None] = NO_DATA,
+        drop: Sequence[KeyRange] = (),
+        sync: bool = False,
+    ) -> None:
+        """Apply all or none: `data`, then the writes in their order, then the deletion of the ranges `drop`.
+
+        `data` has keys of `Family.DATA` with their values, in any order; it is the fast way for many of them.
+
+        A range costs the same however many keys are in it. With `sync`, power-safe when it returns, and so
+        is every earlier write.
+        """
+
+    def sync(self) -> None:
+        """Every earlier write is power-safe when this returns."""
 
     def snapshot(self) -> Snapshot: ...
 
     def approximate_num_keys(self, family: Family) -> int: ...
 
+    def scratch(self) -> Scratch:
+        """An empty place for writes that must not outlive the process, on the same medium. One at a time."""
+
+    def stage(self, writes: Iterable[Write]) -> None:
+        """Keep one commit aside, of any size in little memory, without showing any of it to readers.
+
+        The writes come in ascending order of keys, `META` first, each key once. At return the commit is
+        durable and marked as complete; a crash before leaves nothing of it, or what the next open removes.
+        """
+
+    def apply_staged(self, *, drop: Sequence[KeyRange] = ()) -> bool:
+        """Apply the staged commit as one atomic step, then forget it; then drop the ranges. False if none was staged.
+
+        Repeating it after a crash at any moment is right and is done at open: a marked commit always takes place.
+        """
+
     def close(self) -> None:
         """Release everything. Idempotent; later calls raise `StoreClosedError`."""
+
+
+class Scratch(Protocol):
+    """Ordered bytes beside an engine, for the uncommitted writes of one transaction. One writer, any reader."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def put(self, key: bytes, value: bytes, /) -> None: ...
+
+    def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
+        """As `View.scan`: the view is that of the moment of the call, also across a later `clear`."""
+
+    def approximate_num_bytes(self) -> int:
+        """Memory that it takes, in bytes; 0 when it is empty."""
+
+    def clear(self) -> None:
+        """Remove everything. Costs the same however much there is."""
+
+    def close(self) -> None:
+        """Remove everything and release it. Idempotent; scans that are still open end with `StoreClosedError`."""
+
+
+class Checkpointed(NamedTuple):
+    """What a checkpoint says of one changelog partition."""
+
+    offset: int
+    """Of the last changelog record that the store holds."""
+    caught_up_ms: int | None = None
+    """Milliseconds since the epoch before which nothing in the store was out of date; None if unknown."""
+    exact: bool = True
+    """False: the store may also hold writes of a crashed transactionless task that never reached the changelog."""
 
 
 class Storage(Protocol):
@@ -77,5 +150,20 @@ class Storage(Protocol):
     def open(self, task_id: str, store_name: str) -> Engine:
         """Open or create. `StoreCorruptedError` when what is there cannot be trusted."""
 
+    def directory(self, task_id: str, store_name: str) -> Path | None:
+        """Where a store that brings its own format keeps its files; None where there is no file system."""
+
+    def exists(self, task_id: str, store_name: str) -> bool:
+        """Whether the store has left anything here, empty or not."""
+
     def set_aside(self, task_id: str, store_name: str) -> str:
         """Rename a closed store out of the way: the next `open` makes an empty one. Returns the new name."""
+
+    def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
+        """What is known of the task's stores that do not manage their own offsets (row 892.10); empty without one.
+
+        Raises `StoreCorruptedError` when it cannot be read whole.
+        """
+
+    def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
+        """Replace the checkpoint, atomically and power-safe."""

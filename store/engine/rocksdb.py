@@ -1,368 +1,477 @@
-"""An engine on disk: RocksDB through rocksdict, in raw mode, one column family for each key space.
+"""An engine on disk: RocksDB through rocksdict, in raw mode, and a reader of it for other processes.
+
+Both key spaces are in one column family, because a sorted file is taken in atomically for one family only, and a
+commit that comes as a file has data, offsets and positions in it. Metadata keys get a prefix that sorts behind all
+data; data keys that would fall among them get another; all others are stored as they are.
 
 Must survive: SIGKILL at any moment (every batch that `write` returned for is there, whole), a power cut (a
 prefix of the batches, up to the last synced one at least), files that were damaged or removed (an error,
 never an empty or partial database), and readers that are still open when the engine is closed.
-
-Every error of RocksDB arrives as a bare `Exception` with a message; `_error` is the one place that tells
-them apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from threading import Lock
 from typing import Final
 
 from rocksdict import (
-    BlockBasedOptions,
+    AccessType,
     Cache,
-    ColumnFamily,
-    DbClosedError,
-    DBCompressionType,
     DBRecoveryMode,
+    IngestExternalFileOptions,
     Options,
     Rdict,
-    RdictIter,
-    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
 
-from store.engine.protocol import Family, Pairs, Write
-from store.errors import (
-    StateLockedError,
-    StoreClosedError,
-    StoreCorruptedError,
-    StoreError,
-    StoreIOError,
+from store.engine.database import (
+    EARLIER_VERSION,
+    Chunk,
+    Database,
+    Decode,
+    View,
+    corrupted,
+    database_options,
+    typed,
 )
+from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
+from store.engine.scratch import RocksScratch
+from store.engine.staged import StagedCommit
+from store.errors import StoreError, StoreIOError
 
-_BLOCK_CACHE_BYTES = 64 << 20
-_WRITE_BUFFER_BYTES = 16 << 20
-_MAX_WAL_BYTES = 64 << 20
-_FIRST_CHUNK = 16
-_LARGEST_CHUNK = 512
+_BLOCK_CACHE_BYTES: Final = 64 << 20
+_WRITE_BUFFER_BYTES: Final = 16 << 20
+_SCRATCH: Final = "scratch"
+_OLD_FAMILY: Final = "meta"
+_ATTEMPTS: Final = 100
+"""How often a reader tries to catch up with a writer that changes its files meanwhile."""
 
 _DATA: Final = Family.DATA
-_META_NAME = "meta"
+_RESERVED: Final = b"\xff"
+"""From here on, keys of data are escaped: few keys start so, while many start with zeros (numbers, times)."""
+_ESCAPED: Final = b"\xff\x00"
+_DATA_END: Final = b"\xff\x01"
+_META: Final = b"\xff\xff"
+_PREFIX_BYTES: Final = 2
+
 _SYNC = WriteOptions()
 _SYNC.sync = True
 _NO_SYNC = WriteOptions()
 
 
-class RocksEngine:
+def _stored(family: Family, key: bytes) -> bytes:
+    """The key in the database. Order is kept within a key space."""
+    if family is not _DATA:
+        return _META + key
+    return key if key < _RESERVED else _ESCAPED + key
+
+
+def _unescaped(chunk: Chunk) -> Chunk:
+    # Escaped keys are the last of all, so one of the ends shows whether there are any.
+    if chunk and (chunk[-1][0] >= _RESERVED or chunk[0][0] >= _RESERVED):
+        return [(key if key < _RESERVED else key[_PREFIX_BYTES:], value) for key, value in chunk]
+    return chunk
+
+
+def _without_prefix(chunk: Chunk) -> Chunk:
+    return [(key[_PREFIX_BYTES:], value) for key, value in chunk]
+
+
+class _Reader:
+    """What reads the key spaces of a database, of its present state or of one that a view keeps."""
+
+    _database: Database
+    _view: View | None = None
+
+    def scan(
+        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> Pairs:
+        decode: Decode
+        if family is _DATA:
+            decode = _unescaped
+            if lower is not None and lower >= _RESERVED:
+                lower = _ESCAPED + lower
+            if upper is None:
+                upper = _DATA_END
+            elif upper >= _RESERVED:
+                upper = _ESCAPED + upper
+        else:
+            decode = _without_prefix
+            lower = _META + (lower or b"")
+            upper = None if upper is None else _META + upper
+        if self._view is not None:
+            return self._database.scan_view(self._view, lower, upper, reverse, decode)
+        return self._database.scan(lower, upper, reverse, decode)
+
+    def approximate_num_keys(self, family: Family) -> int:
+        """RocksDB's estimate, which counts a key again for each time that it was written, until that is compacted.
+
+        Metadata is counted exactly: it is a few rows, and taken off the estimate that holds for both.
+        """
+        metadata = sum(1 for _ in self.scan(Family.META, None, None))
+        if family is not _DATA:
+            return metadata
+        try:
+            return max(
+                0, (self._database.rdict.property_int_value("rocksdb.estimate-num-keys") or 0) - metadata
+            )
+        except Exception as error:
+            raise self._database.error(error) from error
+
+
+class RocksEngine(_Reader):
     """See `store.engine.protocol.Engine`.
 
-    One open engine for a path, in all processes. `write` holds the interpreter lock while RocksDB works, so
-    very large batches stop other threads for their time.
+    One open engine for a path, in all processes. `write` and `apply_staged` hold the interpreter lock while
+    RocksDB works, so very large batches stop other threads for their time.
     """
 
     def __init__(self, path: Path | str) -> None:
-        """Open the database at `path`, or create it there.
+        """Open the database at `path`, or create it there. A staged commit that is there is applied.
 
         Raises `StateLockedError` when a live process, this one included, has it open; `StoreCorruptedError`
         when it cannot be trusted; `StoreIOError` when the operating system refuses.
         """
         self._path = Path(path)
         self._refuse_remains()
-        self._db = self._open_database()
-        self._meta = self._db.get_column_family(_META_NAME)
-        self._meta_handle: ColumnFamily | None = self._db.get_column_family_handle(_META_NAME)
-        self._open = True
-        self._lock = Lock()
-        self._held: dict[_View | RocksSnapshot, None] = {}
+        self._rdict = self._open_database()
+        self._database = Database(self._path, self._rdict)
+        self._get = self._rdict.get
+        self._staged = StagedCommit(self._path)
+        self._waits = False
+        self._scratch: RocksScratch | None = None
+        try:
+            self._recover()
+        except BaseException:
+            self._database.close_readers()
+            self._rdict.close()
+            raise
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         try:
-            value: bytes | None = self._db.get(key) if family is _DATA else self._meta.get(key)
+            value: bytes | None = self._get(
+                key if family is _DATA and key < _RESERVED else _stored(family, key)
+            )
         except Exception as error:
-            raise self._error(error) from error
+            raise self._database.error(error) from error
         return value
 
-    def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
-    ) -> Pairs:
-        try:
-            view = _View(self._db if family is _DATA else self._meta, upper)
-        except Exception as error:
-            raise self._error(error) from error
-        pairs = self._pairs(view, lower, upper, reverse, shared=False)
-        next(pairs)
-        return pairs
-
-    def write(self, writes: Iterable[Write], *, sync: bool = False) -> None:
-        if not self._open:
-            raise self._closed()
+    def write(
+        self,
+        writes: Iterable[Write],
+        *,
+        data: Mapping[bytes, bytes | None] = NO_DATA,
+        drop: Sequence[KeyRange] = (),
+        sync: bool = False,
+    ) -> None:
+        database = self._database
+        if not database.is_open:
+            raise database.closed()
         batch = WriteBatch(raw_mode=True)
-        put, delete, meta = batch.put, batch.delete, self._meta_handle
+        if data:
+            _put_all(batch, data)
+        delete = batch.delete
         for family, key, value in writes:
-            if family is _DATA:
-                if value is None:
-                    delete(key)
-                else:
-                    batch[key] = value
-            elif value is None:
-                delete(key, meta)
+            if family is not _DATA:
+                key = _META + key
+            elif key >= _RESERVED:
+                key = _ESCAPED + key
+            if value is None:
+                delete(key)
             else:
-                put(key, value, meta)
+                batch[key] = value
+        for lower, upper in drop:
+            # RocksDB writes a range that is the wrong way round to its log, and can then not be opened again.
+            if lower < upper:
+                batch.delete_range(_stored(_DATA, lower), _stored(_DATA, upper))
+        if self._waits:
+            self.apply_staged()
         try:
-            with self._lock:
-                self._db.write(batch, _SYNC if sync else _NO_SYNC)
+            with database.lock:
+                self._rdict.write(batch, _SYNC if sync else _NO_SYNC)
         except Exception as error:
-            raise self._error(error) from error
+            raise database.error(error) from error
+
+    def sync(self) -> None:
+        try:
+            self._rdict.flush_wal(True)
+        except Exception as error:
+            raise self._database.error(error) from error
 
     def snapshot(self) -> RocksSnapshot:
-        try:
-            # Each column family has a view of its own; without the lock a write could fall between.
-            with self._lock:
-                views = _View(self._db), _View(self._meta)
-        except Exception as error:
-            raise self._error(error) from error
-        snapshot = RocksSnapshot(self, views)
-        self._held[snapshot] = None
-        return snapshot
+        return RocksSnapshot(self._database)
 
-    def approximate_num_keys(self, family: Family) -> int:
-        database = self._db if family is _DATA else self._meta
+    def scratch(self) -> RocksScratch:
+        """A second database in a directory of this one. Closed with this engine at the latest."""
+        if not self._database.is_open:
+            raise self._database.closed()
+        self._scratch = RocksScratch(self._path / _SCRATCH)
+        return self._scratch
+
+    def stage(self, writes: Iterable[Write]) -> None:
+        """Takes the memory of one file of 64 MB at most for its index, and the space of the commit on disk."""
+        if not self._database.is_open:
+            raise self._database.closed()
+        self.apply_staged()
         try:
-            return database.property_int_value("rocksdb.estimate-num-keys") or 0
+            # What the log holds came before this commit, so it must not be lost where this one is kept.
+            self._staged.write(_rows(writes), _options(), before_marking=self.sync)
         except Exception as error:
-            raise self._error(error) from error
+            raise self._database.error(error) from error
+        finally:
+            self._waits = self._staged.exists()
+
+    def apply_staged(self, *, drop: Sequence[KeyRange] = ()) -> bool:
+        """As long as it raises, every later `write` and `stage` tries it first and raises the same."""
+        if not self._database.is_open:
+            raise self._database.closed()
+        if not self._waits:
+            return False
+        try:
+            self._staged.apply(self._ingest)
+        except Exception as error:
+            raise self._database.error(error) from error
+        self._waits = False
+        if drop:
+            self.write((), drop=drop)
+        return True
 
     def close(self) -> None:
         """Snapshots and scans that are still open are closed first: one left open would keep the database."""
-        if not self._open:
+        if not self._database.is_open:
             return
-        self._open = False
-        for held in tuple(self._held):
-            held.close()
-        self._meta_handle = None
         try:
+            if self._scratch is not None:
+                self._scratch.close()
+        finally:
+            self._database.close_readers()
             try:
-                self._meta.close()
-            finally:
-                self._db.close()
+                self._rdict.close()
+            except Exception as error:
+                raise self._database.error(error) from error
+
+    def _ingest(self, files: list[str], how: IngestExternalFileOptions) -> None:
+        with self._database.lock:
+            self._rdict.ingest_external_file(files, how)
+
+    def _recover(self) -> None:
+        """Finish or remove what the last process left beside the database."""
+        try:
+            if (self._path / _SCRATCH).exists():
+                shutil.rmtree(self._path / _SCRATCH)
+            self._staged.clean()
+            self._waits = self._staged.exists()
+            if self._waits:
+                self._staged.apply(self._ingest)
+                self._waits = False
         except Exception as error:
-            raise self._error(error) from error
+            raise self._database.error(error, opening=True) from error
 
     def _refuse_remains(self) -> None:
         """Where CURRENT alone is missing, RocksDB would start anew and drop the files that are there."""
         if (self._path / "CURRENT").exists():
             return
-        remains = sorted(file.name for pattern in ("*.sst", "*.log") for file in self._path.glob(pattern))
+        remains = sorted(
+            file.name for pattern in ("*.sst", "*.log", "staged") for file in self._path.glob(pattern)
+        )
         if remains:
-            raise self._corrupted(f"its file CURRENT is missing, but there is {remains[0]}")
+            raise corrupted(self._path, f"its file CURRENT is missing, but there is {remains[0]}")
 
     def _open_database(self) -> Rdict:
         try:
             return _open(self._path, DBRecoveryMode.absolute_consistency())
         except Exception as error:
             if not _torn_tail(error):
-                raise self._error(error, opening=True) from error
+                raise typed(self._path, error, opening=True) from error
         # The last batch before a kill or power cut was written in part. Recover up to there, without a hole.
         try:
             return _open(self._path, DBRecoveryMode.point_in_time())
         except Exception as error:
-            raise self._error(error, opening=True) from error
-
-    def _pairs(
-        self, view: _View, lower: bytes | None, upper: bytes | None, reverse: bool, *, shared: bool
-    ) -> Pairs:
-        """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
-        if not shared:
-            self._held[view] = None
-        try:
-            yield b"", b""
-            size = _FIRST_CHUNK
-            seek = True
-            while True:
-                try:
-                    chunk = view.read(size, lower, upper, reverse, seek=seek)
-                except Exception as error:
-                    raise self._error(error) from error
-                for pair in chunk:
-                    if not self._open:
-                        raise self._closed()
-                    yield pair
-                if len(chunk) < size:
-                    return
-                size = min(size * 2, _LARGEST_CHUNK)
-                # Whoever shares the view has moved it meanwhile.
-                seek = shared
-                if not shared:
-                    continue
-                if reverse:
-                    upper = chunk[-1][0]
-                else:
-                    lower = chunk[-1][0] + b"\0"
-        finally:
-            if not shared:
-                self._held.pop(view, None)
-                view.close()
-
-    def _closed(self) -> StoreClosedError:
-        return StoreClosedError(f"{self._path}: used after it was closed")
-
-    def _corrupted(self, why: str) -> StoreCorruptedError:
-        return StoreCorruptedError(
-            f"the database {self._path} is corrupt: {why}. Nothing was deleted. A store with a changelog can "
-            f"be set aside and rebuilt from it; otherwise put back a copy of this directory"
-        )
-
-    def _error(self, error: Exception, *, opening: bool = False) -> StoreError:
-        """What an exception of rocksdict means. Raises it again if it is none of RocksDB's."""
-        if isinstance(error, DbClosedError):
-            return self._closed()
-        if type(error) is not Exception:
-            raise error
-        message = str(error)
-        if message.startswith("IO error: lock hold by current process"):
-            return StateLockedError(
-                f"the database {self._path} is open in this process already; close that first"
-            )
-        if message.startswith("IO error: While lock file"):
-            return StateLockedError(
-                f"the database {self._path} is open in another process; wait for that one or stop it"
-            )
-        if message.startswith("Corruption:"):
-            return self._corrupted(message)
-        if message.startswith("IO error: No such file or directory:") and opening:
-            return self._corrupted(message)
-        if message.startswith("IO error:") or "(os error " in message:
-            return StoreIOError(
-                f"the operating system refused an operation on the database {self._path}: {message}. "
-                f"Check free space, permissions and the device, then open it again"
-            )
-        return StoreError(f"the database {self._path}: {message}")
+            raise typed(self._path, error, opening=True) from error
 
 
-class RocksSnapshot:
-    """See `store.engine.protocol.Snapshot`. Safe to read from any thread.
+class RocksSnapshot(_Reader):
+    """See `store.engine.protocol.Snapshot`. Safe to read from any thread."""
 
-    Reads through one iterator for each key space, made when the snapshot was: those of rocksdict's own
-    snapshots show later writes (0.3.29).
-    """
-
-    def __init__(self, engine: RocksEngine, views: tuple[_View, _View]) -> None:
-        self._engine = engine
-        self._views = views
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._view: View = database.view()
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        try:
-            found = self._views[family].read(1, key, key + b"\0", False, seek=True)
-        except Exception as error:
-            raise self._engine._error(error) from error
-        return found[0][1] if found else None
-
-    def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
-    ) -> Pairs:
-        pairs = self._engine._pairs(self._views[family], lower, upper, reverse, shared=True)
-        next(pairs)
-        return pairs
+        return self._view.get(_stored(family, key))
 
     def close(self) -> None:
         """Idempotent."""
-        for view in self._views:
-            view.close()
-        self._engine._held.pop(self, None)
+        self._database.release(self._view)
 
 
-class _View:
-    """One RocksDB iterator, which keeps the view of the moment it is made, with what has to outlive it.
+class ReadOnlyRocksEngine(_Reader):
+    """A `store.engine.protocol.View` of a database that another process, or none, has open for writing.
 
-    Traps of rocksdict 0.3.29: RocksDB keeps a bare pointer to the upper bound and to the options, and setting
-    a lower bound sets the upper one. So both bounds are compared here, and the upper one is told to RocksDB
-    only to spare it a walk over deleted keys beyond.
+    It shows one commit until `refresh` shows the last one. Reads from any thread. It neither locks the database nor
+    changes what it holds; the directory must be writable, since rocksdict notes there how a database is opened.
     """
 
-    __slots__ = ("_iterator", "_lock", "_options", "_upper")
+    def __init__(self, path: Path | str) -> None:
+        """Raises `StoreError` when there is no database at `path` yet, and as `RocksEngine` does otherwise."""
+        self._path = Path(path)
+        # RocksDB has a reader keep its own log in a directory of its own.
+        self._own = tempfile.TemporaryDirectory(prefix="store-reader-")
+        try:
+            self._follow()
+        except BaseException:
+            self._own.cleanup()
+            raise
 
-    def __init__(self, source: Rdict, upper: bytes | None = None) -> None:
-        self._lock = Lock()
-        self._upper = upper
-        self._options = ReadOptions()
-        if upper is not None:
-            self._options.set_iterate_upper_bound(upper)
-        self._iterator: RdictIter | None = source.iter(self._options)
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        database = self._database
+        try:
+            with database.lock:
+                value: bytes | None = database.rdict.get(_stored(family, key))
+        except Exception as error:
+            raise database.error(error) from error
+        return value
 
-    def read(
-        self, size: int, lower: bytes | None, upper: bytes | None, reverse: bool, *, seek: bool
-    ) -> list[tuple[bytes, bytes]]:
-        """The next `size` pairs, from the bound on if `seek`. Fewer only at the end, if that is no error."""
-        chunk: list[tuple[bytes, bytes]] = []
-        with self._lock:
-            iterator = self._iterator
-            if iterator is None:
-                raise StoreClosedError("scan or snapshot used after it or its engine was closed")
-            append, valid, key, value = chunk.append, iterator.valid, iterator.key, iterator.value
-            advance = iterator.prev if reverse else iterator.next
-            try:
-                if seek:
-                    _seek(iterator, lower, upper, reverse)
-                for _ in range(size):
-                    if not valid():
-                        break
-                    found = key()
-                    if (upper is not None and found >= upper) or (lower is not None and found < lower):
-                        break
-                    append((found, value()))
-                    advance()
-                iterator.status()
-            finally:
-                # An error's traceback holds this frame, and the iterator in it would hold the database open.
-                del iterator, valid, key, value, advance
-        return chunk
+    def snapshot(self) -> RocksSnapshot:
+        """What is shown now, whatever `refresh` shows later."""
+        return RocksSnapshot(self._database)
+
+    def refresh(self) -> None:
+        """Show the last commit of the writer. Ranges that are open keep what they show.
+
+        Where the database was set aside since, the one that took its place is shown.
+        """
+        if not self._database.is_open:
+            raise self._database.closed()
+        if _identity(self._path) != self._followed:
+            self._database.close_readers()
+            self._database.rdict.close()
+            self._follow()
+        else:
+            self._catch_up()
 
     def close(self) -> None:
-        with self._lock:
-            self._iterator = None
+        """Idempotent. Open ranges end with `StoreClosedError`."""
+        self._database.close_readers()
+        self._database.rdict.close()
+        self._own.cleanup()
+
+    def _follow(self) -> None:
+        """Open the database that is at the path now, and come to its last commit."""
+        for left in reversed(range(_ATTEMPTS)):
+            if not (self._path / "CURRENT").exists():
+                raise StoreError(
+                    f"there is no store at {self._path}: its writer has not made it yet, or the path is wrong"
+                )
+            try:
+                self._followed = _identity(self._path)
+                if _OLD_FAMILY in Rdict.list_cf(str(self._path), _options()):
+                    raise corrupted(self._path, EARLIER_VERSION)
+                own = tempfile.mkdtemp(dir=self._own.name)
+                rdict = Rdict(
+                    str(self._path),
+                    options=_options(),
+                    column_families={"default": _options()},
+                    access_type=AccessType.secondary(own),
+                )
+                break
+            except Exception as error:
+                # A live writer removes files while they are being opened: what it has now is to be opened then.
+                if not left or not (isinstance(error, FileNotFoundError) or _file_is_gone(error)):
+                    raise typed(self._path, error, opening=True) from error
+        self._database = Database(self._path, rdict)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """RocksDB reads the list of files first and the log after: a commit that came between must not be missing.
+
+        So this is repeated until no file came or went while it ran.
+        """
+        database = self._database
+        try:
+            with database.lock:
+                for _ in range(_ATTEMPTS):
+                    before = _files(self._path)
+                    database.rdict.try_catch_up_with_primary()
+                    if before is not None and before == _files(self._path):
+                        return
+            raise StoreIOError(
+                f"the writer of {self._path} changes its files faster than they can be followed"
+            )
+        except Exception as error:
+            # What is shown now may have a hole.
+            self.close()
+            raise database.error(error) from error
 
 
-def _seek(iterator: RdictIter, lower: bytes | None, upper: bytes | None, reverse: bool) -> None:
-    if not reverse:
-        if lower is None:
-            iterator.seek_to_first()
+def _put_all(batch: WriteBatch, data: Mapping[bytes, bytes | None]) -> None:
+    values = data.values()
+    if len(data) > 1 and None not in values and not any(map(_RESERVED.__le__, data)):
+        # No bytecode is run for a pair: this is most of what a commit costs.
+        deque(map(batch.__setitem__, data, values), maxlen=0)
+        return
+    for key, value in data.items():
+        stored = key if key < _RESERVED else _ESCAPED + key
+        if value is None:
+            batch.delete(stored)
         else:
-            iterator.seek(lower)
-    elif upper is None:
-        iterator.seek_to_last()
-    else:
-        iterator.seek_for_prev(upper)
-        if iterator.valid() and iterator.key() == upper:
-            iterator.prev()
+            batch[stored] = value
+
+
+def _rows(writes: Iterable[Write]) -> Iterator[tuple[bytes, bytes | None]]:
+    """The writes of a commit as they are stored, in order: metadata, which comes first, is last there."""
+    meta: list[tuple[bytes, bytes | None]] = []
+    for family, key, value in writes:
+        if family is not _DATA:
+            meta.append((_META + key, value))
+        else:
+            yield (key if key < _RESERVED else _ESCAPED + key), value
+    yield from meta
 
 
 @cache
 def _block_cache() -> Cache:
-    """Blocks of all databases of this process."""
+    """Committed blocks of all stores of this process."""
     return Cache(_BLOCK_CACHE_BYTES)
 
 
+def _options() -> Options:
+    return database_options(_block_cache(), _WRITE_BUFFER_BYTES)
+
+
 def _open(path: Path, recovery: DBRecoveryMode) -> Rdict:
-    table = BlockBasedOptions()
-    table.set_block_cache(_block_cache())
-    table.set_bloom_filter(10, False)
-    table.set_format_version(5)
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    options.set_max_background_jobs(2)
-    # Flushed apart, the few metadata rows would keep every write-ahead log since they were last flushed.
-    options.set_atomic_flush(True)
-    options.set_max_total_wal_size(_MAX_WAL_BYTES)
+    options = _options()
     options.set_wal_recovery_mode(recovery)
-    options.set_keep_log_file_num(2)
-    options.set_stats_persist_period_sec(0)
-    return Rdict(str(path), options=options, column_families={"default": options, _META_NAME: options})
+    return Rdict(str(path), options=options, column_families={"default": options})
 
 
 def _torn_tail(error: Exception) -> bool:
     """Whether the write-ahead log only ends within a record, as a kill or a power cut may leave it."""
     return str(error).startswith(("Corruption: truncated", "Corruption: error reading trailing data"))
+
+
+def _identity(path: Path) -> str | None:
+    """What RocksDB calls the database since it was made; None while there is none."""
+    try:
+        return (path / "IDENTITY").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return None
+
+
+def _files(path: Path) -> tuple[str, int] | None:
+    """What changes whenever the database gets or loses a file: where it lists them, and how long the list is."""
+    try:
+        name = (path / "CURRENT").read_text(encoding="ascii").strip()
+        return name, (path / name).stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _file_is_gone(error: Exception) -> bool:
+    return str(error).startswith("IO error: No such file or directory")

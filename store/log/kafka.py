@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import wraps
+from itertools import repeat
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from confluent_kafka import (
@@ -63,11 +64,11 @@ _RESERVED: Mapping[str, str] = {
     "bootstrap.servers": "it is the first argument",
     "transactional.id": "the task decides it",
     "transaction.timeout.ms": "the task decides it",
-    "enable.idempotence": "transactions need it",
+    "enable.idempotence": "without it repeats of the client double and reorder records",
     "partitioner": "simulation, restore and Java clients agree on murmur2",
     "metadata.recovery.strategy": "with others send_offsets may hang after a restart, librdkafka#5511",
     "isolation.level": "each call of the reader says it",
-    "enable.auto.commit": "offsets are committed in transactions only",
+    "enable.auto.commit": "tasks commit their positions themselves",
     "enable.partition.eof": "the reader needs it to see the end of a partition",
     "auto.offset.reset": "an offset that is gone is an error, never a jump",
     "group.id": "each call says it",
@@ -147,6 +148,7 @@ _PAUSE = 0.01
 _SERVE_EVERY = 1000
 _BATCH = 10_000
 _READER_GROUP = "crashproof-reader"
+_NEW_TUPLE: Callable[..., Record] = tuple.__new__
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -308,50 +310,32 @@ def _fencing(producer: ClientProducer) -> str | None:
     raise AssertionError("a producer whose transaction has failed began another one")
 
 
-class KafkaProducer:
-    """`store.log.protocol.Producer` over one librdkafka producer. Not thread-safe."""
+class _Sender:
+    """What both kinds of producers do alike: queue records, and wait until they are delivered."""
 
-    def __init__(
-        self,
-        client: _Client,
-        producer: ClientProducer,
-        transactional_id: str,
-        metadata: Callable[[str], object],
-    ) -> None:
+    def __init__(self, client: _Client, producer: ClientProducer, name: str) -> None:
         self._client = client
         self._producer: ClientProducer | None = producer
-        self._id = transactional_id
-        self._metadata = metadata
+        self._id = name
         self._deliveries = _Deliveries()
-        self._open = False
-        self._commit_sent = False
-        self._fenced: str | None = None
         self._unserved = 0
 
-    @_remembers_fencing
-    def init_transactions(self) -> None:
-        producer = self._live()
-        # Without a connection to any broker the client looks for the coordinator only every half second.
-        self._repeat("init_transactions", lambda seconds: producer.list_topics(timeout=seconds))
-        self._repeat("init_transactions", lambda seconds: producer.init_transactions(seconds))
+    def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
+        """Raise what an error of the client means."""
+        raise NotImplementedError
 
-    @_remembers_fencing
-    def begin_transaction(self) -> None:
-        producer = self._live()
-        self._repeat("begin_transaction", lambda _seconds: producer.begin_transaction())
-        self._deliveries = _Deliveries()
-        self._open = True
+    def _check_deliveries(self) -> None:
+        """Raise when a record was not delivered."""
+        raise NotImplementedError
 
-    @_remembers_fencing
-    def produce(
+    def _enqueue(
         self,
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        *,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        headers: Headers = (),
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
     ) -> None:
         producer = self._live()
         deadline = 0.0
@@ -379,12 +363,11 @@ class KafkaProducer:
                     ) from None
                 self._serve(producer, 0.1)
             except KafkaException as exception:
-                self._refuse("produce", exception, of_transaction=True)
+                self._refuse("produce", exception)
             else:
                 return
 
-    @_remembers_fencing
-    def flush(self) -> Mapping[TopicPartition, int]:
+    def _drain(self) -> Mapping[TopicPartition, int]:
         producer = self._live()
         waiting = len(producer)
         deadline = time.monotonic() + self._client.timeout
@@ -408,6 +391,83 @@ class KafkaProducer:
                 raise self._client.gave_up(f"{self._id}: flush of {left} records", None, self._ping)
         self._check_fatal("flush")
         return dict(self._deliveries.reached)
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        # The client's own close() would abort the open transaction, and wait for a broker that may be gone.
+        try:
+            producer.purge(blocking=False)
+        except KafkaException as exception:
+            _logger.info("%s: purge at close: %s", self._id, exception)
+
+    def _live(self) -> ClientProducer:
+        if self._producer is None:
+            raise ProtocolError(f"{self._id}: the producer is closed")
+        return self._producer
+
+    def _ping(self) -> object:
+        return self._live().list_topics(timeout=self._client.ping_seconds)
+
+    def _serve(self, producer: ClientProducer, seconds: float) -> None:
+        try:
+            producer.poll(seconds)
+        except KafkaException as exception:
+            self._refuse("poll", exception)
+
+    def _check_fatal(self, doing: str) -> None:
+        if self._client.fatal is not None:
+            error = _translate(self._client.fatal, f"{self._id}: {doing}")
+            raise error if isinstance(error, FencedError) else FatalLogError(str(error))
+
+
+class KafkaProducer(_Sender):
+    """`store.log.protocol.Producer` over one librdkafka producer. Not thread-safe."""
+
+    def __init__(
+        self,
+        client: _Client,
+        producer: ClientProducer,
+        transactional_id: str,
+        metadata: Callable[[str], object],
+    ) -> None:
+        super().__init__(client, producer, transactional_id)
+        self._metadata = metadata
+        self._open = False
+        self._commit_sent = False
+        self._fenced: str | None = None
+
+    @_remembers_fencing
+    def init_transactions(self) -> None:
+        producer = self._live()
+        # Without a connection to any broker the client looks for the coordinator only every half second.
+        self._repeat("init_transactions", lambda seconds: producer.list_topics(timeout=seconds))
+        self._repeat("init_transactions", lambda seconds: producer.init_transactions(seconds))
+
+    @_remembers_fencing
+    def begin_transaction(self) -> None:
+        producer = self._live()
+        self._repeat("begin_transaction", lambda _seconds: producer.begin_transaction())
+        self._deliveries = _Deliveries()
+        self._open = True
+
+    @_remembers_fencing
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self._enqueue(topic, key, value, partition, timestamp, headers)
+
+    @_remembers_fencing
+    def flush(self) -> Mapping[TopicPartition, int]:
+        return self._drain()
 
     @_remembers_fencing
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -448,34 +508,10 @@ class KafkaProducer:
         self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))
         self._end()
 
-    def close(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is None:
-            return
-        # The client's own close() would abort the open transaction, and wait for a broker that may be gone.
-        try:
-            producer.purge(blocking=False)
-        except KafkaException as exception:
-            _logger.info("%s: purge at close: %s", self._id, exception)
-
-    def _live(self) -> ClientProducer:
-        if self._producer is None:
-            raise ProtocolError(f"{self._id}: the producer is closed")
-        return self._producer
-
     def _end(self) -> None:
         self._open = False
         self._commit_sent = False
         self._deliveries = _Deliveries()
-
-    def _ping(self) -> object:
-        return self._live().list_topics(timeout=self._client.ping_seconds)
-
-    def _serve(self, producer: ClientProducer, seconds: float) -> None:
-        try:
-            producer.poll(seconds)
-        except KafkaException as exception:
-            self._refuse("poll", exception)
 
     def _repeat(self, doing: str, call: Callable[[float], object]) -> None:
         try:
@@ -487,21 +523,16 @@ class KafkaProducer:
                 ) from error
             raise
 
-    def _refuse(self, doing: str, exception: KafkaException, *, of_transaction: bool = False) -> NoReturn:
+    def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
         cause = _cause(exception)
         if cause.code() in (KafkaError._FATAL, KafkaError._STATE):
             self._check_fatal(doing)
         if self._commit_sent:
             raise OutcomeUnknownError(f"{self._id}: {doing}: a commit was sent and never answered")
-        if of_transaction and self._open and cause.code() == KafkaError._STATE:
+        if doing == "produce" and self._open and cause.code() == KafkaError._STATE:
             # The client refuses more records after one has failed, without saying so.
             raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
         raise _translate(cause, f"{self._id}: {doing}") from exception
-
-    def _check_fatal(self, doing: str) -> None:
-        if self._client.fatal is not None:
-            error = _translate(self._client.fatal, f"{self._id}: {doing}")
-            raise error if isinstance(error, FencedError) else FatalLogError(str(error))
 
     def _check_deliveries(self) -> None:
         failure = self._deliveries.failure
@@ -522,6 +553,79 @@ class KafkaProducer:
             )
 
 
+class KafkaPlainProducer(_Sender):
+    """`store.log.protocol.PlainProducer` over one idempotent librdkafka producer. Not thread-safe."""
+
+    def __init__(
+        self, client: _Client, producer: ClientProducer, committer: Callable[[str], Consumer]
+    ) -> None:
+        super().__init__(client, producer, "the plain producer")
+        self._make_committer = committer
+        self._committers: dict[str, Consumer] = {}
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self._enqueue(topic, key, value, partition, timestamp, headers)
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        reached = self._drain()
+        self._deliveries = _Deliveries()
+        return reached
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._live()
+        if not offsets:
+            return
+        if group_id not in self._committers:
+            self._committers[group_id] = self._make_committer(group_id)
+        committer = self._committers[group_id]
+        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+
+        def commit(seconds: float) -> None:
+            # The commit takes no time limit, and without a broker it waits for one.
+            committer.list_topics(timeout=seconds)
+            for answer in committer.commit(offsets=positions, asynchronous=False) or ():
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+
+        _repeat(self._client, f"commit_offsets of group {group_id}", commit, self._ping)
+
+    def close(self) -> None:
+        committers = list(self._committers.values())
+        self._committers.clear()
+        super().close()
+        for committer in committers:
+            committer.close()
+
+    def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
+        error = _translate(_cause(exception), f"{self._id}: {doing}")
+        # Nobody can fence it: an epoch that the broker does not take any more is its own trouble.
+        raise FatalLogError(str(error)) if isinstance(error, FencedError) else error from exception
+
+    def _check_fatal(self, doing: str) -> None:
+        if self._client.fatal is not None:
+            raise FatalLogError(f"{self._id}: {doing}: {self._client.fatal.str()}")
+
+    def _check_deliveries(self) -> None:
+        # A record that did not arrive is not sent again; only from the committed position on it is made anew.
+        failure = self._deliveries.failure
+        if failure is not None:
+            raise FatalLogError(f"{self._id}: a record was not delivered: {failure.str()} ({failure.name()})")
+        if self._deliveries.lost is not None:
+            raise FatalLogError(
+                f"{self._id}: the broker has a record in {self._deliveries.lost}, but the answer with its "
+                "offset was lost"
+            )
+
+
 class _Cursor:
     """A consumer with at most one partition assigned, and the offset of the next record to return."""
 
@@ -530,6 +634,27 @@ class _Cursor:
         self.tp: TopicPartition | None = None
         self.position = -1
         self.at_end = False
+
+    def take(self, messages: Sequence[Message], records: list[Record]) -> None:
+        """Append messages without errors to `records`. Field by field, which is twice as fast as record by record."""
+        if not messages:
+            return
+        assert self.tp is not None
+        fields = zip(
+            repeat(self.tp.topic),
+            repeat(self.tp.partition),
+            map(Message.offset, messages),
+            map(Message.key, messages),
+            map(Message.value, messages),
+            [
+                -1 if kind == TIMESTAMP_NOT_AVAILABLE else time
+                for kind, time in map(Message.timestamp, messages)
+            ],
+            [_headers(headers) if headers else () for headers in map(Message.headers, messages)],
+            strict=False,
+        )
+        records += map(_NEW_TUPLE, repeat(Record), fields)
+        self.position = records[-1].offset + 1
 
 
 class KafkaReader:
@@ -630,7 +755,6 @@ class KafkaReader:
         self, cursor: _Cursor, tp: TopicPartition, max_records: int, isolation: IsolationLevel
     ) -> Fetch:
         consumer = cursor.consumer
-        topic, partition = tp
         records: list[Record] = []
         deadline = time.monotonic() + self._client.timeout
         last: KafkaError | None = None
@@ -646,23 +770,14 @@ class KafkaReader:
             if room > 0 and first.error() is None:
                 messages += consumer.consume(min(room, _BATCH), 0)
             before = cursor.position
-            for message in messages:
+            done = 0
+            for index, message in enumerate(messages):
                 error = message.error()
                 if error is None:
-                    kind, timestamp = message.timestamp()
-                    headers = message.headers()
-                    record = Record(
-                        topic,
-                        partition,
-                        message.offset(),  # type: ignore[arg-type]  # a delivered message has one
-                        message.key(),
-                        message.value(),
-                        -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
-                        _headers(headers) if headers else (),
-                    )
-                    records.append(record)
-                    cursor.position = record.offset + 1
-                elif error.code() == KafkaError._PARTITION_EOF:
+                    continue
+                cursor.take(messages[done:index], records)
+                done = index + 1
+                if error.code() == KafkaError._PARTITION_EOF:
                     # The report may have waited in the client's queue while more was written and committed.
                     cursor.position = max(cursor.position, _number(message.offset()))
                     if cursor.position >= self.offsets(tp, isolation).end:
@@ -672,6 +787,7 @@ class KafkaReader:
                     last = error
                     if not isinstance(_translate(error, "read"), RetriableError):
                         raise KafkaException(error)
+            cursor.take(messages[done:] if done else messages, records)
             if cursor.position > before:
                 deadline = time.monotonic() + self._client.timeout
         return Fetch(records, cursor.position)
@@ -817,6 +933,16 @@ class KafkaLog:
         }
         made = _build(ClientProducer, client.config(_PRODUCER, self._config, own))
         return KafkaProducer(client, made, transactional_id, self._group_metadata)
+
+    def plain_producer(self) -> KafkaPlainProducer:
+        client = _Client(self.bootstrap, self.timeout)
+
+        def committer(group_id: str) -> Consumer:
+            return _build(Consumer, client.config(_CONSUMER, self._config, {"group.id": group_id}))
+
+        return KafkaPlainProducer(
+            client, _build(ClientProducer, client.config(_PRODUCER, self._config)), committer
+        )
 
     def reader(self) -> KafkaReader:
         return KafkaReader(_Client(self.bootstrap, self.timeout), self._config)

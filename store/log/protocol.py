@@ -115,6 +115,38 @@ class Producer(Protocol):
         """Release the client. Does not end an open transaction: it is left to the successor or the timeout."""
 
 
+class PlainProducer(Protocol):
+    """A producer without transactions: what it sends counts as soon as the broker has it (row 844.8). One thread.
+
+    The client's own repeats neither double records nor change their order. Any call may raise `RetriableError`
+    or `UnreachableError`, and `FatalLogError`: then nobody knows which records since the last `flush` are there.
+    """
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Queue one record, see `Producer.produce`."""
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        """Wait until the broker holds all queued records.
+
+        Returns the offset of the last record since the `flush` before in each partition written to.
+        """
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit input positions of a consumer group. At return the broker has them."""
+
+    def close(self) -> None:
+        """Release the client. Queued records may be lost."""
+
+
 class Reader(Protocol):
     """Reads partitions by explicit offset. One thread. Any call may raise `RetriableError` or `UnreachableError`."""
 
@@ -159,6 +191,9 @@ class Log(Protocol):
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
         """A new incarnation of `transactional_id`. Nothing is fenced before `init_transactions`."""
+
+    def plain_producer(self) -> PlainProducer:
+        """A producer without a transactional id, which fences nobody and which nobody fences."""
 
     def reader(self) -> Reader: ...
 

@@ -1,18 +1,19 @@
 """The state directory: where the stores of an application lie on one host, and who may touch them.
 
     root/application/task/.lock                  held while a process works on the task
-    root/application/task/rocksdb/store          one database
+    root/application/task/.checkpoint            offsets of the stores that do not keep their own, see `checkpoint`
+    root/application/task/rocksdb/store          one database, or the files of a store that has its own format
     root/application/task/set-aside/stamp/store  what was put out of the way, for a person to look at
 
 Must survive: two processes (or two parts of one) that want the same task, owners that die at any moment, and
-databases that cannot be opened. Nothing in it is ever deleted.
+databases and checkpoints that cannot be read. Nothing in it is ever deleted.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,9 +22,13 @@ import msgspec
 import psutil
 from filelock import FileLock, Timeout
 
+from store.engine.protocol import Checkpointed
 from store.engine.rocksdb import RocksEngine
-from store.errors import ProtocolError, StateLockedError, StoreIOError
+from store.errors import ProtocolError, StateLockedError, StoreCorruptedError, StoreIOError
+from store.log.protocol import TopicPartition
+from store.recovery import checkpoint as checkpoint_file
 
+_CHECKPOINT = ".checkpoint"
 _OWNER_BYTES = 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -96,20 +101,47 @@ class StateDirectory:
             ) from error
         return RocksEngine(path)
 
-    def set_aside(self, task_id: str, store_name: str) -> str:
-        """Rename a closed store into a new directory named after the moment; returns the new path."""
+    def directory(self, task_id: str, store_name: str) -> Path:
+        """The same place as a database would have, not made yet."""
         self._require_lock(task_id)
-        source = self.path(task_id, store_name)
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        target = self._task(task_id) / "set-aside" / stamp / store_name
+        return self.path(task_id, store_name)
+
+    def exists(self, task_id: str, store_name: str) -> bool:
+        self._require_lock(task_id)
+        return os.path.lexists(self.path(task_id, store_name))
+
+    def set_aside(self, task_id: str, store_name: str) -> str:
+        """Rename a closed store into a new directory named after the moment; returns the new path.
+
+        The checkpoint may still have its offset: whoever renames it takes that out first, see
+        `store.recovery.offsets`.
+        """
+        self._require_lock(task_id)
+        return self._rename_aside(task_id, self.path(task_id, store_name), f"store {store_name}")
+
+    def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
+        self._require_lock(task_id)
+        return checkpoint_file.read(self._task(task_id) / _CHECKPOINT)
+
+    def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
+        """Replace the checkpoint; one that cannot be read is set aside before."""
+        self._require_lock(task_id)
+        path = self._task(task_id) / _CHECKPOINT
         try:
-            source.stat()
+            checkpoint_file.read(path)
+        except StoreCorruptedError:
+            self._rename_aside(task_id, path, "checkpoint")
+        checkpoint_file.write(path, checkpoint)
+
+    def _rename_aside(self, task_id: str, source: Path, what: str) -> str:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        target = self._task(task_id) / "set-aside" / stamp / source.name
+        try:
+            source.lstat()
             target.parent.mkdir(parents=True)
             source.rename(target)
         except OSError as error:
-            raise StoreIOError(
-                f"store {store_name} of task {task_id} cannot be set aside: {error}"
-            ) from error
+            raise StoreIOError(f"{what} of task {task_id} cannot be set aside: {error}") from error
         return str(target)
 
     def _task(self, task_id: str) -> Path:

@@ -68,6 +68,9 @@ def start_query(
     position (the group is the application id). A micro-batch is not atomic: every Kafka partition commits by
     itself, after `commit.records` records and at its end.
 
+    Under `processing.guarantee=at_least_once` attempts do not fence each other: nothing is lost, and whatever Spark
+    repeats, or runs twice at once, may be there more than once.
+
     What is not: effects of the processing function outside its stores and outputs happen as often as it is run
     (row 129.6). An application id belongs to one query at a time; two of them fence each other's tasks without end,
     though neither writes a duplicate. An attempt must commit within `transaction.timeout.ms`, or the broker gives
@@ -240,7 +243,7 @@ def _check_topics(log: Log, topology: Topology) -> None:
     reader = log.reader()
     found: dict[str, int] = {}
     missing: list[str] = []
-    changelogs = [topology.changelog_topic(store) for store in topology.stores]
+    changelogs = [spec.name for spec in topology.internal_topics(1)]
     try:
         for topic in (*topology.sources, *topology.sinks, *changelogs):
             try:

@@ -1,4 +1,4 @@
-"""The rows of `Family.META`: changelog offsets with their times, and input positions, each readable on its own.
+"""The rows of `Family.META`: changelog offsets with their times, input positions, the stream time, and a sequence.
 
 A row's key is its kind and the partition in words (`offset:orders-changelog-3`), its value one byte of format
 version and an 8-byte big-endian number. A row that cannot be read means that the store's offset is unknown,
@@ -19,10 +19,12 @@ from store.log.protocol import TopicPartition
 
 _VERSION = 1
 _ROW = struct.Struct(">Bq")
+_STREAM_TIME = b"stream-time"
+_SEQUENCE = b"sequence"
 _KEY = re.compile(rb"(offset:|position:|caught-up:)([A-Za-z0-9._-]+)-([0-9]+)")
 
 
-class Kind(Enum):
+class Kind(bytes, Enum):
     """What a row holds; the value is the prefix of its key."""
 
     OFFSET = b"offset:"
@@ -43,6 +45,8 @@ def row(kind: Kind, tp: TopicPartition, number: int | None) -> Write:
     key = _key(kind, tp)
     if number is None:
         return (Family.META, key, None)
+    if type(number) is not int:
+        raise TypeError(f"the {kind.words} of {tp} must be a whole number, not {type(number).__name__}")
     if number < 0:
         raise ValueError(f"{number} cannot be the {kind.words} of {tp}")
     return (Family.META, key, _ROW.pack(_VERSION, number))
@@ -60,10 +64,34 @@ def read(view: View, kind: Kind, tp: TopicPartition, *, where: str) -> int | Non
 
 
 def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, int]]:
-    """Every row, in the order of their keys. Raises `StoreCorruptedError` at the first that is unreadable."""
+    """Every row of a kind, in the order of their keys. Raises `StoreCorruptedError` at the first that is unreadable."""
     for key, value in view.scan(Family.META, None, None):
+        if key in (_STREAM_TIME, _SEQUENCE):
+            continue
         kind, tp = _parse(key, where)
         yield kind, tp, _number(value, f"{kind.words} of {tp}", where)
+
+
+def stream_time_row(time_ms: int) -> Write:
+    """The write that sets the greatest record time that the store has seen, in milliseconds since the epoch."""
+    return (Family.META, _STREAM_TIME, _ROW.pack(_VERSION, time_ms))
+
+
+def read_stream_time(view: View, *, where: str) -> int | None:
+    """That time, None if no commit had one."""
+    value = view.get(Family.META, _STREAM_TIME)
+    return None if value is None else _number(value, "stream time", where)
+
+
+def sequence_row(number: int) -> Write:
+    """The write that sets the sequence number that a store which retains duplicates gave last."""
+    return (Family.META, _SEQUENCE, _ROW.pack(_VERSION, number))
+
+
+def read_sequence(view: View, *, where: str) -> int | None:
+    """That number, None if no commit had one."""
+    value = view.get(Family.META, _SEQUENCE)
+    return None if value is None else _number(value, "sequence number", where)
 
 
 def _parse(key: bytes, where: str) -> tuple[Kind, TopicPartition]:

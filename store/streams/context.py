@@ -6,44 +6,54 @@ record must not be committed, so the first error is kept and raised again when t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NoReturn, Protocol
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
 
 from store.errors import LogError, ProtocolError
-from store.log import Headers, Producer, TopicPartition
-from store.state.keyvalue import KeyValueStore
+from store.log import Headers, PlainProducer, Producer, TopicPartition
+from store.state.protocol import LogChange, StateStore
+
+_OF_THE_TASK = frozenset(
+    {
+        "close",
+        "commit",
+        "discard",
+        "flush",
+        "flush_cache",
+        "keep_time",
+        "recover",
+        "restore_batch",
+        "set_caught_up",
+    }
+)
 
 
 class ProcessorStore:
-    """A task's key-value store as its processing function may use it: reads and uncommitted writes.
+    """A task's store as its processing function may use it: reads and uncommitted writes, of any type of store.
 
-    The methods are those of `KeyValueStore`. Committing, discarding, restoring and closing belong to the task;
-    each raises `ProtocolError` naming `context.commit()` (KIP-892, row 892.6).
+    It has the store's own methods. Committing, discarding, restoring and closing belong to the task; each raises
+    `ProtocolError` naming `context.commit()` (KIP-892, row 892.6).
     """
 
-    def __init__(self, store: KeyValueStore) -> None:
-        self.name = store.name
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
         # Bound once: a call here costs what it costs on the store.
-        self.get = store.get
-        self.put = store.put
-        self.put_if_absent = store.put_if_absent
-        self.put_all = store.put_all
-        self.delete = store.delete
-        self.range = store.range
-        self.reverse_range = store.reverse_range
-        self.all = store.all
-        self.reverse_all = store.reverse_all
-        self.prefix_scan = store.prefix_scan
-        self.approximate_num_entries = store.approximate_num_entries
-        self.approximate_num_uncommitted_bytes = store.approximate_num_uncommitted_bytes
+        for name in dir(store):
+            if not name.startswith("_") and callable(getattr(type(store), name, None)):
+                self.__dict__[name] = getattr(store, name)
+        self.__dict__.update(dict.fromkeys(_OF_THE_TASK, self._refuse))
+
+    def __getattr__(self, name: str) -> Any:
+        """What the store has as attributes: its name, and what it made for itself; nothing that leads past this."""
+        if name.startswith("_") or name in ("inner", "context"):
+            raise AttributeError(f"a store has no {name!r} for a processor")
+        return getattr(self._store, name)
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ProtocolError(
-            f"store {self.name}: a processor does not commit, discard or close a store; "
+            f"store {self._store.name}: a processor does not commit, discard, restore or close a store; "
             "call context.commit() to have the whole task committed after this record"
         )
-
-    commit = discard = restore_batch = close = flush = _refuse
 
 
 class Context(Protocol):
@@ -62,7 +72,7 @@ class Context(Protocol):
 class TaskContext:
     """The context of one task, and the way of its stores' changes to the changelog."""
 
-    def __init__(self, producer: Producer, sinks: tuple[str, ...]) -> None:
+    def __init__(self, producer: Producer | PlainProducer, sinks: tuple[str, ...]) -> None:
         self._producer = producer
         self._sinks = frozenset(sinks)
         self._stores: dict[str, ProcessorStore] = {}
@@ -70,7 +80,7 @@ class TaskContext:
         self.commit_requested = False
         self.failure: LogError | None = None
 
-    def offer(self, stores: Mapping[str, KeyValueStore]) -> None:
+    def offer(self, stores: Mapping[str, StateStore]) -> None:
         """The stores that `store` hands out."""
         self._stores = {name: ProcessorStore(store) for name, store in stores.items()}
 
@@ -96,13 +106,14 @@ class TaskContext:
     def commit(self) -> None:
         self.commit_requested = True
 
-    def change_logger(self, changelog: TopicPartition) -> Callable[[bytes, bytes | None], None]:
+    def change_logger(self, changelog: TopicPartition) -> LogChange:
         """What a store calls with each write, before it takes it."""
         topic, partition = changelog
 
-        def log_change(key: bytes, value: bytes | None) -> None:
+        def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
+            at = self.timestamp if timestamp is None else timestamp
             try:
-                self._producer.produce(topic, key, value, partition=partition, timestamp=self.timestamp)
+                self._producer.produce(topic, key, value, partition=partition, timestamp=at)
             except LogError as error:
                 self.failure = self.failure or error
                 raise

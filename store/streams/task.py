@@ -1,19 +1,35 @@
-"""A task: one partition of a topology, its stores, its transactional producer, and the commit protocol.
+"""A task: one partition of a topology, its stores, its producer, and the commit protocol.
 
 Must survive: a crash at every point of `store.points`, a successor that fences this incarnation at any moment,
-aborted transactions, commits whose outcome nobody knows, and state directories that lag behind Kafka.
+aborted transactions, commits whose outcome nobody knows, stores found corrupt while they are used, and state
+directories that lag behind Kafka.
 
-The argument, in the order of one commit (KIP-129, KIP-844, KIP-892):
+The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP-892):
 
+0. Caches of stores are flushed before the producer is: what they held back becomes changelog records, which have
+   to be in the transaction. Flushed later, they would be in the stores' commit and in no transaction.
 1. Outputs, changelog records and input positions are in one Kafka transaction. A crash before Kafka has
    the commit leaves the stores at the previous commit, since store writes are only in the buffer. The successor's
    `init_transactions` aborts the rest, and the input is processed again from the group's committed position.
 2. After Kafka has the commit, the stores write data, changelog offset and position as one batch. A crash in
    between leaves a store older than the changelog; restore replays exactly what lies beyond its own offset.
+   Stores that do not keep their offset themselves have it in the checkpoint, see `store.recovery.offsets`.
 3. A store is never newer than Kafka. Where a commit's outcome is unknown the store must not commit: the
    task is closed, and the next incarnation learns the outcome from `init_transactions`.
 4. An acknowledged commit can be undone by a later abort of the same producer if the broker died before it wrote
    the markers. So before an abort the last commit must have become visible.
+
+The argument for at least once (row 844.8): caches, then outputs and changelog records, then the stores with their
+offsets and positions, then the checkpoint, then the group's positions. Each step comes when all that it stands
+for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
+
+* Before the stores have the commit, everything since the last one is processed again. Outputs and changelog
+  records that were sent are there twice, with their effects on the state. What a transactional store held, and
+  what a cache or the producer still held back, is gone and so is not counted twice; without transactions it is.
+* From then on nothing is processed again: a position in a store says that all up to there is in Kafka, so a new
+  incarnation on that host starts at the furthest of the group's position and those of its stores.
+* Nobody is fenced: where two incarnations of a task run, both write. Nothing that was sent can be taken back, so
+  after any error the task is closed.
 """
 
 from __future__ import annotations
@@ -26,7 +42,7 @@ from typing import TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
-from store.engine import Engine, Storage
+from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
     InputGapError,
@@ -34,17 +50,29 @@ from store.errors import (
     PositionLostError,
     ProtocolError,
     RetriableError,
+    StoreCorruptedError,
 )
-from store.log import IsolationLevel, Log, Producer, Reader, Record, TopicPartition
+from store.log import IsolationLevel, Log, PlainProducer, Producer, Reader, Record, TopicPartition
+from store.metrics import Metrics
 from store.points import Point, reach
-from store.recovery.restore import open_and_restore, restore
-from store.state.keyvalue import KeyValueStore
+from store.recovery.offsets import TaskOffsets
+from store.recovery.restore import (
+    TOMBSTONE_RETENTION_MS,
+    RestoreListener,
+    open_and_restore,
+    restore,
+    suspects,
+)
+from store.state.protocol import StateStore, StoreContext
 from store.streams.context import TaskContext
 from store.streams.topology import Topology
+from store.suppliers import StoreSupplier
 
 _log = logging.getLogger(__name__)
 _BACKOFF_S = 0.005
 _LONGEST_BACKOFF_S = 0.25
+_PATIENCE_S = 60.0
+"""How long a changelog may take to settle, or to answer, each time while restoring."""
 
 T = TypeVar("T")
 
@@ -65,7 +93,9 @@ class Task:
     """One incarnation of one task. One thread. Use it as a context manager, or `open` and `close` it.
 
     After `FencedError`, `OutcomeUnknownError` or `FatalLogError` the only allowed call is `close`; after
-    `AbortRequiredError`, or an exception of the processing function, it is `abort` or `close`.
+    `AbortRequiredError`, or an exception of the processing function, it is `abort` or `close`. A task that
+    cannot abort (`can_abort`) is closed. After `StoreCorruptedError` closing sets the store aside, and the next
+    incarnation rebuilds it from its changelog.
     """
 
     def __init__(
@@ -76,21 +106,36 @@ class Task:
         storage: Storage,
         config: StreamsConfig,
         clock: Clock,
+        *,
+        tasks_in_process: int = 1,
+        metrics: Metrics | None = None,
+        listener: RestoreListener | None = None,
     ) -> None:
+        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it."""
         self.topology = topology
         self.partition = partition
         self.task_id = topology.task_id(partition)
         self.inputs = tuple(TopicPartition(topic, partition) for topic in topology.sources)
-        self.stores: dict[str, KeyValueStore] = {}
+        self.stores: dict[str, StateStore] = {}
+        self.tasks_in_process = tasks_in_process
+        self._suppliers = topology.suppliers(config.default_dsl_store)
+        self._metrics = metrics
+        self._listener = listener
+        self._offsets: TaskOffsets | None = None
+        self._corrupt: list[str] = []
         self._log = log
         self._storage = storage
         self._config = config
         self._clock = clock
         self._exit = ExitStack()
         self._producer: Producer | None = None
+        """None under at least once, which has the other one."""
+        self._plain_producer: PlainProducer | None = None
+        self._after_failure = _State.MUST_CLOSE
         self._reader: Reader | None = None
         self._context: TaskContext | None = None
         self._state = _State.NEW
+        self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
         self._began = 0.0
         self._positions: dict[TopicPartition, int] = {}
@@ -121,12 +166,9 @@ class Task:
         self._state = _State.MUST_CLOSE
         try:
             self._exit.enter_context(self._storage.lock(self.task_id))
-            producer = self._log.producer(
-                self.topology.transactional_id(self.partition), self._config.transaction_timeout_ms
-            )
-            self._exit.callback(producer.close)
-            self._producer = producer
-            self._retry(producer.init_transactions)
+            # Reversed, this comes after the stores are closed and before the lock is given up.
+            self._exit.callback(self._set_corrupt_aside)
+            producer = self._make_producer()
             reach(Point.PRODUCER_READY)
             reader = self._log.reader()
             self._exit.callback(reader.close)
@@ -135,11 +177,30 @@ class Task:
             self._restore(context, reader)
             context.offer(self.stores)
             self._context = context
+            # Asked after each record, so bound once.
+            self._uncommitted_bytes = [
+                store.approximate_num_uncommitted_bytes for store in self.stores.values()
+            ]
+            if self._revocable:
+                self._after_failure = _State.MUST_ABORT
             self._state = _State.RUNNING
             reach(Point.RESTORED)
         except BaseException:
             self._exit.close()
             raise
+
+    def _make_producer(self) -> Producer | PlainProducer:
+        if not self._config.exactly_once:
+            self._plain_producer = self._log.plain_producer()
+            self._exit.callback(self._plain_producer.close)
+            return self._plain_producer
+        producer = self._log.producer(
+            self.topology.transactional_id(self.partition), self._config.transaction_timeout_ms
+        )
+        self._exit.callback(producer.close)
+        self._producer = producer
+        self._retry(producer.init_transactions)
+        return producer
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -148,26 +209,31 @@ class Task:
         and does not know yet, so the positions are read on both sides until they agree: every commit moves
         them, and none is visible while one is pending.
         """
+        offsets = TaskOffsets(
+            self._storage, self.task_id, self._clock, exactly_once=self._config.exactly_once
+        )
+        self._offsets = offsets
         committed = self._committed_positions(reader)
-        for name in self.topology.stores:
-            changelog = self.topology.changelog(name, self.partition)
-            self.stores[name], _ = open_and_restore(
-                self._storage,
-                self.task_id,
-                name,
-                self._store_maker(name, context.change_logger(changelog)),
-                changelog,
-                reader,
-                batch=self._config.restore_batch_records,
-                clock=self._clock,
-            )
-            self._exit.callback(self.stores[name].close)
+        for name, supplier in self._suppliers.items():
+            self._open_store(name, supplier, context, offsets, reader)
+        self._exit.callback(offsets.close)
         while (again := self._committed_positions(reader)) != committed:
             committed = again
             for name, store in self.stores.items():
-                changelog = self.topology.changelog(name, self.partition)
-                restore(store, changelog, reader, batch=self._config.restore_batch_records, clock=self._clock)
-        self._check_positions(committed)
+                if self._suppliers[name].logged:
+                    restore(
+                        store,
+                        self.topology.changelog(name, self.partition),
+                        reader,
+                        offsets=offsets,
+                        batch=self._config.restore_batch_records,
+                        clock=self._clock,
+                        patience=self._restore_patience_s,
+                    )
+        if self._plain_producer is not None:
+            committed = self._furthest(committed, self._plain_producer)
+        else:
+            self._check_positions(committed, offsets)
         self._committed = {
             tp: position if position is not None else self._earliest(reader, tp)
             for tp, position in committed.items()
@@ -175,9 +241,111 @@ class Task:
         self._positions = dict(self._committed)
         # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
+        for name, store in self.stores.items():
+            held = store.position()
+            if held == position:
+                continue
+            if not self._suppliers[name].logged:
+                _log.warning(
+                    "store %s of task %s has no changelog to be restored from: it holds the input up to %s, and "
+                    "the group %s has committed it up to %s",
+                    name,
+                    self.task_id,
+                    held or "nothing",
+                    self.topology.application_id,
+                    position,
+                )
+            store.commit({}, position)
+
+    def _open_store(
+        self,
+        name: str,
+        supplier: StoreSupplier[StateStore],
+        context: TaskContext,
+        offsets: TaskOffsets,
+        reader: Reader,
+    ) -> None:
+        changelog = self.topology.changelog(name, self.partition)
+        config = self._config
+        cached = sum(one.cached for one in self._suppliers.values())
+        metrics = None
+        if self._metrics is not None:
+            metrics = self._metrics.store(name, task_id=self.task_id, scope=supplier.metrics_scope)
+            self._exit.callback(metrics.close)
+        made = StoreContext(
+            name=name,
+            open_engine=lambda: self._storage.open(self.task_id, name),
+            directory=self._storage.directory(self.task_id, name),
+            task_id=self.task_id,
+            changelog=changelog if supplier.logged else None,
+            log_change=context.change_logger(changelog) if supplier.logged else None,
+            mechanism=config.mechanism,
+            sync=config.statestore_sync,
+            cache_max_bytes=(
+                config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
+            ),
+            record_time=lambda: context.timestamp,
+            uncommitted_position=lambda: _last_records(dict(self._positions)),
+            isolation=config.default_state_isolation_level,
+            metrics=metrics,
+            clock=self._clock,
+        )
+        if not supplier.logged:
+            # Nothing repairs it: after a crash it is what its last commit, or a write past any commit, has left.
+            self.stores[name] = store = supplier.open(made)
+            self._exit.callback(store.close)
+            reach(Point.STORE_OPENED)
+            return
+        retention = supplier.changelog_config().get("delete.retention.ms")
+        self.stores[name], _ = open_and_restore(
+            self._storage,
+            self.task_id,
+            name,
+            lambda: supplier.open(made),
+            changelog,
+            reader,
+            offsets=offsets,
+            batch=config.restore_batch_records,
+            listener=self._listener,
+            clock=self._clock,
+            patience=self._restore_patience_s,
+            tombstone_retention_ms=TOMBSTONE_RETENTION_MS if retention is None else int(retention),
+        )
+        self._exit.callback(self.stores[name].close)
+
+    @property
+    def _restore_patience_s(self) -> float:
+        """At least once fences nobody, so a transaction that a run under exactly once has left goes by its timeout."""
+        left = 0.0 if self._config.exactly_once else self._config.transaction_timeout_ms / 1000
+        return _PATIENCE_S + left
+
+    def _furthest(
+        self, committed: Mapping[TopicPartition, int | None], producer: PlainProducer
+    ) -> dict[TopicPartition, int | None]:
+        """At least once: where to go on. What any store of this host has committed is in Kafka, whole."""
+        furthest = dict(committed)
         for store in self.stores.values():
-            if store.position() != position:
-                store.commit({}, position)
+            for tp, last in store.position().items():
+                if tp in furthest and last >= (furthest[tp] or 0):
+                    furthest[tp] = last + 1
+        ahead = {
+            tp: position
+            for tp, position in furthest.items()
+            if position is not None and position != committed[tp]
+        }
+        for tp, position in ahead.items():
+            _log.warning(
+                "task %s: the group %s is at %s in %s, and the stores here hold it up to %s: going on from there",
+                self.task_id,
+                self.topology.application_id,
+                committed[tp],
+                tp,
+                position,
+            )
+        if ahead:
+            # The crash came before this; a host that does not have these stores starts from there too.
+            self._retry(lambda: producer.commit_offsets(self.topology.application_id, ahead))
+        return furthest
 
     def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
         return {
@@ -188,7 +356,7 @@ class Task:
     def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest
 
-    def _check_positions(self, committed: Mapping[TopicPartition, int | None]) -> None:
+    def _check_positions(self, committed: Mapping[TopicPartition, int | None], offsets: TaskOffsets) -> None:
         """Every commit has positions and changelog records together, so stores cannot be ahead of the group."""
         group = self.topology.application_id
         for name, store in self.stores.items():
@@ -198,9 +366,8 @@ class Task:
                 if tp in committed and last >= (committed[tp] or 0)
             }
             changelog = self.topology.changelog(name, self.partition)
-            lost = store.get_committed_offset(changelog) is not None and all(
-                position is None for position in committed.values()
-            )
+            holds = offsets.known(changelog) is not None or store.get_committed_offset(changelog) is not None
+            lost = holds and all(position is None for position in committed.values())
             if not ahead and not lost:
                 continue
             has = (
@@ -210,20 +377,17 @@ class Task:
             is_at = ", ".join(f"{tp} at {position}" for tp, position in committed.items())
             raise PositionLostError(
                 f"store {name} of task {self.task_id} holds {has}, but the group {group} committed {is_at}. Its "
-                "positions were reset or expired, and going on would count input twice. Set them back with "
-                "kafka-consumer-groups.sh --reset-offsets; or, to start over, delete the changelog topics and "
-                "move the state directory away"
+                "positions were reset or expired, or a crash of a run with processing.guarantee=at_least_once "
+                "has left them behind, and going on would count input twice. In the latter case run it that way "
+                "once more, and stop it. Else set them back with kafka-consumer-groups.sh --reset-offsets; or, to "
+                "start over, delete the changelog topics and move the state directory away"
             )
-
-    def _store_maker(
-        self, name: str, log_change: Callable[[bytes, bytes | None], None]
-    ) -> Callable[[Engine], KeyValueStore]:
-        return lambda engine: KeyValueStore(name, engine, log_change=log_change)
 
     def close(self) -> None:
         """Release stores, locks and clients. What was not committed is dropped, here and (later) in Kafka.
 
         Safe in every state, and after any error: it sends nothing, so it cannot touch what a successor owns.
+        A store that was found corrupt is set aside.
         """
         self._state = _State.CLOSED
         try:
@@ -232,6 +396,19 @@ class Task:
             self.stores = {}
             self._context = None
         reach(Point.TASK_CLOSED)
+
+    def _set_corrupt_aside(self) -> None:
+        assert self._offsets is not None or not self._corrupt
+        for name in self._corrupt:
+            if self._offsets is not None and self._suppliers[name].logged:
+                went = self._offsets.set_aside(name, self.topology.changelog(name, self.partition))
+                _log.warning(
+                    "store %s of task %s is corrupt and was set aside as %s; it is rebuilt from its changelog",
+                    name,
+                    self.task_id,
+                    went,
+                )
+        self._corrupt = []
 
     # -- the way of a record --------------------------------------------------------------------------------
 
@@ -264,13 +441,14 @@ class Task:
         assert context is not None
         context.timestamp = record.timestamp
         # Whatever ends the function early leaves a part of its writes in the transaction.
-        self._state = _State.MUST_ABORT
+        self._state = self._after_failure
         try:
             self.topology.process(context, record)
             if context.failure is not None:
                 raise context.failure
         except Exception as error:
             error.add_note(f"while task {self.task_id} processed {tp} offset {record.offset}")
+            self._look_for_corruption(error)
             raise
         self._state = _State.IN_TRANSACTION
         self._positions[tp] = record.offset + 1
@@ -282,10 +460,27 @@ class Task:
         assert self._context is not None
         self._context.reset()
         self._state = _State.MUST_CLOSE
-        self._require_producer().begin_transaction()
+        self._require_offsets().begin_unclean()
+        if self._producer is not None:
+            self._producer.begin_transaction()
         self._state = _State.IN_TRANSACTION
         self._began = self._clock.monotonic()
         reach(Point.TRANSACTION_BEGUN)
+
+    @property
+    def can_abort(self) -> bool:
+        """Whether `abort` is possible now. What was sent without a transaction, or written to a store that has
+        none, cannot be taken back: such a task is closed instead."""
+        return self._revocable and self._state in (_State.IN_TRANSACTION, _State.MUST_ABORT)
+
+    @property
+    def _revocable(self) -> bool:
+        return self._producer is not None and all(store.transactional() for store in self.stores.values())
+
+    def _look_for_corruption(self, error: Exception) -> None:
+        if isinstance(error, StoreCorruptedError):
+            self._state = _State.MUST_CLOSE
+            self._corrupt = suspects(self.stores)
 
     def _require(self, *states: _State) -> None:
         if self._state not in states:
@@ -298,7 +493,10 @@ class Task:
             raise ProtocolError(f"task {self.task_id}: {allowed}")
 
     def should_commit(self) -> bool:
-        """Whether the configuration or the processor asks for a commit of what is uncommitted."""
+        """Whether the configuration or the processor asks for a commit of what is uncommitted.
+
+        Also when the stores hold more than this task's share of `statestore.uncommitted.max.bytes` (row 892.2).
+        """
         if self._state is not _State.IN_TRANSACTION:
             return False
         context = self._context
@@ -306,18 +504,38 @@ class Task:
             self._processed >= self._config.commit_records
             or (context is not None and context.commit_requested)
             or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000
+            or self._beyond_its_share()
         )
 
+    def _beyond_its_share(self) -> bool:
+        most = self._config.statestore_uncommitted_max_bytes
+        if most < 0:
+            return False
+        held = 0
+        for uncommitted_bytes in self._uncommitted_bytes:
+            held += uncommitted_bytes()
+        return held * self.tasks_in_process > most
+
     def commit(self) -> None:
-        """Commit everything processed so far: first in Kafka, then in the stores. No transaction, no effect.
+        """Commit everything processed so far: in Kafka and in the stores. No transaction, no effect.
 
         At return the commit is durable in Kafka, and in the stores as their engine promises.
         """
         if self._state is _State.RUNNING:
             return
         self._require(_State.IN_TRANSACTION)
-        producer = self._require_producer()
-        self._state = _State.MUST_ABORT
+        try:
+            if self._plain_producer is not None:
+                self._commit_at_least_once(self._plain_producer)
+            else:
+                self._commit_exactly_once(self._require_producer())
+        except StoreCorruptedError as error:
+            self._look_for_corruption(error)
+            raise
+
+    def _commit_exactly_once(self, producer: Producer) -> None:
+        self._state = self._after_failure
+        self._flush_caches()
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
@@ -334,14 +552,37 @@ class Task:
         self._state = _State.MUST_CLOSE
         self._acknowledged = dict(ends)
         reach(Point.KAFKA_COMMITTED)
+        self._commit_stores(ends)
+        self._committed_all()
+
+    def _commit_at_least_once(self, producer: PlainProducer) -> None:
+        self._state = _State.MUST_CLOSE
+        self._flush_caches()
+        reach(Point.COMMIT_STARTED)
+        ends = self._retry(producer.flush)
+        reach(Point.FLUSHED)
+        self._commit_stores(ends)
+        self._retry(lambda: producer.commit_offsets(self.topology.application_id, self._positions))
+        self._committed_all()
+        reach(Point.KAFKA_COMMITTED)
+
+    def _flush_caches(self) -> None:
+        for store in self.stores.values():
+            store.flush_cache()
+
+    def _commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
         position = _last_records(self._positions)
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
             store.commit({changelog: ends[changelog]} if changelog in ends else {}, position)
+        reach(Point.STORE_COMMITTED)
+        self._require_offsets().committed(ends)
+        reach(Point.CHECKPOINT_WRITTEN)
+
+    def _committed_all(self) -> None:
         self._committed = dict(self._positions)
         self._processed = 0
         self._state = _State.RUNNING
-        reach(Point.STORE_COMMITTED)
 
     def refresh_positions(self) -> None:
         """Commit the positions again, unchanged. A broker forgets those that were not committed for some days
@@ -351,16 +592,24 @@ class Task:
         self.commit()
 
     def abort(self) -> None:
-        """Drop everything since the last commit, in Kafka and in the stores, and go back to its positions."""
+        """Drop everything since the last commit, in Kafka and in the stores, and go back to its positions.
+
+        Raises `ProtocolError` where that is not possible, see `can_abort`.
+        """
         if self._state is _State.RUNNING:
             return
         self._require(_State.IN_TRANSACTION, _State.MUST_ABORT)
+        if not self._revocable:
+            raise ProtocolError(
+                f"task {self.task_id}: what it wrote without a transaction cannot be taken back: close it"
+            )
         self._state = _State.MUST_CLOSE
         self._confirm_last_commit()
         self._retry(self._require_producer().abort_transaction)
+        # First what queries take for the position, so that none is told of data that is about to go.
+        self._positions = dict(self._committed)
         for store in self.stores.values():
             store.discard()
-        self._positions = dict(self._committed)
         self._processed = 0
         self._state = _State.RUNNING
         reach(Point.ABORTED)
@@ -395,6 +644,11 @@ class Task:
         if self._producer is None:
             raise ProtocolError(f"task {self.task_id} is not open")
         return self._producer
+
+    def _require_offsets(self) -> TaskOffsets:
+        if self._offsets is None:
+            raise ProtocolError(f"task {self.task_id} is not open")
+        return self._offsets
 
     def _require_reader(self) -> Reader:
         if self._reader is None:

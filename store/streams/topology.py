@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from store.config import StoreType
 from store.errors import ConfigError
 from store.log import Record, TopicPartition, TopicSpec
 from store.streams.context import Context
+from store.suppliers import StoreSupplier, default_store
 
 __all__ = ["Context", "Processor", "Topology"]
 
@@ -22,23 +25,32 @@ Processor = Callable[[Context, Record], None]
 class Topology:
     """One sub-topology: every task of it reads the same partition number of each source.
 
-    `process` must depend on nothing but the record and the stores; what it does elsewhere (a call to a
-    service, a file) is outside the exactly-once guarantee and may happen more than once (row 129.6).
+    A store is declared by its supplier, or by its name alone: then it is a key-value store of the kind that
+    `default.dsl.store` says. `process` must depend on nothing but the record and the stores; what it does
+    elsewhere (a call to a service, a file) is outside the exactly-once guarantee and may happen more than
+    once (row 129.6).
     """
 
     application_id: str
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
-    stores: tuple[str, ...]
+    stores: tuple[str | StoreSupplier[Any], ...]
     process: Processor
     ordinal: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` where topics would be mixed: one read and written, a changelog written to, twice one."""
+        """Raises `ConfigError` where topics would be mixed: one read and written, a changelog written to, twice one.
+
+        Raises `ValueError` for a store's name that cannot be one.
+        """
         if not self.sources:
             raise ConfigError("sources", self.sources, "at least one topic")
-        changelogs = tuple(self.changelog_topic(store) for store in self.stores)
-        topics = (*self.sources, *self.sinks, *changelogs)
+        for store in self.stores:
+            if not isinstance(store, str | StoreSupplier):
+                raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
+        self.suppliers()
+        # A store without a changelog counts with the one that it does not have, or two stores could share a name.
+        topics = (*self.sources, *self.sinks, *map(self.changelog_topic, self.store_names))
         twice = next((topic for topic in topics if topics.count(topic) > 1), None)
         if twice is not None:
             raise ConfigError(
@@ -46,6 +58,18 @@ class Topology:
                 self.application_id,
                 f"topic {twice} is named twice; sources, sinks and changelogs must all differ",
             )
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """In the order of their declaration, which is that of their commits."""
+        return tuple(store if isinstance(store, str) else store.name for store in self.stores)
+
+    def suppliers(self, default: StoreType = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
+        """By name, in the order of their declaration; `default` says what a name alone means."""
+        return {
+            name: default_store(name, default) if isinstance(store, str) else store
+            for name, store in zip(self.store_names, self.stores, strict=True)
+        }
 
     def changelog_topic(self, store: str) -> str:
         return f"{self.application_id}-{store}-changelog"
@@ -62,8 +86,9 @@ class Topology:
         return f"{self.application_id}-{self.task_id(partition)}"
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
-        """The changelogs, compacted, one partition per task."""
+        """The changelogs of the stores that are logged, one partition per task."""
         return [
-            TopicSpec(self.changelog_topic(store), partitions, {"cleanup.policy": "compact"})
-            for store in self.stores
+            TopicSpec(self.changelog_topic(name), partitions, dict(supplier.changelog_config()))
+            for name, supplier in self.suppliers().items()
+            if supplier.logged
         ]

@@ -1,9 +1,9 @@
 """The worker loop: reads the input of its tasks from Kafka and drives each through process, commit and recovery.
 
 Which error leads where is decided here, once, for every kind of driver that keeps a task open for long: aborted
-transactions resume from the last commit, unknown outcomes and broken clients make a new incarnation, and a
-fenced task is given up without touching what its successor owns (row 129.5). Every other error closes its task
-before it is raised, so that polling on can only start from what was committed.
+transactions resume from the last commit; unknown outcomes, broken clients and stores found corrupt make a new
+incarnation; and a fenced task is given up without touching what its successor owns (row 129.5). Every other
+error closes its task before it is raised, so that polling on can only start from what was committed.
 
 Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
 again with growing pauses, and after `MOST_FAILURES` times the error is raised.
@@ -20,13 +20,16 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    CrashproofError,
     FatalLogError,
     FencedError,
-    LogError,
     OutcomeUnknownError,
     RetriableError,
+    StoreCorruptedError,
 )
 from store.log import IsolationLevel, Log, Reader
+from store.metrics import Metrics
+from store.recovery.restore import RestoreListener
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
 
@@ -56,7 +59,13 @@ class Worker:
         storage: Storage,
         config: StreamsConfig,
         clock: Clock,
+        *,
+        tasks_in_process: int | None = None,
+        metrics: Metrics | None = None,
+        listener: RestoreListener | None = None,
     ) -> None:
+        """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
+        gets those of the stores, `listener` is told of every restore."""
         self._topology = topology
         self._log = log
         self._storage = storage
@@ -64,6 +73,9 @@ class Worker:
         self._reader: Reader = log.reader()
         self._config = config
         self._clock = clock
+        self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
+        self._metrics = metrics
+        self._listener = listener
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
         self._last_commit: dict[int, float] = {}
@@ -108,7 +120,17 @@ class Worker:
     def _step(self, partition: int) -> bool:
         task = self.tasks.get(partition)
         if task is None:
-            task = Task(self._topology, partition, self._log, self._storage, self._config, self._clock)
+            task = Task(
+                self._topology,
+                partition,
+                self._log,
+                self._storage,
+                self._config,
+                self._clock,
+                tasks_in_process=self._others + len(self._partitions),
+                metrics=self._metrics,
+                listener=self._listener,
+            )
             task.open()
             self.tasks[partition] = task
             self._last_commit[partition] = self._clock.monotonic()
@@ -118,13 +140,16 @@ class Worker:
         except AbortRequiredError as error:
             _log.warning("task %s: aborting and resuming from the last commit: %s", task.task_id, error)
             self._count_failure(partition, task, error)
+            if not task.can_abort:
+                self._drop(partition)
+                return True
             try:
                 task.abort()
             except (AbortRequiredError, OutcomeUnknownError, FatalLogError, RetriableError):
                 # The abort itself did not go through; a new incarnation settles the transaction.
                 self._drop(partition)
             return True
-        except (OutcomeUnknownError, FatalLogError, RetriableError) as error:
+        except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
             _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
             self._count_failure(partition, task, error)
             self._drop(partition)
@@ -147,7 +172,7 @@ class Worker:
             self._last_commit[partition] = self._clock.monotonic()
         return progress
 
-    def _count_failure(self, partition: int, task: Task, error: LogError) -> None:
+    def _count_failure(self, partition: int, task: Task, error: CrashproofError) -> None:
         failures = self._failures.get(partition, 0) + 1
         self._failures[partition] = failures
         if failures >= MOST_FAILURES:
@@ -169,5 +194,7 @@ class Worker:
         )
         self._partitions.remove(partition)
         self._drop(partition)
+        for task in self.tasks.values():
+            task.tasks_in_process = self._others + len(self._partitions)
         if not self._partitions:
             raise error

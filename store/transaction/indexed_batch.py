@@ -10,15 +10,15 @@ while the one writer writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from itertools import chain, islice, repeat
+from itertools import islice
 from threading import RLock
 from typing import Final
 
 from sortedcontainers import SortedList
 
-from store.engine.protocol import Engine, Family, Pairs, Write
+from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
 from store.transaction.merge import Overlay, merge
 
 ENTRY_OVERHEAD = 120
@@ -38,6 +38,7 @@ class _Absent(Enum):
 
 
 _ABSENT: Final = _Absent.ABSENT
+_DATA: Final = Family.DATA
 _Entry = bytes | None | _Absent
 
 
@@ -144,29 +145,41 @@ class IndexedBatchTransaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._committed = engine.get
         self._lock = RLock()
         self._begin()
 
     def get(self, key: bytes) -> bytes | None:
         entries = self._batch.entries
-        if key in entries:
-            return entries[key]
-        return self._engine.get(Family.DATA, key)
+        return entries[key] if key in entries else self._committed(_DATA, key)
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
-        # The batch comes before the engine: should another thread commit in between, both have the writes.
-        batch = self._batch
-        if not batch.entries:
-            return self._engine.scan(Family.DATA, lower, upper, reverse=reverse)
-        overlay = batch.scan(lower, upper, reverse)
-        return merge(self._engine.scan(Family.DATA, lower, upper, reverse=reverse), overlay, reverse=reverse)
+        while True:
+            # The batch comes before the engine: should another thread commit in between, both have the writes.
+            batch = self._batch
+            if not batch.entries:
+                return self._engine.scan(_DATA, lower, upper, reverse=reverse)
+            overlay = batch.scan(lower, upper, reverse)
+            base = self._engine.scan(_DATA, lower, upper, reverse=reverse)
+            if self._batch is batch:
+                return merge(base, overlay, reverse=reverse)
+            # Should it have committed twice, the engine's are newer than those of this batch, so both are taken anew.
+            base.close()
+            overlay.close()
 
-    def commit(self, meta: Iterable[Write] = (), *, sync: bool = False) -> None:
-        entries = self._batch.entries
-        # In key order: RocksDB takes a large batch faster that way than the sorting costs.
-        keys = sorted(entries)
-        data = zip(repeat(Family.DATA), keys, map(entries.__getitem__, keys), strict=False)
-        self._engine.write(chain(data, meta), sync=sync)
+    def flush_cache(self) -> None:
+        """Nothing is held back."""
+
+    def transactional(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.discard()
+
+    def commit(
+        self, meta: Iterable[Write] = (), *, drop: Sequence[KeyRange] = (), sync: bool = False
+    ) -> None:
+        self._engine.write(meta, data=self._batch.entries, drop=drop, sync=sync)
         self._begin()
 
     def discard(self) -> None:

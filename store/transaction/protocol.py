@@ -1,16 +1,28 @@
 """The seam to a store's uncommitted writes: one transaction is open at any time, each commit opens the next.
 
-Implementations keep the writes since the last commit apart from the engine: `indexed_batch` in memory.
+Implementations keep the writes since the last commit apart from the engine: `indexed_batch` in memory,
+`secondary` in a database of their own; `direct` does not, it is what a store without transactions uses. The
+layers of `store.layers` have the same interface over an inner one, and forward what they do not change.
 What they must survive: a crash at any moment loses all uncommitted writes or none, and a commit that raises
 leaves the engine at the old or the new state, nothing between (KIP-844, KIP-892).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import Protocol
 
-from store.engine.protocol import Pairs, Write
+from store.engine.protocol import KeyRange, Pairs, Write
+
+
+class Mechanism(StrEnum):
+    """Where uncommitted writes are kept (`statestore.transactional.mechanism`, row 844.2)."""
+
+    INDEXED_BATCH = "rocksdb_indexbatch"
+    """In memory, bounded by `statestore.uncommitted.max.bytes`."""
+    SECONDARY = "rocksdb_secondary"
+    """In a second database, for transactions larger than memory."""
 
 
 class Transaction(Protocol):
@@ -29,17 +41,29 @@ class Transaction(Protocol):
     def put(self, key: bytes, value: bytes | None, /) -> None:
         """Write a value, None to delete the key. This view sees it at once, others after `commit`."""
 
-    def commit(self, meta: Iterable[Write] = (), *, sync: bool = False) -> None:
-        """Move all uncommitted writes and `meta` to the engine, atomically; then nothing is uncommitted.
+    def flush_cache(self) -> None:
+        """Pass on what a caching layer holds back. Everything else has nothing to do."""
 
-        When it raises, the uncommitted writes are still there.
+    def commit(
+        self, meta: Iterable[Write] = (), *, drop: Sequence[KeyRange] = (), sync: bool = False
+    ) -> None:
+        """Move all uncommitted writes and `meta` to the engine and drop the ranges; then nothing is uncommitted.
+
+        Atomic, but for `drop` in the secondary mechanism: there the ranges go right after the rest, and what
+        they hold must not matter to readers any more. When it raises, the uncommitted writes are still there.
         """
 
     def discard(self) -> None:
         """Forget all uncommitted writes."""
+
+    def transactional(self) -> bool:
+        """Whether writes stay apart until `commit`."""
 
     def approximate_num_uncommitted_bytes(self) -> int:
         """Memory held by uncommitted writes, in bytes; 0 when there are none."""
 
     def approximate_num_keys(self) -> int:
         """An estimate of the keys that this view has, from the engine's own estimate."""
+
+    def close(self) -> None:
+        """Drop uncommitted writes and what they took. The engine is not this one's to close."""

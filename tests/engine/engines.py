@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from pathlib import Path
+from typing import Protocol, Self
 
 import pytest
 
@@ -42,6 +45,66 @@ def rocksdb(directory: Path) -> OpenEngine:
 
 def open_engine_for(kind: str, directory: Path) -> OpenEngine:
     return memory() if kind == "memory" else rocksdb(directory)
+
+
+class Place(Protocol):
+    """Where one store is kept."""
+
+    def open(self) -> Engine: ...
+
+    def after_kill(self) -> Place:
+        """A copy, as a SIGKILL of the process that has it open leaves it at this moment."""
+
+
+def copy_running(running: Path, copy: Path) -> None:
+    """What a kill would leave of an open database, in a directory of its own.
+
+    RocksDB removes files in the background: a copy counts if none came or went meanwhile.
+    """
+    while True:
+        files = sorted(running.rglob("*"))
+        try:
+            shutil.copytree(running, copy, ignore=shutil.ignore_patterns("LOCK"))
+        except shutil.Error:
+            pass
+        else:
+            if sorted(running.rglob("*")) == files:
+                return
+        shutil.rmtree(copy)
+
+
+class JournalPlace:
+    def __init__(self, journal: ListJournal | None = None) -> None:
+        self.journal = journal or ListJournal()
+
+    def open(self) -> MemoryEngine:
+        return MemoryEngine(self.journal)
+
+    def after_kill(self) -> Self:
+        copy = ListJournal()
+        copy.batches = list(self.journal.batches)
+        return type(self)(copy)
+
+
+class DirectoryPlace:
+    """In a directory of its own below `root`, which the copies share."""
+
+    def __init__(self, root: Path, numbers: count[int] | None = None) -> None:
+        self._root = root
+        self._numbers = numbers or count()
+        self.path = root / f"store-{next(self._numbers)}"
+
+    def open(self) -> RocksEngine:
+        return RocksEngine(self.path)
+
+    def after_kill(self) -> Self:
+        copy = type(self)(self._root, self._numbers)
+        copy_running(self.path, copy.path)
+        return copy
+
+
+def place_for(kind: str, root: Path) -> Place:
+    return JournalPlace() if kind == "memory" else DirectoryPlace(root)
 
 
 both = pytest.mark.parametrize("kind", ["memory", "rocksdb"])

@@ -26,6 +26,7 @@ from harness.worlds.sim.world import run
 from scenarios import Scenario, load_all
 from store.engine import Family, Write
 from store.engine.memory import MemoryEngine
+from store.engine.protocol import NO_DATA, KeyRange
 from store.errors import AbortRequiredError, CrashproofError, FatalLogError, FencedError, RetriableError
 from store.log import IsolationLevel, Record, TopicPartition
 from store.log.partitioner import partition_for
@@ -64,23 +65,37 @@ class Splitting:
         self._engine = engine
         self._first = first
 
-    def write(self, writes: Iterable[Write], *, sync: bool = False) -> None:
-        batch = list(writes)
+    def write(
+        self,
+        writes: Iterable[Write],
+        *,
+        data: Mapping[bytes, bytes | None] = NO_DATA,
+        drop: Sequence[KeyRange] = (),
+        sync: bool = False,
+    ) -> None:
+        batch: list[Write] = [(Family.DATA, key, value) for key, value in data.items()]
+        batch += writes
         for part in (
             [write for write in batch if write[0] is self._first],
             [write for write in batch if write[0] is not self._first],
         ):
-            self._engine.write(part, sync=sync)
+            self._engine.write(part, drop=drop, sync=sync)
 
 
 def split_commit(first: Family) -> AbstractContextManager[object]:
     real = IndexedBatchTransaction.commit
 
-    def commit(self: IndexedBatchTransaction, meta: Iterable[Write] = (), *, sync: bool = False) -> None:
+    def commit(
+        self: IndexedBatchTransaction,
+        meta: Iterable[Write] = (),
+        *,
+        drop: Sequence[KeyRange] = (),
+        sync: bool = False,
+    ) -> None:
         engine = self._engine
         self._engine = Splitting(engine, first)  # type: ignore[assignment,arg-type]
         try:
-            real(self, meta, sync=sync)
+            real(self, meta, drop=drop, sync=sync)
         finally:
             self._engine = engine
 

@@ -56,6 +56,7 @@ TOUR = Schedule(
         Step(KILL, at=Point.KAFKA_COMMITTED),
         Step(KILL, at=Point.RESTORE_BATCH),
         Step(KILL, at=Point.STORE_COMMITTED),
+        Step(KILL, at=Point.CHECKPOINT_WRITTEN),
         Step(Operation.REFUSE),
         Step(KILL, at=Point.ABORTED),
         Step(KILL, at=Point.TASK_CLOSED),

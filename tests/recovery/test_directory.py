@@ -268,3 +268,26 @@ def test_a_forked_child_has_no_part_in_its_parents_lock_and_cannot_release_it(tm
     )
     assert ran.stderr == ""
     assert ran.stdout.split() == ["ProtocolError", "ProtocolError", "StateLockedError", "StateLockedError"]
+
+
+def test_a_store_with_a_format_of_its_own_has_a_directory_that_is_set_aside_like_any_other(
+    directory: StateDirectory,
+) -> None:
+    with directory.lock("0_1"):
+        place = directory.directory("0_1", "orders")
+        assert place == directory.path("0_1", "orders")
+        assert not directory.exists("0_1", "orders")
+        place.mkdir(parents=True)
+        assert directory.exists("0_1", "orders")
+        (place / "rows.json").write_text("{}")
+        aside = Path(directory.set_aside("0_1", "orders"))
+        assert not directory.exists("0_1", "orders")
+    assert (aside / "rows.json").read_text() == "{}"
+
+
+def test_where_a_store_lies_and_whether_it_is_there_is_only_told_under_the_lock(
+    directory: StateDirectory,
+) -> None:
+    for use in (directory.directory, directory.exists):
+        with pytest.raises(ProtocolError, match="0_1"):
+            use("0_1", "orders")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,68 +20,21 @@ from store.errors import (
     StoreCorruptedError,
     StoreIOError,
 )
-from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
+from store.log.protocol import Fetch, IsolationLevel, TopicPartition
+from store.metrics import Metrics
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
-from store.recovery.restore import RestoreResult, StoreOutOfStepError, open_and_restore, restore
+from store.recovery.offsets import StoreOutOfStepError
+from store.recovery.restore import RestoreResult, open_and_restore, restore
 from store.state.keyvalue import KeyValueStore
+from store.state.protocol import StoreContext
 from tests.engine.engines import ListJournal
-
-CHANGELOG = TopicPartition("app-orders-changelog", 0)
-
-Pair = tuple[bytes, bytes | None]
+from tests.recovery.logs import CHANGELOG, Pair, StepClock, WrittenLog
 
 
-class WrittenLog:
-    """One partition: records by offset; offsets in between are markers or compacted away."""
-
-    def __init__(
-        self, records: Mapping[int, Pair], *, end: int, stable: int | None = None, earliest: int = 0
-    ) -> None:
-        self.records = records
-        self.end = end
-        self.stable = end if stable is None else stable
-        self.earliest = earliest
-        self.reads: list[int] = []
-
-    def partitions(self, topic: str) -> int:
-        raise AssertionError(topic)
-
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
-        raise AssertionError((group_id, tp))
-
-    def close(self) -> None: ...
-
-    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
-        assert tp == CHANGELOG
-        committed = isolation is IsolationLevel.READ_COMMITTED
-        return Offsets(self.earliest, self.stable if committed else self.end)
-
-    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
-        assert (tp, isolation) == (CHANGELOG, IsolationLevel.READ_COMMITTED)
-        assert offset >= self.earliest
-        self.reads.append(offset)
-        at = [number for number in sorted(self.records) if number >= offset]
-        records = [Record(*CHANGELOG, number, *self.records[number], 0) for number in at[:max_records]]
-        return Fetch(records, records[-1].offset + 1 if len(at) >= max_records else self.end)
-
-
-class StepClock:
-    """Time passes only by sleeping."""
-
-    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
-        self.now = 0.0
-        self.then = then
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.then()
+def open_store(engine: Engine | None = None) -> KeyValueStore:
+    opened = MemoryEngine() if engine is None else engine
+    return KeyValueStore(StoreContext(name="orders", open_engine=lambda: opened))
 
 
 def contents(store: KeyValueStore) -> dict[bytes, bytes]:
@@ -91,7 +43,7 @@ def contents(store: KeyValueStore) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def store() -> KeyValueStore:
-    return KeyValueStore("orders", MemoryEngine())
+    return open_store()
 
 
 def at(store: KeyValueStore, offset: int) -> None:
@@ -126,18 +78,18 @@ def test_a_store_at_the_end_reads_nothing(store: KeyValueStore) -> None:
 
 def test_restoring_ends_behind_markers_and_gaps_and_keeps_the_offset_of_the_last_record() -> None:
     journal = ListJournal()
-    store = KeyValueStore("orders", MemoryEngine(journal))
+    store = open_store(MemoryEngine(journal))
     log = WrittenLog({2: (b"a", b"1")}, end=50)
     assert restore(store, CHANGELOG, log, batch=1) == RestoreResult(records=1, start=0, end=50)
     assert restore(store, CHANGELOG, log, batch=1) == RestoreResult(records=0, start=3, end=50)
-    assert [len(batch) for batch in journal.batches if batch[-1][0] is Family.DATA] == [2]
+    assert [len(batch) for batch in journal.batches if any(row[0] is Family.DATA for row in batch)] == [2]
     assert store.get_committed_offset(CHANGELOG) == 2
 
 
 @pytest.mark.parametrize("end", [6, 7])
 def test_a_store_with_nothing_but_a_marker_before_it_is_not_written_to(end: int) -> None:
     journal = ListJournal()
-    store = KeyValueStore("orders", MemoryEngine(journal))
+    store = open_store(MemoryEngine(journal))
     at(store, 5)
     written = len(journal.batches)
     restore(store, CHANGELOG, WrittenLog({5: (b"a", b"1")}, end=end))
@@ -158,10 +110,10 @@ def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> Non
         number: (b"%d" % (number % 4), b"%d" % number if number % 3 else None) for number in range(0, 40, 2)
     }
     log = WrittenLog(records, end=41)
-    whole = KeyValueStore("orders", MemoryEngine())
+    whole = open_store()
     restore(whole, CHANGELOG, log)
     for crash_at in range(1, 8):
-        store = KeyValueStore("orders", MemoryEngine())
+        store = open_store()
         batches = iter(range(1, crash_at))
 
         def hook(point: Point, batches: Iterator[int] = batches) -> None:
@@ -177,7 +129,7 @@ def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> Non
             arm(previous)
         offset = store.get_committed_offset(CHANGELOG)
         assert offset == min(38, 2 * (3 * crash_at - 1))
-        prefix = KeyValueStore("orders", MemoryEngine())
+        prefix = open_store()
         restore(prefix, CHANGELOG, WrittenLog({at: records[at] for at in records if at <= offset}, end=41))
         assert contents(store) == contents(prefix)
         restore(store, CHANGELOG, log, batch=3)
@@ -280,8 +232,8 @@ def test_a_changelog_that_ends_before_the_store_is_lost_and_the_store_is_left_as
             ChangelogLostError,
             match=f"store orders.*{CHANGELOG} up to offset {offset}, .* ends at {log.end}:.*Nothing was changed",
         ):
-            open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log)
-        store = make(directory.open("0_0", "orders"))
+            open_and_restore(directory, "0_0", "orders", maker(directory), CHANGELOG, log)
+        store = maker(directory)()
         assert len(contents(store)) == 500
         assert store.get_committed_offset(CHANGELOG) == offset
         store.close()
@@ -300,7 +252,7 @@ DAY = 86_400_000
 
 def aged(age_ms: int | None, *, now: int = 10 * DAY) -> tuple[KeyValueStore, StepClock]:
     """A store at offset 1 with keys a and b that was up to date `age_ms` ago, and a clock that says so."""
-    store, clock = KeyValueStore("orders", MemoryEngine()), StepClock()
+    store, clock = open_store(), StepClock()
     clock.now = now / 1000
     if age_ms is not None:
         store.keep_time(lambda: now - age_ms)
@@ -348,13 +300,13 @@ def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
     whole = {0: (b"a", b"1"), 1: (b"b", b"1")}
     with directory.lock("0_0"):
         store, _ = open_and_restore(
-            directory, "0_0", "orders", make, CHANGELOG, WrittenLog(whole, end=3), clock=clock
+            directory, "0_0", "orders", maker(directory), CHANGELOG, WrittenLog(whole, end=3), clock=clock
         )
         store.close()
         clock.sleep(2 * DAY / 1000)
         with caplog.at_level(logging.WARNING):
             store, result = open_and_restore(
-                directory, "0_0", "orders", make, CHANGELOG, COMPACTED, clock=clock
+                directory, "0_0", "orders", maker(directory), CHANGELOG, COMPACTED, clock=clock
             )
         assert contents(store) == {b"b": b"1", b"c": b"1"}
         store.close()
@@ -391,7 +343,7 @@ def test_a_restore_that_is_cut_off_leaves_the_store_as_old_as_it_was() -> None:
 
 
 def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
-    store, clock = KeyValueStore("orders", MemoryEngine()), StepClock()
+    store, clock = open_store(), StepClock()
     log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1"), 3: (b"a", None)}, end=5)
     crash_after_first_batch(store, log, clock)
     assert store.caught_up(CHANGELOG) == 0
@@ -401,7 +353,7 @@ def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
 
 
 def test_after_a_restore_every_commit_says_when_it_was() -> None:
-    store, clock = KeyValueStore("orders", MemoryEngine()), StepClock()
+    store, clock = open_store(), StepClock()
     restore(store, CHANGELOG, WrittenLog({}, end=0), clock=clock)
     clock.sleep(7)
     store.put(b"a", b"1")
@@ -414,12 +366,12 @@ def test_every_prefix_of_a_restores_writes_is_a_state_that_belongs_to_its_own_of
         number: (b"%d" % (number % 3), b"" if number % 4 else None) for number in range(0, 24, 2)
     }
     journal = ListJournal()
-    restore(KeyValueStore("orders", MemoryEngine(journal)), CHANGELOG, WrittenLog(records, end=25), batch=3)
+    restore(open_store(MemoryEngine(journal)), CHANGELOG, WrittenLog(records, end=25), batch=3)
     offsets = set()
     for length in range(len(journal.batches) + 1):
         part = ListJournal()
         part.batches = journal.batches[:length]
-        store = KeyValueStore("orders", MemoryEngine(part))
+        store = open_store(MemoryEngine(part))
         offset = store.get_committed_offset(CHANGELOG)
         offsets.add(offset)
         expected = {}
@@ -448,12 +400,12 @@ def test_data_without_an_offset_cannot_be_continued(store: KeyValueStore) -> Non
         restore(store, CHANGELOG, WrittenLog({}, end=0))
 
 
-def make(engine: Engine) -> KeyValueStore:
-    return KeyValueStore("orders", engine)
+def maker(directory: StateDirectory) -> Callable[[], KeyValueStore]:
+    return lambda: open_store(directory.open("0_0", "orders"))
 
 
 def prepare(directory: StateDirectory, offset: int) -> None:
-    store = KeyValueStore("orders", directory.open("0_0", "orders"))
+    store = maker(directory)()
     store.keep_time(SystemClock().time_ms)
     for number in range(500):
         store.put(b"stale %d" % number, b"x" * 100)
@@ -491,7 +443,7 @@ def test_a_store_that_cannot_be_trusted_is_set_aside_and_rebuilt_with_a_warning(
         prepare(directory, offset=0)
         damage(directory.path("0_0", "orders"))
         with caplog.at_level(logging.WARNING):
-            store, result = open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log)
+            store, result = open_and_restore(directory, "0_0", "orders", maker(directory), CHANGELOG, log)
         assert contents(store) == {b"a": b"1", b"b": b"2"}
         assert store.get_committed_offset(CHANGELOG) == 1
         store.close()
@@ -513,7 +465,7 @@ def test_a_good_store_is_opened_and_continued_without_a_warning(
         previous = arm(points.append)
         try:
             store, result = open_and_restore(
-                directory, "0_0", "orders", make, CHANGELOG, WrittenLog({2: (b"a", b"1")}, end=4)
+                directory, "0_0", "orders", maker(directory), CHANGELOG, WrittenLog({2: (b"a", b"1")}, end=4)
             )
         finally:
             arm(previous)
@@ -527,8 +479,9 @@ def test_a_good_store_is_opened_and_continued_without_a_warning(
 def test_a_store_that_is_corrupt_again_after_rebuilding_is_an_error_and_kept(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "app")
 
-    def never(engine: Engine) -> KeyValueStore:
-        raise StoreCorruptedError(f"no store over {type(engine).__name__}")
+    def never() -> KeyValueStore:
+        directory.open("0_0", "orders").close()
+        raise StoreCorruptedError("no store over RocksEngine")
 
     with directory.lock("0_0"):
         prepare(directory, offset=1)
@@ -543,7 +496,7 @@ def test_a_restore_that_fails_leaves_no_database_open(tmp_path: Path) -> None:
     log = WrittenLog({}, end=3, stable=1)
     with directory.lock("0_0"):
         with pytest.raises(HangingTransactionError):
-            open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log, clock=StepClock())
+            open_and_restore(directory, "0_0", "orders", maker(directory), CHANGELOG, log, clock=StepClock())
         directory.open("0_0", "orders").close()
 
 
@@ -553,50 +506,34 @@ class FailsToClose(MemoryEngine):
         raise StoreIOError("the device is gone")
 
 
-class MemoryStorage:
-    """Engines that fail to close until one was set aside."""
-
-    def __init__(self) -> None:
-        self.aside: list[str] = []
-
-    def lock(self, task_id: str) -> AbstractContextManager[None]:
-        raise AssertionError(task_id)
-
-    def open(self, task_id: str, store_name: str) -> Engine:
-        return MemoryEngine(name=task_id) if self.aside else FailsToClose(name=store_name)
-
-    def set_aside(self, task_id: str, store_name: str) -> str:
-        self.aside.append(f"{task_id}/{store_name}")
-        return self.aside[-1]
-
-
-@pytest.mark.parametrize("when", ["opening", "restoring"])
-def test_a_corrupt_store_that_cannot_even_be_closed_is_still_rebuilt(when: str) -> None:
+def test_a_corrupt_store_that_cannot_even_be_closed_is_still_rebuilt(tmp_path: Path) -> None:
     class Corrupt(KeyValueStore):
         def get_committed_offset(self, tp: TopicPartition) -> int | None:
             raise StoreCorruptedError(f"{tp} is unreadable")
 
-    storage = MemoryStorage()
+    directory = StateDirectory(tmp_path, "app")
+    opened: list[KeyValueStore] = []
 
-    def make(engine: Engine) -> KeyValueStore:
-        if isinstance(engine, FailsToClose):
-            if when == "opening":
-                raise StoreCorruptedError("unreadable")
-            return Corrupt("orders", engine)
-        return KeyValueStore("orders", engine)
+    def make() -> KeyValueStore:
+        kind, engine = (KeyValueStore, MemoryEngine) if opened else (Corrupt, FailsToClose)
+        opened.append(kind(StoreContext(name="orders", open_engine=engine)))
+        return opened[-1]
 
-    store, result = open_and_restore(
-        storage, "0_0", "orders", make, CHANGELOG, WrittenLog({0: (b"a", b"1")}, end=2)
-    )
+    with directory.lock("0_0"):
+        prepare(directory, offset=0)
+        log = WrittenLog({0: (b"a", b"1")}, end=2)
+        store, result = open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log)
     assert contents(store) == {b"a": b"1"}
-    assert result.set_aside == "0_0/orders"
+    assert result.set_aside is not None
+    assert [store.is_open() for store in opened] == [False, True]
 
 
 def test_an_error_after_setting_aside_says_where_the_store_went_and_why(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "app")
 
-    def never(engine: Engine) -> KeyValueStore:
-        raise StoreCorruptedError(f"no store over {type(engine).__name__}")
+    def never() -> KeyValueStore:
+        directory.open("0_0", "orders").close()
+        raise StoreCorruptedError("no store over RocksEngine")
 
     with directory.lock("0_0"):
         prepare(directory, offset=1)
@@ -605,3 +542,12 @@ def test_an_error_after_setting_aside_says_where_the_store_went_and_why(tmp_path
     [note] = raised.value.__notes__
     assert str(tmp_path / "app" / "0_0" / "set-aside") in note
     assert "no store over RocksEngine" in note
+
+
+@pytest.mark.requirement("x.3")
+def test_the_metrics_of_a_store_say_how_many_records_were_restored(store: KeyValueStore) -> None:
+    metrics = Metrics().store("orders", task_id="0_0", scope="rocksdb")
+    log = WrittenLog(dict.fromkeys(range(5), (b"a", b"1")), end=6)
+    restore(store, CHANGELOG, log, batch=2, count=metrics.restored)
+    totals = [value for name, value in metrics.as_dict().items() if "restore-total" in str(name)]
+    assert totals == [5]

@@ -34,8 +34,8 @@ def test_the_verdict_comes_first_and_the_report_last(make: object) -> None:
 
 def test_each_world_has_a_line_with_its_counts() -> None:
     text = printed(samples.holds())
-    assert re.search(r"simulation\s+2,000\s+416\.7\s+3,120 worker, 944 spark\s+15 of 15\s+311\s+0", text)
-    assert re.search(r"local world\s+26\s+0\.4\s+31 worker, 7 spark\s+13 of 15\s+2\s+0", text)
+    assert re.search(r"simulation\s+2,000\s+416\.7\s+3,120 worker, 944 spark\s+16 of 16\s+311\s+0", text)
+    assert re.search(r"local world\s+26\s+0\.4\s+31 worker, 7 spark\s+14 of 16\s+2\s+0", text)
 
 
 def test_missing_cells_are_named() -> None:

@@ -17,7 +17,9 @@ from store.errors import (
 )
 from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.keyvalue import KeyValueStore
+from store.state.protocol import Sync
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
+from tests.state.opening import context_over
 
 CHANGELOG = TopicPartition("app-orders-changelog", 3)
 OTHER = TopicPartition("other-changelog", 0)
@@ -31,7 +33,7 @@ def open_engine(request: pytest.FixtureRequest, tmp_path: Path) -> OpenEngine:
 
 @pytest.fixture
 def store(open_engine: OpenEngine) -> Iterator[KeyValueStore]:
-    opened = KeyValueStore("orders", open_engine())
+    opened = KeyValueStore(context_over(open_engine))
     yield opened
     opened.close()
 
@@ -174,7 +176,7 @@ def test_a_closed_iterator_is_refused_and_does_not_just_end(store: KeyValueStore
 
 
 def test_closing_the_store_ends_its_iterators_and_frees_the_engine(open_engine: OpenEngine) -> None:
-    store = KeyValueStore("orders", open_engine())
+    store = KeyValueStore(context_over(open_engine))
     fill(store)
     iterator = store.all()
     next(iterator)
@@ -188,7 +190,7 @@ def test_closing_the_store_ends_its_iterators_and_frees_the_engine(open_engine: 
 
 @pytest.mark.requirement("844.1")
 def test_a_closed_store_refuses_every_read_write_and_commit(open_engine: OpenEngine) -> None:
-    store = KeyValueStore("orders", open_engine())
+    store = KeyValueStore(context_over(open_engine))
     store.close()
     for call in (
         lambda: store.get(b"a"),
@@ -219,11 +221,11 @@ def test_read_committed_sees_the_last_commit_and_read_uncommitted_every_write(st
 
 @pytest.mark.requirement("892.3")
 def test_data_offsets_and_position_of_a_commit_are_there_after_reopening(open_engine: OpenEngine) -> None:
-    store = KeyValueStore("orders", open_engine())
+    store = KeyValueStore(context_over(open_engine))
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 41, OTHER: 0}, {INPUT: 2**63 - 1})
     store.close()
-    again = KeyValueStore("orders", open_engine())
+    again = KeyValueStore(context_over(open_engine))
     assert again.get(b"a") == b"1"
     assert (again.get_committed_offset(CHANGELOG), again.get_committed_offset(OTHER)) == (41, 0)
     assert again.position() == {INPUT: 2**63 - 1}
@@ -271,10 +273,10 @@ def test_discard_goes_back_to_the_last_commit(store: KeyValueStore) -> None:
 
 @pytest.mark.requirement("844.1")
 def test_what_was_not_committed_is_gone_after_reopening(open_engine: OpenEngine) -> None:
-    store = KeyValueStore("orders", open_engine())
+    store = KeyValueStore(context_over(open_engine))
     fill(store)
     store.close()
-    again = KeyValueStore("orders", open_engine())
+    again = KeyValueStore(context_over(open_engine))
     assert list(again.all()) == [(key, b"old") for key in (b"a", b"c", b"e", b"g")]
     assert again.get_committed_offset(CHANGELOG) == 3
     again.close()
@@ -283,10 +285,10 @@ def test_what_was_not_committed_is_gone_after_reopening(open_engine: OpenEngine)
 def test_every_write_is_logged_in_order_before_the_store_takes_it(open_engine: OpenEngine) -> None:
     logged: list[tuple[bytes, bytes | None, bytes | None]] = []
 
-    def log(key: bytes, value: bytes | None) -> None:
+    def log(key: bytes, value: bytes | None, _: int | None) -> None:
         logged.append((key, value, orders.get(key)))
 
-    orders = KeyValueStore("orders", open_engine(), log_change=log)
+    orders = KeyValueStore(context_over(open_engine, log_change=log))
     orders.put(b"a", b"1")
     orders.put_if_absent(b"a", b"2")
     orders.put_all([(b"b", b"3"), (b"a", b"4")])
@@ -296,11 +298,11 @@ def test_every_write_is_logged_in_order_before_the_store_takes_it(open_engine: O
 
 
 def test_a_write_that_the_changelog_refuses_is_not_kept(open_engine: OpenEngine) -> None:
-    def log(key: bytes, value: bytes | None) -> None:
+    def log(key: bytes, value: bytes | None, _: int | None) -> None:
         if key == b"b":
             raise FatalLogError(f"{value!r} refused")
 
-    orders = KeyValueStore("orders", open_engine(), log_change=log)
+    orders = KeyValueStore(context_over(open_engine, log_change=log))
     with pytest.raises(FatalLogError):
         orders.put_all([(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
     with pytest.raises(FatalLogError):
@@ -310,10 +312,10 @@ def test_a_write_that_the_changelog_refuses_is_not_kept(open_engine: OpenEngine)
 
 
 def test_restored_records_are_committed_with_their_offset_and_not_logged(open_engine: OpenEngine) -> None:
-    def log(key: bytes, value: bytes | None) -> None:
+    def log(key: bytes, value: bytes | None, _: int | None) -> None:
         raise AssertionError((key, value))
 
-    store = KeyValueStore("orders", open_engine(), log_change=log)
+    store = KeyValueStore(context_over(open_engine, log_change=log))
     store.restore_batch([record(1, b"a", b"1"), record(2, b"b", b"2"), record(5, b"a", None)], {CHANGELOG: 5})
     assert list(store.view(IsolationLevel.READ_COMMITTED).all()) == [(b"b", b"2")]
     assert store.get_committed_offset(CHANGELOG) == 5
@@ -352,7 +354,7 @@ def test_metadata_that_cannot_be_read_is_corruption_at_open(
     engine: Engine = open_engine()
     engine.write([(Family.META, key, value)])
     with pytest.raises(StoreCorruptedError, match="store orders"):
-        KeyValueStore("orders", engine)
+        KeyValueStore(context_over(engine))
     engine.close()
 
 
@@ -369,7 +371,7 @@ def test_the_estimated_number_of_entries_counts_uncommitted_ones(store: KeyValue
 @pytest.mark.requirement("892.3")
 def test_every_prefix_of_the_writes_of_commits_is_a_state_that_belongs_to_its_own_offset() -> None:
     journal = ListJournal()
-    store = KeyValueStore("orders", MemoryEngine(journal))
+    store = KeyValueStore(context_over(MemoryEngine(journal)))
     store.keep_time(lambda: 9)
     states: dict[int | None, dict[bytes, bytes]] = {None: {}}
     for offset in range(8):
@@ -380,7 +382,7 @@ def test_every_prefix_of_the_writes_of_commits_is_a_state_that_belongs_to_its_ow
     for length in range(9):
         part = ListJournal()
         part.batches = journal.batches[:length]
-        again = KeyValueStore("orders", MemoryEngine(part))
+        again = KeyValueStore(context_over(MemoryEngine(part)))
         last = again.get_committed_offset(CHANGELOG)
         assert last == (length - 1 if length else None)
         assert dict(again.all()) == states[last]
@@ -390,7 +392,7 @@ def test_every_prefix_of_the_writes_of_commits_is_a_state_that_belongs_to_its_ow
 
 def test_a_batch_of_changelog_records_and_its_offset_are_one_write() -> None:
     journal = ListJournal()
-    store = KeyValueStore("orders", MemoryEngine(journal))
+    store = KeyValueStore(context_over(MemoryEngine(journal)))
     store.restore_batch([record(1, b"a", b"1"), record(2, b"b", None)], {CHANGELOG: 2})
     [batch] = journal.batches
     assert sorted(family for family, _, _ in batch) == [Family.DATA, Family.DATA, Family.META]
@@ -399,18 +401,18 @@ def test_a_batch_of_changelog_records_and_its_offset_are_one_write() -> None:
 @pytest.mark.parametrize("sync", [False, True])
 def test_each_commit_and_each_restored_batch_is_synced_if_asked_for(sync: bool) -> None:
     journal = ListJournal()
-    store = KeyValueStore("orders", MemoryEngine(journal), sync=sync)
+    store = KeyValueStore(context_over(MemoryEngine(journal), sync=Sync.EVERY_COMMIT if sync else Sync.NEVER))
     store.restore_batch([record(1, b"a", b"1")], {CHANGELOG: 1})
     assert (len(journal.batches), journal.syncs) == (1, 1 if sync else 0)
-    store.set_caught_up(CHANGELOG, 1)
-    assert (len(journal.batches), journal.syncs) == (2, 2 if sync else 0)
     store.commit({CHANGELOG: 2})
-    assert (len(journal.batches), journal.syncs) == (3, 3 if sync else 0)
+    assert (len(journal.batches), journal.syncs) == (2, 2 if sync else 0)
 
 
 def test_empty_keys_and_values_are_kept_logged_and_committed(open_engine: OpenEngine) -> None:
     logged: list[tuple[bytes, bytes | None]] = []
-    orders = KeyValueStore("orders", open_engine(), log_change=lambda *change: logged.append(change))
+    orders = KeyValueStore(
+        context_over(open_engine, log_change=lambda key, value, _: logged.append((key, value)))
+    )
     pairs = [(b"", b""), (b"a", b""), (b"b", b"1")]
     orders.put_all([(b"a", b"1"), (b"b", b"1")])
     orders.commit({})
@@ -459,12 +461,12 @@ def test_the_time_of_a_commit_is_written_for_the_changelogs_it_names_and_removed
 
 
 def test_the_time_written_alone_leaves_data_and_offset(open_engine: OpenEngine) -> None:
-    store = KeyValueStore("orders", open_engine())
+    store = KeyValueStore(context_over(open_engine))
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 1})
     store.set_caught_up(CHANGELOG, 1_700_000_000_000)
     store.close()
-    again = KeyValueStore("orders", open_engine())
+    again = KeyValueStore(context_over(open_engine))
     assert again.caught_up(CHANGELOG) == 1_700_000_000_000
     assert (again.get_committed_offset(CHANGELOG), again.get(b"a")) == (1, b"1")
     again.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,9 +27,11 @@ from store.errors import (
     StoreIOError,
 )
 from store.log import IsolationLevel, Offsets, Record, TopicPartition
+from store.state.keyvalue import KeyValueStore
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
+from store.suppliers import persistent_key_value_store
 
 RC = IsolationLevel.READ_COMMITTED
 INPUT = TopicPartition("in", 0)
@@ -42,6 +45,12 @@ def count(context: Context, record: Record) -> None:
     number = int(counts.get(record.key) or 0) + 1
     counts.put(record.key, b"%d" % number)
     context.forward("out", record.key, b"%d" % number)
+
+
+def rows(task: Task) -> dict[bytes, bytes]:
+    store = task.stores["counts"]
+    assert isinstance(store, KeyValueStore)
+    return dict(store.all())
 
 
 class StoppedClock:
@@ -73,7 +82,7 @@ class Cluster:
     def records(self, start: int = 0) -> list[Record]:
         return [record for record in self.broker.visible(INPUT, RC) if record.offset >= start]
 
-    def task(self, host: Host | None = None, **config: int) -> Task:
+    def task(self, host: Host | None = None, **config: Any) -> Task:
         self.incarnations += 1
         storage = HostStorage(host or self.host, self.incarnations)
         return Task(self.topology, 0, SimLog(self.broker), storage, StreamsConfig(**config), StoppedClock())
@@ -174,7 +183,7 @@ def test_an_abort_goes_back_to_the_last_commit(cluster: Cluster) -> None:
         apply(task, cluster.records()[1:], contiguous=True)
         task.abort()
         assert task.position(INPUT) == 1
-        assert [key for key, _ in task.stores["counts"].all()] == [b"a"]
+        assert list(rows(task)) == [b"a"]
         apply(task, cluster.records()[1:], contiguous=True)
         task.commit()
     assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
@@ -189,15 +198,18 @@ def test_a_crash_between_the_two_commits_is_repaired_from_the_changelog(cluster:
         apply(elsewhere, cluster.records())
         elsewhere.commit()
     with cluster.task() as back:
-        assert dict(back.stores["counts"].all()) == {b"a": b"2", b"b": b"1"}
+        assert rows(back) == {b"a": b"2", b"b": b"1"}
         assert back.stores["counts"].position() == {INPUT: 2}
         assert back.stores["counts"].get_committed_offset(CHANGELOG) == 3
 
 
+@pytest.mark.parametrize("transactional", [True, False])
 @pytest.mark.parametrize("kept", [True, False], ids=["with its state", "with its state lost"])
 def test_a_task_whose_committed_positions_are_gone_refuses_to_count_twice(
-    cluster: Cluster, kept: bool
+    cluster: Cluster, kept: bool, transactional: bool
 ) -> None:
+    supplier = persistent_key_value_store("counts", transactional=transactional)
+    cluster.topology = replace(cluster.topology, stores=(supplier,))
     with cluster.task() as task:
         apply(task, cluster.records())
         task.commit()
@@ -221,6 +233,7 @@ class Stuck:
     def __init__(self, log: SimLog) -> None:
         self._log = log
         self.producer = log.producer
+        self.plain_producer = log.plain_producer
         self.admin = log.admin
 
     def reader(self) -> StuckReader:
@@ -363,10 +376,10 @@ class FullDisk(HostStorage):
         engine = super().open(task_id, store_name)
         write = engine.write
 
-        def refuse(writes: Iterable[Write], *, sync: bool = False) -> None:
+        def refuse(writes: Iterable[Write], **options: Any) -> None:
             if self.full:
                 raise StoreIOError("no space left on device")
-            write(writes, sync=sync)
+            write(writes, **options)
 
         engine.write = refuse  # type: ignore[method-assign]
         return engine
@@ -385,7 +398,7 @@ def test_a_store_that_fails_after_the_kafka_commit_is_only_closed(cluster: Clust
                 call()
     with cluster.task() as again:
         assert apply(again, cluster.records()) == 0
-        assert dict(again.stores["counts"].all()) == {b"a": b"2", b"b": b"1"}
+        assert rows(again) == {b"a": b"2", b"b": b"1"}
     assert len(cluster.output()) == 3
 
 
@@ -599,7 +612,7 @@ def test_an_error_of_the_pipeline_names_the_record_and_commits_nothing() -> None
     assert caught.value.__notes__ == ["while task 0_0 processed in-0 offset 0"]
     assert cluster.output() == []
     with cluster.task() as task:
-        assert list(task.stores["counts"].all()) == []
+        assert rows(task) == {}
 
 
 @pytest.mark.requirement("129.5")
@@ -625,27 +638,6 @@ def test_a_worker_gives_up_a_task_that_was_taken_over(cluster: Cluster) -> None:
     assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"commit.interval.ms": -1}, "commit.interval.ms=-1 is not allowed: a whole number of at least 0"),
-        ({"commit.records": 0}, "commit.records=0 is not allowed: a whole number of at least 1"),
-        ({"commit.records": "3"}, "commit.records='3' is not allowed"),
-        ({"transaction.timeout.ms": 100}, "it must be longer than commit.interval.ms"),
-        ({"commit.intervall.ms": 1}, "unknown key; known are commit.interval.ms"),
-    ],
-)
-@pytest.mark.requirement("129.2")
-def test_a_configuration_that_cannot_work_is_refused_by_name(values: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        StreamsConfig.of(values)
-    assert message in str(caught.value)
-
-
-def test_a_configuration_reads_back_under_the_names_of_the_pages() -> None:
-    assert StreamsConfig.of({"commit.records": 7}).as_dict()["commit.records"] == 7
-
-
 def test_an_empty_value_is_a_value_and_no_deletion() -> None:
     def keep(context: Context, record: Record) -> None:
         context.store("counts").put(record.key or b"", b"")
@@ -659,4 +651,4 @@ def test_an_empty_value_is_a_value_and_no_deletion() -> None:
     assert cluster.output() == [(b"a", b"")]
     assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b""]
     with cluster.task(Host(1)) as elsewhere:
-        assert dict(elsewhere.stores["counts"].all()) == {b"a": b""}
+        assert rows(elsewhere) == {b"a": b""}

@@ -364,13 +364,13 @@ class LocalRun:
         """What lies on the host's disk for the task, opened anew; nothing if no process opened its stores there."""
         storage = StateDirectory(self._host(host), self.application_id)
         task_id = self.topology.task_id(task)
-        if not all(storage.path(task_id, store).exists() for store in self.topology.stores):
+        if not all(storage.path(task_id, store).exists() for store in self.topology.store_names):
             return []
         engines: dict[str, Engine] = {}
         with ExitStack() as stack:
             try:
                 stack.enter_context(storage.lock(task_id))
-                for store in self.topology.stores:
+                for store in self.topology.store_names:
                     engines[store] = storage.open(task_id, store)
                     stack.callback(engines[store].close)
                 return [look(self.scenario, self.topology, task, -1, "final", engines)]

@@ -728,6 +728,77 @@ class SimProducer:
         raise ProtocolError(f"{call}: producer {self.transactional_id!r} is {_STATE_NAMES[self._state]}")
 
 
+class SimPlainProducer:
+    """A producer without transactions. A crash is to drop the object: what it had queued is gone."""
+
+    __slots__ = ("_broker", "_closed", "_error", "_queue", "_written")
+
+    def __init__(self, broker: SimBroker) -> None:
+        self._broker = broker
+        self._queue: list[_Queued] = []
+        self._written: dict[TopicPartition, int] = {}
+        self._error: FatalLogError | None = None
+        self._closed = False
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self._check()
+        broker = self._broker
+        if topic not in broker._topics:
+            # A client learns that a topic does not exist when it tries to send.
+            self._error = FatalLogError(f"topic {topic!r} does not exist; create it first")
+            return
+        log = broker._choose(topic, key, partition)
+        self._queue.append((log, key, value, broker.now if timestamp is None else timestamp, headers))
+        if broker.linger_records is not None and len(self._queue) >= broker.linger_records:
+            self.deliver()
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        self._check()
+        self.deliver()
+        self._check()
+        written, self._written = self._written, {}
+        return written
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._check()
+        self._broker.commit_offsets(group_id, offsets)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self._closed = True
+
+    def deliver(self) -> None:
+        """Send what is queued, as the thread of a real client may do at any moment. Raises nothing."""
+        queue, self._queue = self._queue, []
+        for log, key, value, timestamp, headers in queue:
+            if self._error is not None:
+                return
+            if value is not None and len(value) + len(key or b"") + _RECORD_OVERHEAD > log.max_bytes:
+                self._error = FatalLogError(
+                    f"a record for {log.tp} is larger than its max.message.bytes={log.max_bytes}"
+                )
+                return
+            topic, number = log.tp
+            self._written[log.tp] = self._broker.append(
+                topic, key, value, partition=number, timestamp=timestamp, headers=headers
+            )
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ProtocolError("this producer is closed")
+        if self._error is not None:
+            raise FatalLogError(*self._error.args)
+
+
 def _read(log: _Partition, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
     written = log.records
     fates = log.fates
@@ -835,6 +906,9 @@ class SimLog:
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> SimProducer:
         return SimProducer(self.broker, transactional_id, transaction_timeout_ms)
+
+    def plain_producer(self) -> SimPlainProducer:
+        return SimPlainProducer(self.broker)
 
     def reader(self) -> SimReader:
         return SimReader(self.broker)

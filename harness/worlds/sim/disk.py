@@ -7,12 +7,15 @@ as the moment has it. Batches are whole or absent, since a write-ahead log drops
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from store.engine import Engine, Write
 from store.engine.memory import MemoryEngine
+from store.engine.protocol import Checkpointed
 from store.errors import StateLockedError
+from store.log import TopicPartition
 
 
 class File:
@@ -57,12 +60,16 @@ class _Watched:
 
 
 class Host:
-    """The disk of one machine: files and locks by task."""
+    """The disk of one machine: files, checkpoints and locks by task.
+
+    A checkpoint is replaced as a whole and is on the platter once it is there, so no crash takes it back.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.files: dict[tuple[str, str], File] = {}
         self.aside: list[File] = []
+        self.checkpoints: dict[str, Mapping[TopicPartition, Checkpointed]] = {}
         self.locks: dict[str, int] = {}
 
     def release(self, incarnation: int) -> None:
@@ -79,6 +86,7 @@ class Host:
     def wipe(self, task_id: str) -> None:
         for key in [key for key in self.files if key[0] == task_id]:
             del self.files[key]
+        self.checkpoints.pop(task_id, None)
 
     def open(self, task_id: str, store_name: str, wrote: Callable[[], None] | None = None) -> Engine:
         """`wrote` is called within every write, once the operating system has it."""
@@ -112,6 +120,20 @@ class HostStorage:
     def open(self, task_id: str, store_name: str) -> Engine:
         return self._host.open(task_id, store_name, self._wrote)
 
+    def directory(self, task_id: str, store_name: str) -> Path | None:  # noqa: ARG002
+        return None
+
+    def exists(self, task_id: str, store_name: str) -> bool:
+        return (task_id, store_name) in self._host.files
+
     def set_aside(self, task_id: str, store_name: str) -> str:
         self._host.aside.append(self._host.files.pop((task_id, store_name)))
         return f"{store_name}.aside-{len(self._host.aside)}"
+
+    def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
+        return self._host.checkpoints.get(task_id, {})
+
+    def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
+        self._host.checkpoints[task_id] = dict(checkpoint)
+        if self._wrote is not None:
+            self._wrote()

@@ -353,12 +353,12 @@ class SimRun:
             hosts = [
                 host
                 for host in self.hosts
-                if all((task_id, store) in host.files for store in self.topology.stores)
+                if all((task_id, store) in host.files for store in self.topology.store_names)
             ]
             looks: list[Seen] = []
             for host in hosts:
                 try:
-                    engines = {store: host.open(task_id, store) for store in self.topology.stores}
+                    engines = {store: host.open(task_id, store) for store in self.topology.store_names}
                     when = "stale" if (task_id, host.number) in self.behind else "final"
                     looks.append(look(self.scenario, self.topology, task, -1, when, engines))
                 except CrashproofError as error:

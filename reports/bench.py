@@ -1,0 +1,66 @@
+"""The figures of a benchmark as plain text, for terminals and for README."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.bench.store import Figure, Report, Row
+
+
+def print_report(report: Report, console: Console) -> None:
+    """A table of rates with their ratios, one of the other figures, and what could not be measured."""
+    rates = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rates.add_column("operations per second")
+    for name in ("ours", "raw", "Quix", "ours / raw", "ours / Quix"):
+        rates.add_column(name, justify="right")
+    for row in report.rows:
+        rates.add_row(*_rate_cells(row))
+    console.print(rates)
+    figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    figures.add_column("figure")
+    for name in ("measured", "at most"):
+        figures.add_column(name, justify="right")
+    for figure in report.figures:
+        figures.add_row(*_figure_cells(figure))
+    console.print(figures)
+    missed = [row.name for row in report.rows if _missed(row)] + [
+        figure.name
+        for figure in report.figures
+        if figure.at_most is not None and figure.value > figure.at_most
+    ]
+    console.print(Text(", ".join(f"{name} {what}" for name, what in report.environment.items())))
+    if missed:
+        console.print(Text(f"Behind its target: {'; '.join(missed)}"))
+    for note in report.notes:
+        console.print(Text(note))
+
+
+def _missed(row: Row) -> bool:
+    return any(
+        ratio is not None and target is not None and ratio < target
+        for ratio, target in ((row.ratio_raw, row.target_raw), (row.ratio_quix, row.target_quix))
+    )
+
+
+def _rate_cells(row: Row) -> list[str]:
+    return [
+        row.name,
+        *("" if rate is None else f"{rate:,.0f}" for rate in (row.ours, row.raw, row.quix)),
+        _ratio(row.ratio_raw, row.target_raw),
+        _ratio(row.ratio_quix, row.target_quix),
+    ]
+
+
+def _ratio(ratio: float | None, target: float | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}" if target is None else f"{ratio:.2f} (≥ {target:g})"
+
+
+def _figure_cells(figure: Figure) -> list[str]:
+    digits = 3 if figure.value < 1 else 2 if figure.value < 100 else 0
+    at_most = "" if figure.at_most is None else f"{figure.at_most:g} {figure.unit}"
+    return [figure.name, f"{figure.value:,.{digits}f} {figure.unit}", at_most]

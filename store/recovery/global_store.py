@@ -1,0 +1,363 @@
+"""The global store: a whole topic, all partitions of it, as a store on every host (row x.1).
+
+It follows the topic and is read-only for everybody else. There is no changelog: the topic is what it is rebuilt
+from. Each commit has the records of any number of partitions and the offsets that they reach, in one write
+(row 892.3), so each partition counts for itself and always agrees with the data.
+
+Must survive: its own crash at any moment (what is there is whole commits, and following goes on behind them), open
+transactions in the topic (only committed records are applied, up to the last stable offset), partitions that are
+added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, or left alone for
+so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from store.clock import Clock, SystemClock
+from store.engine.protocol import Checkpointed, Storage
+from store.errors import ProtocolError, RetriableError, StoreCorruptedError
+from store.log.protocol import IsolationLevel, Offsets, Reader, Record, TopicPartition
+from store.points import Point, reach
+from store.recovery.offsets import StoreOutOfStepError
+from store.recovery.restore import (
+    DEFAULT_BATCH,
+    TOMBSTONE_RETENTION_MS,
+    RestoreListener,
+    _check_age,
+    at_end,
+    close_after,
+)
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.05
+
+V_co = TypeVar("V_co", covariant=True)
+V = TypeVar("V")
+
+
+class Follower(Protocol[V_co]):
+    """What a global store needs of the store that holds its data. See `store.state.protocol.StateStore`."""
+
+    def persistent(self) -> bool: ...
+    def manages_offsets(self) -> bool: ...
+    def get_committed_offset(self, tp: TopicPartition) -> int | None: ...
+    def caught_up(self, changelog: TopicPartition) -> int | None: ...
+    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None: ...
+    def is_empty(self) -> bool: ...
+    def restore_batch(
+        self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]
+    ) -> None: ...
+    def sync(self) -> None: ...
+    def close(self) -> None: ...
+    def view(self, isolation: IsolationLevel) -> V_co: ...
+
+
+class GlobalStore(Generic[V]):
+    """One thread opens, updates and closes it; views may be read from any thread. A context manager."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        topic: str,
+        open_store: Callable[[], Follower[V]],
+        reader: Reader,
+        *,
+        task_id: str | None = None,
+        batch: int = DEFAULT_BATCH,
+        listener: RestoreListener | None = None,
+        clock: Clock | None = None,
+        patience: float = 60.0,
+        tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+    ) -> None:
+        """`open_store` opens the whole store, under `task_id` and `name` in `storage`, without a changelog; it
+        leaves nothing open when it raises, and may be called again. By default the task id is `global-` and the
+        name: it must be this store's own. `reader` stays the caller's. For the others see `restore`.
+        """
+        self.name = name
+        self.topic = topic
+        self.task_id = f"global-{name}" if task_id is None else task_id
+        self._storage = storage
+        self._open_store = open_store
+        self._reader = reader
+        self._batch = batch
+        self._listener = listener
+        self._clock = clock or SystemClock()
+        self._patience = patience
+        self._tombstone_retention_ms = tombstone_retention_ms
+        self._store: Follower[V] | None = None
+        self._held: dict[TopicPartition, Checkpointed] = {}
+        """What the store has of each partition, and since when that was all."""
+        self._positions: dict[TopicPartition, int] = {}
+        """All before was read, markers and gaps included."""
+        self._kept: dict[TopicPartition, Checkpointed] = {}
+        """What was written down of `_held`."""
+        self._kept_ms = 0
+        self._exit = ExitStack()
+
+    def open(self) -> None:
+        """Lock, open, and apply all that the topic has at this moment.
+
+        Raises `StateLockedError` while somebody else has the store, what `open_store` raises, and what `reader`
+        raises when it goes on for as many seconds as `patience` says. Nothing is open then.
+        """
+        if self._store is not None:
+            raise ProtocolError(f"global store {self.name} is open")
+        try:
+            self._exit.enter_context(self._storage.lock(self.task_id))
+            self._exit.callback(self._close_store)
+            try:
+                self._load()
+                self._catch_up()
+                reason = None
+            except (StoreCorruptedError, StoreOutOfStepError) as error:
+                reason = self._give_up(error)
+            # Outside of the handler: the traceback no longer holds the engine open.
+            if reason is not None:
+                self._rebuild(reason)
+                self._catch_up()
+            self._keep()
+        except BaseException as error:
+            close_after(error, self._exit.close)
+            raise
+        self._exit.callback(self._keep_if_open)
+
+    def close(self) -> None:
+        """Close the store and let go of its directory. Idempotent; it can be opened again."""
+        self._exit.close()
+
+    def update(self) -> int:
+        """Apply and commit what was committed to the topic since the last time; how many records that were.
+
+        A store that cannot go on is rebuilt here: views of it raise `StoreClosedError` from then on, ask for new
+        ones. Raises what `reader` raises; after a `RetriableError` nothing is lost and the next update goes on.
+        After any other error, close it.
+        """
+        self._opened()
+        try:
+            applied, reason = self._follow(None), None
+        except (StoreCorruptedError, StoreOutOfStepError) as error:
+            applied, reason = 0, self._give_up(error)
+        if reason is not None:
+            self._rebuild(reason)
+            applied = self._follow(None)
+        # A time that is this much too early costs nothing but a rebuild in the rarest case.
+        if abs(self._clock.time_ms() - self._kept_ms) >= self._tombstone_retention_ms // 8:
+            self._keep()
+        return applied
+
+    def view(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> V:
+        """The store for reading. All that is in it is committed, so the levels do not differ."""
+        return self._opened().view(isolation)
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """The offset of the last record that was applied, for each partition that has one."""
+        self._opened()
+        return {tp: held.offset for tp, held in self._held.items()}
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            close_after(error, self.close)
+
+    # -- following ----------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        deadline = self._clock.monotonic() + self._patience
+        while True:
+            try:
+                self._follow(self._listener)
+                return
+            except RetriableError:
+                if self._clock.monotonic() >= deadline:
+                    raise
+            self._clock.sleep(_POLL_SECONDS)
+
+    def _follow(self, listener: RestoreListener | None) -> int:
+        """Apply all that there is now, from every partition."""
+        began = max(0, self._clock.time_ms())
+        ends = self._begin(began)
+        counts = dict.fromkeys(ends, 0)
+        if listener is not None:
+            for tp, end in ends.items():
+                listener.on_restore_start(tp, self.name, self._positions[tp], end)
+        while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
+            for tp, number in self._commit_some(behind, began).items():
+                counts[tp] += number
+                if listener is not None:
+                    listener.on_batch_restored(tp, self.name, self._positions[tp], number)
+        for tp in ends:
+            if tp in self._held:
+                self._held[tp] = self._held[tp]._replace(caught_up_ms=began)
+            if listener is not None:
+                listener.on_restore_end(tp, self.name, counts[tp])
+        return sum(counts.values())
+
+    def _begin(self, began: int) -> dict[TopicPartition, int]:
+        """Find the place in each partition, and where its committed records end."""
+        number = self._reader.partitions(self.topic)
+        gone = TopicPartition(self.topic, number)
+        if gone in self._held or self._opened().get_committed_offset(gone) is not None:
+            raise StoreOutOfStepError(
+                f"it has records of {gone}, and the topic has {number} partitions: it was made anew"
+            )
+        ends: dict[TopicPartition, int] = {}
+        for partition in range(number):
+            tp = TopicPartition(self.topic, partition)
+            bounds = self._reader.offsets(tp, IsolationLevel.READ_COMMITTED)
+            self._positions[tp] = self._first_offset(tp, bounds, began)
+            ends[tp] = bounds.end
+        return ends
+
+    def _first_offset(self, tp: TopicPartition, bounds: Offsets, now: int) -> int:
+        position = self._positions.get(tp, 0)
+        held = self._held.get(tp)
+        if held is None:
+            # Nothing was there but aborted records and markers, if anything.
+            return bounds.earliest if position > bounds.end else max(position, bounds.earliest)
+        start = max(position, held.offset + 1)
+        if start > bounds.end and start > self._reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end:
+            raise StoreOutOfStepError(
+                f"it has {tp} up to offset {held.offset}, and that ends at {bounds.end}: "
+                f"it was made anew, or truncated"
+            )
+        if start < bounds.earliest:
+            raise StoreOutOfStepError(
+                f"it is at offset {held.offset}, and {tp} now starts at {bounds.earliest}: "
+                f"the records between are gone"
+            )
+        if not at_end(start, bounds):
+            lag = f"it is at offset {held.offset} of {tp}, which ends at {bounds.end}"
+            _check_age(lag, held.caught_up_ms, now, self._tombstone_retention_ms)
+        return start
+
+    def _commit_some(self, behind: Sequence[TopicPartition], began: int) -> dict[TopicPartition, int]:
+        """Read about a batch, from as many partitions as that takes, and commit it with all their offsets.
+
+        Returns the number of records of each partition that was read on.
+        """
+        store = self._opened()
+        records: list[Record] = []
+        counts: dict[TopicPartition, int] = {}
+        positions: dict[TopicPartition, int] = {}
+        reached: dict[TopicPartition, int | None] = {}
+        for tp in behind:
+            if len(records) >= self._batch:
+                break
+            position = self._positions[tp]
+            fetch = self._reader.read(tp, position, self._batch, IsolationLevel.READ_COMMITTED)
+            if fetch.next_offset <= position:
+                raise RetriableError(f"{tp}: nothing more could be read at offset {position}, before its end")
+            positions[tp] = fetch.next_offset
+            # A record without a key is nothing that a table could hold, as in Kafka Streams.
+            keyed = [record for record in fetch.records if record.key is not None]
+            counts[tp] = len(keyed)
+            records += keyed
+            if fetch.records:
+                reached[tp] = fetch.records[-1].offset
+                if tp not in self._held and store.manages_offsets():
+                    # What was in the log when this began is no older than that from its first record on.
+                    store.set_caught_up(tp, began)
+        if reached:
+            store.restore_batch(records, reached)
+        for tp, offset in reached.items():
+            if offset is not None:
+                since = self._held[tp].caught_up_ms if tp in self._held else began
+                self._held[tp] = Checkpointed(offset, since)
+        self._positions |= positions
+        if reached:
+            reach(Point.RESTORE_BATCH)
+        return counts
+
+    # -- opening and closing ------------------------------------------------------------------------------
+
+    def _opened(self) -> Follower[V]:
+        if self._store is None:
+            raise ProtocolError(f"global store {self.name} is not open")
+        return self._store
+
+    def _load(self) -> None:
+        """Open the store and learn how far it is."""
+        store = self._store = self._open_store()
+        reach(Point.STORE_OPENED)
+        self._positions = {}
+        self._held = self._read_held(store)
+        self._kept = dict(self._held)
+        self._kept_ms = self._clock.time_ms()
+        if not self._held and not store.is_empty():
+            raise StoreOutOfStepError(f"it holds data but no offset of {self.topic}")
+
+    def _read_held(self, store: Follower[V]) -> dict[TopicPartition, Checkpointed]:
+        if store.manages_offsets():
+            partitions = [
+                TopicPartition(self.topic, number) for number in range(self._reader.partitions(self.topic))
+            ]
+            return {
+                tp: Checkpointed(offset, store.caught_up(tp))
+                for tp in partitions
+                if (offset := store.get_committed_offset(tp)) is not None
+            }
+        if not store.persistent():
+            return {}
+        if store.is_empty():
+            # Left there, the offsets would be taken for those of the data that is about to come.
+            self._storage.write_checkpoint(self.task_id, {})
+            return {}
+        return {
+            tp: entry
+            for tp, entry in self._storage.read_checkpoint(self.task_id).items()
+            if tp.topic == self.topic
+        }
+
+    def _keep(self) -> None:
+        """Write down since when the store is up to date, and the offsets if it does not keep them itself."""
+        store = self._opened()
+        if store.manages_offsets():
+            for tp, held in self._held.items():
+                kept = self._kept.get(tp)
+                if held.caught_up_ms is not None and (kept is None or kept.caught_up_ms != held.caught_up_ms):
+                    store.set_caught_up(tp, held.caught_up_ms)
+        elif store.persistent() and self._held != self._kept:
+            store.sync()
+            self._storage.write_checkpoint(self.task_id, self._held)
+        self._kept = dict(self._held)
+        self._kept_ms = self._clock.time_ms()
+
+    def _keep_if_open(self) -> None:
+        if self._store is not None:
+            self._keep()
+
+    def _give_up(self, error: Exception) -> str:
+        """Close the store because of `error`; returns what is to be said about it."""
+        close_after(error, self._close_store)
+        return str(error)
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _rebuild(self, reason: str) -> None:
+        """Put the closed store out of the way and open an empty one."""
+        there = self._storage.exists(self.task_id, self.name)
+        aside = self._storage.set_aside(self.task_id, self.name) if there else None
+        _log.warning(
+            "global store %s is rebuilt from topic %s: %s. %s",
+            self.name,
+            self.topic,
+            reason,
+            "It had left nothing on disk" if aside is None else f"What was there is kept in {aside}",
+        )
+        self._load()

@@ -1,0 +1,223 @@
+"""Which changelog offset each store of a task is at, wherever that is kept, and how it moves between the places.
+
+Four kinds of stores:
+
+* A keeps its offset itself, written with the data (`manages_offsets`). It has no entry in the checkpoint.
+* B is transactional and keeps no offset. Its entry is always there, and follows each commit.
+* C is not transactional: writes are in the database before they are in Kafka. Under exactly once its entry is taken out
+  before the first write, and put back at a clean close. Under at-least-once it stays and follows each commit, but
+  says from the first write to a clean close that it is not exact.
+* D does not outlive the process. It has no entry, and what a database of that name once had is left alone.
+
+The rule that all of it rests on: *an entry is there only while the data on disk holds every change up to its offset,
+and, if it is exact, nothing that the changelog does not hold.* Changes beyond the offset that are in the changelog
+do no harm: restoring applies them again, in order, to the same end. So the data is synced before an entry is
+written, and an entry is gone or inexact, power-safe, before the data changes in a way that the changelog may never
+have. Data without an entry is of no known offset: it is set aside and the store is rebuilt (rows 844.5, 892.10).
+So is data with an inexact one, when the task is to process exactly once or the store is to be transactional from
+then on; a restore does not make it exact again.
+
+| a crash | leaves | who repairs it |
+|---|---|---|
+| C, exactly once: after `begin_unclean`, before `close` | data without entry | the next start sets it aside |
+| C, exactly once: in `close`, before the entry is written | the same | the same, needlessly |
+| C, at least once: before `close` | an entry behind the data, not exact | restore applies the rest |
+| B: after its commit, before the entry | an entry behind the data | restore applies the rest again |
+| while a store is restored | entry behind the data, or none and some data | restore goes on, or begins anew |
+| A with an old entry: before its offset is committed | as before | the next start moves it |
+| A with an old entry: after that, before the entry is gone | both | its own counts, the entry goes |
+| transactions switched off: the store gave its offset up, no entry yet | no offset | set aside, needlessly |
+| `set_aside`: after the entry is gone, before the rename | data without entry | the next start sets it aside |
+| `set_aside`: after the rename | nothing | restored from the start |
+
+The entry goes first in `set_aside`: left there, it would be taken for the offset of the new, empty store, once that
+holds its first record. For the same reason the entry of a store found empty is removed before anything is restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from store.clock import Clock, SystemClock
+from store.engine.protocol import Checkpointed, Storage
+from store.errors import StoreCorruptedError, StoreError
+from store.log.protocol import TopicPartition
+from store.state.protocol import StateStore
+from store.state.store import EngineStore
+
+_log = logging.getLogger(__name__)
+_RECORDS_BETWEEN_ENTRIES = 200_000
+"""While restoring: how many records a crash may cost to be applied again."""
+
+
+class StoreOutOfStepError(StoreError):
+    """The changelog does not, or may not, hold all that the store lacks: it cannot be continued."""
+
+
+class TaskOffsets:
+    """The offsets of one incarnation of a task, which holds its lock. One thread.
+
+    Raises `StoreIOError` from every call that writes the checkpoint and cannot.
+    """
+
+    def __init__(
+        self, storage: Storage, task_id: str, clock: Clock | None = None, *, exactly_once: bool = True
+    ) -> None:
+        """Read the checkpoint. One that cannot be read is set aside with a warning, and its stores are rebuilt."""
+        self._storage = storage
+        self._task_id = task_id
+        self._clock = clock or SystemClock()
+        self._exactly_once = exactly_once
+        self._held: dict[TopicPartition, Checkpointed] = {}
+        """What the stores of the kinds B, C and D hold, at the last commit."""
+        self._stores: dict[TopicPartition, StateStore] = {}
+        """Those of the kinds B and C."""
+        self._since_entry: dict[TopicPartition, int] = {}
+        self._in_transaction = False
+        self._entries: dict[TopicPartition, Checkpointed] = {}
+        """What the file says."""
+        try:
+            self._entries.update(storage.read_checkpoint(task_id))
+        except StoreCorruptedError as error:
+            _log.warning(
+                "task %s: stores that do not keep their own offsets are rebuilt from their changelogs: %s",
+                task_id,
+                error,
+            )
+            # Left there, it might be read again by a version that can, and tell of stores that were rebuilt since.
+            storage.write_checkpoint(task_id, {})
+
+    def adopt(self, store: StateStore, changelog: TopicPartition) -> None:
+        """Take a store in that was just opened, and move its offset to where this kind of store keeps it.
+
+        Raises `StoreOutOfStepError` when a transactional store cannot get back to its entry's offset.
+        """
+        entry = self._entries.get(changelog)
+        self._held.pop(changelog, None)
+        self._stores.pop(changelog, None)
+        if not store.persistent():
+            return
+        if store.manages_offsets():
+            self._move_in(store, changelog, entry)
+            return
+        self._stores[changelog] = store
+        if isinstance(store, EngineStore) and changelog in store.inherited_offsets:
+            # From when it had transactions; an entry would be older still.
+            offset = store.inherited_offsets[changelog]
+            self._held[changelog] = Checkpointed(offset, store.caught_up(changelog))
+            self._write_entries([changelog])
+        elif entry is None:
+            return
+        elif store.is_empty() or (self._exactly_once and not entry.exact):
+            self._forget([changelog])
+        elif store.transactional() and not store.recover(entry.offset):
+            raise StoreOutOfStepError(
+                f"it cannot get back to offset {entry.offset} of {changelog}, which it had committed"
+            )
+        else:
+            self._held[changelog] = entry
+
+    def known(self, changelog: TopicPartition) -> Checkpointed | None:
+        """What a store that does not keep its offset holds; None if that is nothing, or unknown."""
+        return self._held.get(changelog)
+
+    def restoring(self, changelog: TopicPartition, at: Checkpointed, records: int) -> None:
+        """So many more records of the changelog are in the store, which now is `at`."""
+        self._held[changelog] = at
+        if changelog in self._stores:
+            unwritten = self._since_entry.get(changelog, 0) + records
+            self._since_entry[changelog] = unwritten
+            if unwritten >= _RECORDS_BETWEEN_ENTRIES:
+                self._write_entries([changelog])
+
+    def restored(self, changelog: TopicPartition, at: Checkpointed) -> None:
+        """The store has reached the end of the changelog and is `at`."""
+        self._held[changelog] = at
+        if changelog in self._stores and at != self._entries.get(changelog):
+            self._write_entries([changelog])
+
+    def begin_unclean(self) -> None:
+        """Stores are about to be written to. Call it before the first write of every transaction."""
+        self._in_transaction = True
+        if not self._entries or not self._stores:
+            return
+        direct = self._direct()
+        if self._exactly_once:
+            self._forget(direct)
+        else:
+            inexact = {tp: self._entries[tp]._replace(exact=False) for tp in direct if tp in self._entries}
+            self._replace({**self._entries, **inexact})
+
+    def committed(self, ends: Mapping[TopicPartition, int]) -> None:
+        """All stores have committed. `ends` has the last offset of each changelog that the transaction wrote to."""
+        self._in_transaction = False
+        if not self._stores:
+            return
+        now = max(0, self._clock.time_ms())
+        for tp in self._stores:
+            held = self._held.get(tp)
+            exact = held is None or held.exact
+            if tp in ends:
+                self._held[tp] = Checkpointed(ends[tp], now, exact)
+            elif held is not None:
+                self._held[tp] = held._replace(caught_up_ms=now)
+        direct = self._direct()
+        self._write_entries([tp for tp in self._stores if tp in ends and tp not in direct])
+        if not self._exactly_once:
+            self._write_entries([tp for tp in direct if tp in ends], exact=False)
+
+    def close(self) -> None:
+        """The task ends: before its stores are closed. Entries are written if all that was written is committed."""
+        if not self._in_transaction:
+            self._write_entries(
+                [tp for tp in self._stores if tp in self._held and self._held[tp] != self._entries.get(tp)]
+            )
+        self._stores = {}
+
+    def set_aside(self, store_name: str, changelog: TopicPartition) -> str | None:
+        """Put a closed store out of the way, its entry first. Returns where it went, None if it had left nothing."""
+        self._held.pop(changelog, None)
+        self._stores.pop(changelog, None)
+        self._forget([changelog])
+        if not self._storage.exists(self._task_id, store_name):
+            return None
+        return self._storage.set_aside(self._task_id, store_name)
+
+    def _move_in(self, store: StateStore, changelog: TopicPartition, entry: Checkpointed | None) -> None:
+        if entry is None:
+            return
+        if entry.exact and store.get_committed_offset(changelog) is None and not store.is_empty():
+            if entry.caught_up_ms is not None:
+                store.set_caught_up(changelog, entry.caught_up_ms)
+            store.commit({changelog: entry.offset})
+            store.sync()
+            _log.info(
+                "store %s of task %s keeps its own offset now: %s of %s, from the checkpoint",
+                store.name,
+                self._task_id,
+                entry.offset,
+                changelog,
+            )
+        self._forget([changelog])
+
+    def _forget(self, changelogs: list[TopicPartition]) -> None:
+        self._replace({tp: entry for tp, entry in self._entries.items() if tp not in changelogs})
+
+    def _direct(self) -> list[TopicPartition]:
+        """The kind C."""
+        return [tp for tp, store in self._stores.items() if not store.transactional()]
+
+    def _write_entries(self, changelogs: list[TopicPartition], *, exact: bool = True) -> None:
+        entries = dict(self._entries)
+        for tp in changelogs:
+            self._stores[tp].sync()
+            self._since_entry[tp] = 0
+            held = self._held[tp]
+            entries[tp] = held if exact else held._replace(exact=False)
+        self._replace(entries)
+
+    def _replace(self, entries: dict[TopicPartition, Checkpointed]) -> None:
+        if entries != self._entries:
+            self._storage.write_checkpoint(self._task_id, entries)
+            self._entries = entries

@@ -1,0 +1,217 @@
+"""Standby: a copy of a task's stores that follows their changelogs, so that the task can be taken over quickly.
+
+It holds the task's lock in a state directory of its own and writes nothing to Kafka. A task that is opened over
+the same directory, once the standby is closed or dead, replays only what the copy lacks.
+
+It is not the one that fences, so transactions may be open for as long as it runs. It applies committed records up
+to the last stable offset and never waits for more: what it holds is a prefix of what the next task restores. So
+offsets in the checkpoint are true for stores without transactions too (KAFKA-5474 was about a standby whose
+checkpoint vouched for data that was not on disk yet; here the data is synced first).
+
+Must survive: its own crash at any moment (it is a restore that goes on and on, see `store.recovery.restore`), an
+active task that crashes, hangs or is replaced, changelogs whose start moves past the copy, and a pause so long
+that deletions were compacted away: then the copy is set aside and made anew. Nothing about offsets is remembered
+from one life to the next but what store and checkpoint say (KAFKA-9169, 14172).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from store.clock import Clock, SystemClock
+from store.engine.protocol import Storage
+from store.errors import ProtocolError, StoreCorruptedError
+from store.log.protocol import IsolationLevel, Reader, TopicPartition
+from store.points import Point, reach
+from store.recovery.offsets import StoreOutOfStepError, TaskOffsets
+from store.recovery.restore import DEFAULT_BATCH, TOMBSTONE_RETENTION_MS, Place, close_after, rebuild_aside
+from store.state.protocol import StateStore
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One store to keep warm."""
+
+    name: str
+    changelog: TopicPartition
+    open: Callable[[], StateStore]
+    """Opens the whole store, without a changelog to write to; leaves nothing open when it raises."""
+
+
+class Standby:
+    """Copies of the stores of one task. One thread, but for queries of `stores`. A context manager."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        task_id: str,
+        copies: Sequence[Copy],
+        reader: Reader,
+        *,
+        batch: int = DEFAULT_BATCH,
+        clock: Clock | None = None,
+        exactly_once: bool = True,
+        tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+    ) -> None:
+        """`reader` stays the caller's. For the others see `restore` and `TaskOffsets`."""
+        self.stores: dict[str, StateStore] = {}
+        """Open stores by name, for queries. A store that is made anew is another object afterwards."""
+        self._storage = storage
+        self._task_id = task_id
+        self._copies = copies
+        self._reader = reader
+        self._batch = batch
+        self._clock = clock or SystemClock()
+        self._exactly_once = exactly_once
+        self._tombstone_retention_ms = tombstone_retention_ms
+        self._offsets: TaskOffsets | None = None
+        self._places: dict[str, Place] = {}
+        self._kept_ms: dict[str, int] = {}
+        """When the time of each store was last written down."""
+        self._exit = ExitStack()
+
+    def open(self) -> None:
+        """Lock the task's directory and open its stores.
+
+        One that is corrupt, or holds data of no known offset, is set aside and made anew. Raises
+        `StateLockedError` while a task or another standby has the directory, and what opening raises.
+        """
+        if self._offsets is not None:
+            raise ProtocolError(f"standby of task {self._task_id} was opened before; make a new one")
+        try:
+            self._exit.enter_context(self._storage.lock(self._task_id))
+            self._offsets = TaskOffsets(
+                self._storage, self._task_id, self._clock, exactly_once=self._exactly_once
+            )
+            self._exit.callback(self._close_stores)
+            for copy in self._copies:
+                self._open_or_rebuild(copy)
+            self._exit.callback(self._keep)
+        except BaseException:
+            self._exit.close()
+            raise
+
+    def close(self) -> None:
+        """Write down how far the copies are, close them and let go of the directory. Idempotent."""
+        self._exit.close()
+
+    def update(self, max_records: int | None = None) -> int:
+        """Apply what was committed since the last update; how many records that were.
+
+        At most about `max_records` of each store. Raises what `reader` raises; after a `RetriableError` nothing
+        is lost and the next update goes on. `ChangelogLostError` when a changelog ends before its copy.
+        """
+        total = 0
+        for copy in self._copies:
+            try:
+                total += self._follow(copy, max_records)
+                continue
+            except (StoreCorruptedError, StoreOutOfStepError) as error:
+                reason = str(error)
+                close_after(error, self._place(copy).store.close)
+            # Outside of the handler: the traceback no longer holds the engine open.
+            self._rebuild(copy, reason)
+            total += self._follow(copy, max_records)
+        return total
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """For each changelog, how many offsets up to its last stable one are still to be read, markers included."""
+        lags = {}
+        for copy in self._copies:
+            place = self._place(copy)
+            bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
+            held = -1 if place.committed is None else place.committed.offset
+            lags[copy.changelog] = max(0, bounds.end - max(held + 1, place.position, bounds.earliest))
+        return lags
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            close_after(error, self.close)
+
+    def _follow(self, copy: Copy, max_records: int | None) -> int:
+        place = self._place(copy)
+        began = self._clock.time_ms()
+        bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
+        if place.committed is not None and place.committed.offset >= bounds.end:
+            # The last task here may have seen its commit acknowledged before the stable offset moved past it.
+            end = self._reader.offsets(copy.changelog, IsolationLevel.READ_UNCOMMITTED).end
+            if place.committed.offset < end:
+                return 0
+        place.position = place.first_offset(bounds, began, self._tombstone_retention_ms)
+        total = 0
+        while place.position < bounds.end:
+            if max_records is not None and total >= max_records:
+                return total
+            fetch = self._reader.read(
+                copy.changelog, place.position, self._batch, IsolationLevel.READ_COMMITTED
+            )
+            if fetch.next_offset <= place.position:
+                return total
+            place.take(fetch, began)
+            if fetch.records:
+                total += len(fetch.records)
+                reach(Point.RESTORE_BATCH)
+        place.reached_end(began)
+        # A time that is this much too early costs nothing but a rebuild in the rarest case.
+        if began - self._kept_ms.setdefault(copy.name, began) >= self._tombstone_retention_ms // 8:
+            place.keep()
+            self._kept_ms[copy.name] = began
+        return total
+
+    def _open_or_rebuild(self, copy: Copy) -> None:
+        try:
+            self._open_store(copy)
+            return
+        except (StoreCorruptedError, StoreOutOfStepError) as error:
+            reason = str(error)
+        self._rebuild(copy, reason)
+
+    def _rebuild(self, copy: Copy, reason: str) -> None:
+        assert self._offsets is not None
+        self._places.pop(copy.name, None)
+        self.stores.pop(copy.name, None)
+        self._kept_ms.pop(copy.name, None)
+        rebuild_aside(self._offsets, self._task_id, copy.name, copy.changelog, reason)
+        self._open_store(copy)
+
+    def _open_store(self, copy: Copy) -> None:
+        assert self._offsets is not None
+        store = copy.open()
+        try:
+            reach(Point.STORE_OPENED)
+            self._offsets.adopt(store, copy.changelog)
+            self._places[copy.name] = Place(store, copy.changelog, self._offsets)
+        except BaseException as error:
+            close_after(error, store.close)
+            raise
+        self.stores[copy.name] = store
+
+    def _place(self, copy: Copy) -> Place:
+        place = self._places.get(copy.name)
+        if place is None:
+            raise ProtocolError(f"standby of task {self._task_id} is not open")
+        return place
+
+    def _keep(self) -> None:
+        assert self._offsets is not None
+        for place in self._places.values():
+            place.keep()
+        self._offsets.close()
+
+    def _close_stores(self) -> None:
+        places, self._places, self.stores = self._places, {}, {}
+        with ExitStack() as all_of_them:
+            for place in places.values():
+                all_of_them.callback(place.store.close)

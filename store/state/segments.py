@@ -1,0 +1,333 @@
+"""What windowed stores share: rows grouped into segments of time, which expire as a whole.
+
+A row's key is the segment of its time in 8 bytes, then the binary key. Segments are Kafka Streams' own, and so
+is what expires: a row is visible while its time > stream time - retention, where the stream time is the
+greatest time ever put. A commit that moved it writes it too, and drops the segments that no visible row can
+be in with one range, whatever they hold.
+
+Must survive: a crash at any moment (the stream time comes back with the rows that it belongs to, so what has
+expired never depends on when a process was restarted; what a crash left of expired segments stays invisible
+and goes with the next commit), a restore in any pieces, and iterators that are open while segments go.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from logging import getLogger
+from typing import TypeVar, cast
+
+from store.engine.protocol import Family, KeyRange, View, Write
+from store.errors import LogError, StoreCorruptedError
+from store.layers.changelogging import ToRecord
+from store.log.protocol import Record
+from store.state import metadata
+from store.state.protocol import StoreContext
+from store.state.store import CommittedReads, EngineStore, Reads
+from store.state.windowed import LATEST
+from store.transaction.protocol import Transaction
+
+K = TypeVar("K")
+
+PREFIX_SIZE = 8
+"""Bytes of a row's key before the binary key."""
+
+_PREFIX = struct.Struct(">Q")
+# No row starts with byte 0, which the engine would have to escape.
+_FIRST_SEGMENT = 1 << 63
+_MIN_INTERVAL_MS = 60_000
+_NO_TIME = -1
+_MOST_SCANS = 16
+"""A read of more segments than that is one scan over all of them."""
+
+_log = getLogger(__name__)
+
+Bounds = Callable[[int, int], tuple[bytes, bytes | None]]
+"""First and last time of interest in a segment → lower and upper bound of binary keys, the upper exclusive."""
+
+Select = Callable[[bytes, int], K | None]
+"""A row's key and the oldest visible time → what the row is to the reader, None to leave it out."""
+
+
+def default_segment_interval_ms(retention_ms: int) -> int:
+    """As Kafka Streams has it: half the retention, and at least a minute."""
+    return max(retention_ms // 2, _MIN_INTERVAL_MS)
+
+
+def segment_prefix(segment: int) -> bytes:
+    """What the keys of a segment's rows start with; in the order of segments."""
+    return _PREFIX.pack(_FIRST_SEGMENT + segment)
+
+
+def bytes_of(what: str, value: object) -> bytes:
+    """The value itself. Raises `TypeError`, naming it, for anything else, so for what its owner may change."""
+    if type(value) is not bytes:
+        raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
+    return value
+
+
+def time_of(what: str, value: object) -> int:
+    """The value itself, of any size. Raises `TypeError`, naming it, for anything but a whole number."""
+    if type(value) is not int:
+        raise TypeError(f"{what} must be a whole number of milliseconds, not {type(value).__name__}")
+    return value
+
+
+def check_duration(store: str, what: str, value: object, *, least: int = 0) -> None:
+    """Raises `ValueError`, naming store and argument, for what is no duration in whole milliseconds."""
+    if type(value) is not int or not least <= value <= LATEST:
+        raise ValueError(
+            f"store {store}: {what}={value!r} is not allowed: whole milliseconds from {least} to 2**63 - 1"
+        )
+
+
+class SegmentedStore(EngineStore):
+    """A store whose rows have a time and expire, see `EngineStore`."""
+
+    _stream_time: int
+    """The greatest time ever put, in milliseconds since the epoch; -1 before the first."""
+    _committed_time: int
+    """What the stream time was at the last commit."""
+    _opened_at: int
+    """A time that the stream time had reached when the store was opened."""
+    _lowest_segment: int
+    """The lowest that is live."""
+    _lowest_kept: int
+    """No row of the engine is in a segment below."""
+
+    def __init__(
+        self,
+        context: StoreContext,
+        *,
+        retention_ms: int,
+        segment_interval_ms: int | None,
+        to_record: ToRecord,
+        cached: bool = True,
+    ) -> None:
+        """`to_record` as in `EngineStore`. Raises `ValueError` for durations that cannot be, and
+        `StoreCorruptedError` when the rows are in segments of another length: only a restore can regroup them.
+        """
+        check_duration(context.name, "retention_ms", retention_ms)
+        if segment_interval_ms is not None:
+            check_duration(context.name, "segment_interval_ms", segment_interval_ms, least=1)
+        self.retention_ms = retention_ms
+        self.segment_interval_ms = segment_interval_ms or default_segment_interval_ms(retention_ms)
+        super().__init__(context, to_record=to_record, cached=cached)
+
+    # -- for the store types ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _time_of(self, binary_key: bytes) -> int | None:
+        """The time that a binary key expires by, None if it is none of this type's."""
+
+    def _put_row(self, time: int, binary_key: bytes, value: bytes | None) -> bool:
+        """Write a row, or say that its segment has expired. The stream time moves with what was written."""
+        segment = time // self.segment_interval_ms
+        if segment < self._lowest_segment:
+            return False
+        self._rows.put(segment_prefix(segment) + binary_key, value)
+        self._observe(time)
+        return True
+
+    def _note_dropped(self, time: int) -> None:
+        _log.warning(
+            "store %s: dropped a record of time %d, which expired at stream time %d (retention %d ms)",
+            self._name,
+            time,
+            self._stream_time,
+            self.retention_ms,
+        )
+        if self._context.metrics is not None:
+            self._context.metrics.dropped()
+
+    def _row_value(self, record: Record) -> bytes | None:
+        """The value of the row that a changelog record stands for."""
+        return record.value
+
+    # -- EngineStore --------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        first, last = self._end_segment(reverse=False), self._end_segment(reverse=True)
+        # Without transactions rows reach the engine before the stream time does: there was one in their segment.
+        self._opened_at = _NO_TIME if last is None else last * self.segment_interval_ms
+        self._back_to_commit()
+        self._lowest_kept = self._lowest_segment if first is None else min(first, self._lowest_segment)
+
+    def _meta(self) -> list[Write]:
+        if self._stream_time == self._committed_time:
+            return []
+        return [metadata.stream_time_row(self._stream_time)]
+
+    def _expired(self) -> Sequence[KeyRange]:
+        if self._lowest_kept == self._lowest_segment:
+            return ()
+        return [(segment_prefix(self._lowest_kept), segment_prefix(self._lowest_segment))]
+
+    def _committed(self) -> None:
+        self._committed_time = self._stream_time
+        self._lowest_kept = self._lowest_segment
+
+    def _discarded(self) -> None:
+        # Without transactions the rows are still there.
+        if self.transactional():
+            self._back_to_commit()
+
+    def _begin_restore(self, records: Sequence[Record]) -> None:
+        super()._begin_restore(records)
+        for record in records:
+            if self._time_of(cast(bytes, record.key)) is None:
+                raise LogError(
+                    f"{record.topic}-{record.partition} offset {record.offset} has the key {record.key!r}: "
+                    f"this is no changelog of store {self._name}"
+                )
+
+    def _restore_record(self, rows: Transaction, record: Record) -> None:
+        """Expires as `_put_row` does, whatever had expired when the record was written."""
+        binary_key = cast(bytes, record.key)
+        time = cast(int, self._time_of(binary_key))
+        segment = time // self.segment_interval_ms
+        if segment >= self._lowest_segment:
+            rows.put(segment_prefix(segment) + binary_key, self._row_value(record))
+            self._observe(time)
+
+    # -- its own ------------------------------------------------------------------------------------------
+
+    def _back_to_commit(self) -> None:
+        time = metadata.read_stream_time(self._engine, where=f"store {self._name}")
+        # What rows alone tell is not committed: they may be deleted before the next commit.
+        self._committed_time = _NO_TIME if time is None else time
+        self._stream_time = max(self._committed_time, self._opened_at)
+        self._lowest_segment = self._lowest_at(self._stream_time)
+
+    def _stream_time_in(self, view: View) -> int:
+        """The committed stream time, as the engine or a snapshot of it has it."""
+        time = metadata.read_stream_time(view, where=f"store {self._name}")
+        return self._opened_at if time is None else max(time, self._opened_at)
+
+    def _observe(self, time: int) -> None:
+        if time > self._stream_time:
+            self._stream_time = time
+            self._lowest_segment = self._lowest_at(time)
+
+    def _lowest_at(self, stream_time: int) -> int:
+        """The lowest segment that is live at a stream time."""
+        return max(0, stream_time - self.retention_ms) // self.segment_interval_ms
+
+    def _end_segment(self, *, reverse: bool) -> int | None:
+        """The segment of the first row, or the last."""
+        with closing(self._engine.scan(Family.DATA, None, None, reverse=reverse)) as pairs:
+            row, _ = next(pairs, (None, b""))
+        if row is None:
+            return None
+        segment = int.from_bytes(row[:PREFIX_SIZE]) - _FIRST_SEGMENT
+        time = self._time_of(row[PREFIX_SIZE:])
+        if time is None or time // self.segment_interval_ms != segment:
+            raise StoreCorruptedError(
+                f"store {self._name}: the row {row!r} is in no segment of {self.segment_interval_ms} ms. If "
+                f"segment_interval_ms or retention_ms was changed, put it back, or have the store set aside "
+                f"and rebuilt from its changelog"
+            )
+        return segment
+
+
+class SegmentedReads:
+    """One view of a segmented store's rows: those that are visible at the stream time of the same view."""
+
+    def __init__(self, store: SegmentedStore, reads: Reads) -> None:
+        self._store = store
+        self._reads = reads
+
+    def get(self, time: int, binary_key: bytes) -> bytes | None:
+        """The value of a row, None where there is none or where its time has expired."""
+        store = self._store
+        store._require_open()
+        if not 0 <= time <= LATEST:
+            return None
+        # The row comes before the stream time: a commit that falls between may expire it, never bring it back.
+        value = self._reads.get(segment_prefix(time // store.segment_interval_ms) + binary_key)
+        if value is None or time <= self._stream_time(self._reads) - store.retention_ms:
+            return None
+        return value
+
+    def scan(
+        self,
+        first: int,
+        last: int,
+        select: Select[K],
+        bounds: Bounds | None = None,
+        *,
+        reverse: bool,
+    ) -> Generator[tuple[K, bytes], None, None]:
+        """What `select` makes of the rows with first <= time <= last, segment by segment, in byte order within each.
+
+        `select` decides; rows outside `bounds` need not reach it. Everything is as at the moment of this call.
+        """
+        self._store._require_open()
+        pairs = self._scan(first, last, select, bounds, reverse)
+        next(pairs)
+        return pairs
+
+    def _scan(
+        self, first: int, last: int, select: Select[K], bounds: Bounds | None, reverse: bool
+    ) -> Generator[tuple[K, bytes], None, None]:
+        """The pairs after a first one that only starts the generator, so that what it holds is released in any case."""
+        with ExitStack() as held:
+            reads = self._reads
+            if isinstance(reads, CommittedReads):
+                reads = held.enter_context(reads.pinned())
+            stream_time = self._stream_time(reads)
+            oldest = max(first, stream_time - self._store.retention_ms + 1, 0)
+            scans = [
+                held.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
+                for lower, upper in self._ranges(oldest, min(last, stream_time), bounds, reverse)
+            ]
+            yield cast(tuple[K, bytes], None)
+            for scan in scans:
+                for row, value in scan:
+                    selected = select(row, oldest)
+                    if selected is not None:
+                        yield selected, value
+
+    def _ranges(
+        self, oldest: int, newest: int, bounds: Bounds | None, reverse: bool
+    ) -> list[tuple[bytes, bytes | None]]:
+        if oldest > newest:
+            return []
+        interval = self._store.segment_interval_ms
+        segments = range(oldest // interval, newest // interval + 1)
+        if bounds is None or len(segments) > _MOST_SCANS:
+            return [(segment_prefix(segments[0]), _end_of(segments[-1]))]
+        ranges: list[tuple[bytes, bytes | None]] = []
+        for segment in reversed(segments) if reverse else segments:
+            start = segment * interval
+            lower, upper = bounds(max(oldest, start), min(newest, start + interval - 1))
+            prefix = segment_prefix(segment)
+            ranges.append((prefix + lower, _end_of(segment) if upper is None else prefix + upper))
+        return ranges
+
+    def _stream_time(self, reads: Reads) -> int:
+        store = self._store
+        if not isinstance(reads, CommittedReads):
+            return store._stream_time
+        committed = store._stream_time_in(reads.view)
+        # Without transactions the engine has rows whose stream time is only written with the next commit.
+        return committed if store.transactional() else max(committed, store._stream_time)
+
+
+def greatest_with_suffix(key: bytes, suffix: bytes) -> bytes:
+    """The greatest of what any prefix of `key`, itself included, makes with `suffix` after it.
+
+    Binary keys end in times, so that of a short key can be above that of a longer one which it is a prefix of.
+    """
+    best = 0
+    for end in range(1, len(key) + 1):
+        if key[best : min(end, best + len(suffix))] + suffix >= suffix:
+            best = end
+    return key[:best] + suffix
+
+
+def _end_of(segment: int) -> bytes | None:
+    """The first key after all rows of a segment, None if there can be none."""
+    return segment_prefix(segment + 1) if segment < LATEST else None

@@ -1,0 +1,51 @@
+"""Values with a time: as a row, 8 bytes of milliseconds since the epoch, big-endian, then the value.
+
+The changelog has the value alone, in a record that carries the time, so that whoever reads the topic finds
+plain values there (as Kafka Streams has it); restoring puts them together again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Generic, NamedTuple, TypeVar
+
+from store.errors import StoreCorruptedError
+from store.log.protocol import Record
+
+_TIME = struct.Struct(">q")
+
+V = TypeVar("V")
+
+
+class ValueAndTimestamp(NamedTuple, Generic[V]):
+    """A value and the time of the record that it comes from, in milliseconds since the epoch."""
+
+    value: V
+    timestamp: int
+
+
+def pack(value: bytes, timestamp: int) -> bytes:
+    """The row of a value."""
+    return _TIME.pack(timestamp) + value
+
+
+def unpack(row: bytes) -> ValueAndTimestamp[bytes]:
+    """Raises `StoreCorruptedError` for bytes that hold no time."""
+    if len(row) < _TIME.size:
+        raise StoreCorruptedError(
+            f"{row!r} is no value with a timestamp: it is shorter than {_TIME.size} bytes"
+        )
+    return ValueAndTimestamp(row[_TIME.size :], _TIME.unpack_from(row)[0])
+
+
+def to_record(key: bytes, row: bytes | None) -> tuple[bytes, bytes | None, int | None]:
+    """See `store.layers.changelogging.ToRecord`."""
+    if row is None:
+        return key, None, None
+    value, timestamp = unpack(row)
+    return key, value, timestamp
+
+
+def from_record(record: Record) -> bytes | None:
+    """The row of a changelog record."""
+    return None if record.value is None else pack(record.value, record.timestamp)

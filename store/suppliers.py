@@ -1,0 +1,497 @@
+"""Store suppliers: plain, picklable descriptions of stores, which a task opens where it runs (rows 844.6, 954.2).
+
+A supplier is frozen and equal by its values, so that a topology can be sent to another process and compared.
+Durations are whole milliseconds, as a number or a `timedelta`. What cannot be is a `ValueError` that names the
+argument, its value and what is allowed.
+
+Stores are transactional unless they are made with `transactional=False`; `statestore.transactional.enabled=false`
+turns the transactions of all of them off.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import timedelta
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from store.config import StoreType
+from store.engine.memory import MemoryEngine
+from store.layers.metered import (
+    MeteredKeyValueStore,
+    MeteredListValueStore,
+    MeteredSessionStore,
+    MeteredStore,
+    MeteredTimestampedKeyValueStore,
+    MeteredTimestampedWindowStore,
+    MeteredVersionedKeyValueStore,
+    MeteredWindowStore,
+)
+from store.serdes import Serde
+from store.state.keyvalue import KeyValueStore
+from store.state.listvalue import ListValueStore
+from store.state.protocol import StateStore, StoreContext
+from store.state.session import SessionStore
+from store.state.versioned import VersionedKeyValueStore
+from store.state.window import WindowStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S", bound=StateStore)
+M = TypeVar("M", bound=MeteredStore[Any, Any, Any])
+S_co = TypeVar("S_co", bound=StateStore, covariant=True)
+
+Duration = int | timedelta
+"""Milliseconds, or a `timedelta` of whole milliseconds."""
+
+CHANGELOG_SLACK_MS = 24 * 60 * 60 * 1000
+"""How much longer than its store a changelog keeps what has expired, as in Kafka Streams: clocks differ."""
+
+_LONGEST_MS = (1 << 63) - 1
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+@dataclass(frozen=True)
+class StoreSupplier(ABC, Generic[S_co]):
+    """What a topology knows of a store. For a store of your own subclass it, as a frozen dataclass, or use
+    `custom_store`."""
+
+    name: str
+    """Unique in its topology; a part of the changelog's name."""
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for a name that no topic and no directory could have."""
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name) or self.name in (".", ".."):
+            raise _refused(
+                "name", self.name, "1 to 200 ASCII letters, digits, '.', '_' and '-', not only dots"
+            )
+
+    @abstractmethod
+    def open(self, context: StoreContext) -> S_co:
+        """Open the store in a context that a task, or `store.standalone`, has made.
+
+        It must leave nothing open when it raises, and may be called again then.
+        """
+
+    @property
+    def logged(self) -> bool:
+        """Whether the store has a changelog. If not, the context has none either."""
+        return True
+
+    @property
+    def cached(self) -> bool:
+        """Whether the store has a share of `statestore.cache.max.bytes`."""
+        return False
+
+    @property
+    def metrics_scope(self) -> str:
+        """The kind of store, as its metrics are tagged with it."""
+        return "custom"
+
+    def changelog_config(self) -> Mapping[str, str]:
+        """The configuration of the changelog topic."""
+        return {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True)
+class _EngineSupplier(StoreSupplier[S_co]):
+    """A store over RocksDB, or over the memory of the process."""
+
+    _: KW_ONLY
+    transactional: bool = True
+    persistent: bool = True
+    _scope: ClassVar[str] = ""
+
+    @property
+    def metrics_scope(self) -> str:
+        return ("rocksdb" if self.persistent else "in-memory") + self._scope
+
+    def open(self, context: StoreContext) -> S_co:
+        if not self.persistent:
+            where = f"in-memory store {self.name}"
+            context = replace(
+                context, persistent=False, directory=None, open_engine=lambda: MemoryEngine(name=where)
+            )
+        if not self.transactional:
+            context = replace(context, mechanism=None)
+        return self._open(context)
+
+    @abstractmethod
+    def _open(self, context: StoreContext) -> S_co: ...
+
+
+@dataclass(frozen=True)
+class KeyValueSupplier(_EngineSupplier[KeyValueStore]):
+    _: KW_ONLY
+    timestamped: bool = False
+
+    def _open(self, context: StoreContext) -> KeyValueStore:
+        return KeyValueStore(context, timestamped=self.timestamped)
+
+
+@dataclass(frozen=True)
+class WindowSupplier(_EngineSupplier[WindowStore]):
+    _scope = "-window"
+    _: KW_ONLY
+    retention_ms: int
+    window_size_ms: int
+    retain_duplicates: bool = False
+    timestamped: bool = False
+
+    def _open(self, context: StoreContext) -> WindowStore:
+        return WindowStore(
+            context,
+            retention_ms=self.retention_ms,
+            window_size_ms=self.window_size_ms,
+            retain_duplicates=self.retain_duplicates,
+            timestamped=self.timestamped,
+        )
+
+    def changelog_config(self) -> Mapping[str, str]:
+        return _expiring(self.retention_ms)
+
+
+@dataclass(frozen=True)
+class SessionSupplier(_EngineSupplier[SessionStore]):
+    _scope = "-session"
+    _: KW_ONLY
+    retention_ms: int
+
+    def _open(self, context: StoreContext) -> SessionStore:
+        return SessionStore(context, retention_ms=self.retention_ms)
+
+    def changelog_config(self) -> Mapping[str, str]:
+        return _expiring(self.retention_ms)
+
+
+@dataclass(frozen=True)
+class VersionedSupplier(_EngineSupplier[VersionedKeyValueStore]):
+    _: KW_ONLY
+    history_retention_ms: int
+    segment_interval_ms: int | None = None
+
+    def _open(self, context: StoreContext) -> VersionedKeyValueStore:
+        return VersionedKeyValueStore(
+            context,
+            history_retention_ms=self.history_retention_ms,
+            segment_interval_ms=self.segment_interval_ms,
+        )
+
+    def changelog_config(self) -> Mapping[str, str]:
+        # Compaction would remove the older versions of a key, which are history until they expire.
+        lag = min(self.history_retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
+        return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(lag)}
+
+
+@dataclass(frozen=True)
+class ListValueSupplier(_EngineSupplier[ListValueStore]):
+    def _open(self, context: StoreContext) -> ListValueStore:
+        return ListValueStore(context)
+
+
+@dataclass(frozen=True)
+class CustomSupplier(StoreSupplier[S_co]):
+    factory: Callable[[StoreContext], S_co]
+
+    def open(self, context: StoreContext) -> S_co:
+        return self.factory(context)
+
+
+def persistent_key_value_store(name: str, transactional: bool = True) -> KeyValueSupplier:
+    """A `KeyValueStore` over RocksDB."""
+    return KeyValueSupplier(name, transactional=transactional)
+
+
+def persistent_timestamped_key_value_store(name: str, transactional: bool = True) -> KeyValueSupplier:
+    """A `KeyValueStore` over RocksDB whose values carry a time, see `store.state.timestamped`."""
+    return KeyValueSupplier(name, transactional=transactional, timestamped=True)
+
+
+def persistent_window_store(
+    name: str,
+    retention_period_ms: Duration,
+    window_size_ms: Duration,
+    retain_duplicates: bool = False,
+    transactional: bool = True,
+) -> WindowSupplier:
+    """A `WindowStore` over RocksDB.
+
+    `retention_period_ms` has to be long enough for a window from its start to its end, and for the whole grace
+    period after it. With `retain_duplicates` it has no cache and ignores values of None. Raises `ValueError` for
+    durations that are negative or do not fit into 64 bits, and for a retention shorter than the window.
+    """
+    return _window(name, retention_period_ms, window_size_ms, retain_duplicates, transactional, False, True)
+
+
+def persistent_timestamped_window_store(
+    name: str,
+    retention_period_ms: Duration,
+    window_size_ms: Duration,
+    retain_duplicates: bool = False,
+    transactional: bool = True,
+) -> WindowSupplier:
+    """`persistent_window_store` whose values carry a time."""
+    return _window(name, retention_period_ms, window_size_ms, retain_duplicates, transactional, True, True)
+
+
+def persistent_session_store(
+    name: str, retention_period_ms: Duration, transactional: bool = True
+) -> SessionSupplier:
+    """A `SessionStore` over RocksDB.
+
+    `retention_period_ms` has to be at least the inactivity gap and the grace period together.
+    """
+    return _session(name, retention_period_ms, transactional, True)
+
+
+def persistent_versioned_key_value_store(
+    name: str,
+    history_retention_ms: Duration,
+    segment_interval_ms: Duration | None = None,
+    transactional: bool = True,
+) -> VersionedSupplier:
+    """A `VersionedKeyValueStore` over RocksDB (KIP-889).
+
+    Versions that were replaced longer ago than `history_retention_ms` may be gone. `segment_interval_ms` is how
+    much of the history is kept, and dropped, together; it must not change while the store exists. By default it
+    grows with the history, as in Kafka Streams.
+    """
+    history = _milliseconds("history_retention_ms", history_retention_ms)
+    interval = None
+    if segment_interval_ms is not None:
+        interval = _milliseconds("segment_interval_ms", segment_interval_ms, lowest=1)
+    return VersionedSupplier(
+        name, history_retention_ms=history, segment_interval_ms=interval, transactional=transactional
+    )
+
+
+def persistent_list_value_store(name: str, transactional: bool = True) -> ListValueSupplier:
+    """A `ListValueStore` over RocksDB: several values for each key, as joins need it."""
+    return ListValueSupplier(name, transactional=transactional)
+
+
+def in_memory_key_value_store(name: str) -> KeyValueSupplier:
+    """A `KeyValueStore` that is gone with its process and restored from its changelog."""
+    return KeyValueSupplier(name, persistent=False)
+
+
+def in_memory_window_store(
+    name: str, retention_period_ms: Duration, window_size_ms: Duration, retain_duplicates: bool = False
+) -> WindowSupplier:
+    """`persistent_window_store` in the memory of the process."""
+    return _window(name, retention_period_ms, window_size_ms, retain_duplicates, True, False, False)
+
+
+def in_memory_session_store(name: str, retention_period_ms: Duration) -> SessionSupplier:
+    """`persistent_session_store` in the memory of the process."""
+    return _session(name, retention_period_ms, True, False)
+
+
+def custom_store(name: str, factory: Callable[[StoreContext], S]) -> CustomSupplier[S]:
+    """A store of your own: `factory` opens it. It must be picklable where the topology has to be.
+
+    `store.testing.conformance` holds such a store to what a task relies on.
+    """
+    return CustomSupplier(name, factory)
+
+
+@dataclass(frozen=True)
+class StoreBuilder(StoreSupplier[S_co]):
+    """A supplier of a typed store: serdes around what another supplier opens, with or without cache and changelog.
+
+    Made by `key_value_store_builder` and its like; the `with_` methods return a changed copy.
+    """
+
+    _: KW_ONLY
+    supplier: StoreSupplier[Any]
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    metered: Callable[..., S_co]
+    """Wraps the open store: (store, key serde, value serde)."""
+    caching: bool = False
+    logging: bool = True
+    topic_config: tuple[tuple[str, str], ...] = ()
+
+    def build(self, context: StoreContext) -> S_co:
+        """Open the store, typed."""
+        inner = self.supplier.open(context if self.caching else replace(context, cache_max_bytes=0))
+        try:
+            return self.metered(inner, self.key_serde, self.value_serde)
+        except BaseException:
+            inner.close()
+            raise
+
+    def open(self, context: StoreContext) -> S_co:
+        return self.build(context)
+
+    def with_caching_enabled(self) -> Self:
+        """Hold writes back in memory until the commit, so that only the last one of a key is logged.
+
+        A window store that retains duplicates has no cache all the same. Raises `ValueError` for a versioned
+        store, whose versions are all kept.
+        """
+        if isinstance(self.supplier, VersionedSupplier):
+            raise _refused(
+                "caching", True, f"store {self.name} is versioned, and every version of a key counts"
+            )
+        return replace(self, caching=True)
+
+    def with_caching_disabled(self) -> Self:
+        return replace(self, caching=False)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Self:
+        """`config` is put over the configuration that the changelog topic has otherwise."""
+        return replace(self, logging=True, topic_config=tuple(sorted((config or {}).items())))
+
+    def with_logging_disabled(self) -> Self:
+        """No changelog: nothing restores the store once its directory is lost, or after a crash what it lacks."""
+        return replace(self, logging=False, topic_config=())
+
+    @property
+    def logged(self) -> bool:
+        return self.logging and self.supplier.logged
+
+    @property
+    def cached(self) -> bool:
+        return self.caching
+
+    @property
+    def metrics_scope(self) -> str:
+        return self.supplier.metrics_scope
+
+    def changelog_config(self) -> Mapping[str, str]:
+        return {**self.supplier.changelog_config(), **dict(self.topic_config)}
+
+
+def key_value_store_builder(
+    supplier: StoreSupplier[KeyValueStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredKeyValueStore[K, V]]:
+    _check_timestamped(supplier, False)
+    return _builder(supplier, key_serde, value_serde, MeteredKeyValueStore)
+
+
+def timestamped_key_value_store_builder(
+    supplier: StoreSupplier[KeyValueStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredTimestampedKeyValueStore[K, V]]:
+    _check_timestamped(supplier, True)
+    return _builder(supplier, key_serde, value_serde, MeteredTimestampedKeyValueStore)
+
+
+def window_store_builder(
+    supplier: StoreSupplier[WindowStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredWindowStore[K, V]]:
+    _check_timestamped(supplier, False)
+    return _builder(supplier, key_serde, value_serde, MeteredWindowStore)
+
+
+def timestamped_window_store_builder(
+    supplier: StoreSupplier[WindowStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredTimestampedWindowStore[K, V]]:
+    _check_timestamped(supplier, True)
+    return _builder(supplier, key_serde, value_serde, MeteredTimestampedWindowStore)
+
+
+def session_store_builder(
+    supplier: StoreSupplier[SessionStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredSessionStore[K, V]]:
+    return _builder(supplier, key_serde, value_serde, MeteredSessionStore)
+
+
+def versioned_key_value_store_builder(
+    supplier: StoreSupplier[VersionedKeyValueStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredVersionedKeyValueStore[K, V]]:
+    return _builder(supplier, key_serde, value_serde, MeteredVersionedKeyValueStore)
+
+
+def list_value_store_builder(
+    supplier: StoreSupplier[ListValueStore], key_serde: Serde[K], value_serde: Serde[V]
+) -> StoreBuilder[MeteredListValueStore[K, V]]:
+    return _builder(supplier, key_serde, value_serde, MeteredListValueStore)
+
+
+def default_store(name: str, kind: StoreType) -> KeyValueSupplier:
+    """The store that a topology means by a name alone (`default.dsl.store`)."""
+    return KeyValueSupplier(
+        name,
+        transactional=kind is not StoreType.ROCKS_DB,
+        persistent=kind is not StoreType.IN_MEMORY,
+    )
+
+
+def _window(
+    name: str,
+    retention_period_ms: Duration,
+    window_size_ms: Duration,
+    retain_duplicates: bool,
+    transactional: bool,
+    timestamped: bool,
+    persistent: bool,
+) -> WindowSupplier:
+    retention = _milliseconds("retention_period_ms", retention_period_ms)
+    size = _milliseconds("window_size_ms", window_size_ms)
+    if retention < size:
+        raise _refused(
+            "retention_period_ms", retention_period_ms, f"at least the window's size, which is {size} ms"
+        )
+    return WindowSupplier(
+        name,
+        retention_ms=retention,
+        window_size_ms=size,
+        retain_duplicates=retain_duplicates,
+        timestamped=timestamped,
+        transactional=transactional,
+        persistent=persistent,
+    )
+
+
+def _session(
+    name: str, retention_period_ms: Duration, transactional: bool, persistent: bool
+) -> SessionSupplier:
+    retention = _milliseconds("retention_period_ms", retention_period_ms)
+    return SessionSupplier(
+        name,
+        retention_ms=retention,
+        transactional=transactional,
+        persistent=persistent,
+    )
+
+
+def _builder(
+    supplier: StoreSupplier[Any], key_serde: Serde[K], value_serde: Serde[V], metered: Callable[..., M]
+) -> StoreBuilder[M]:
+    return StoreBuilder(
+        supplier.name,
+        supplier=supplier,
+        key_serde=key_serde,
+        value_serde=value_serde,
+        metered=metered,
+    )
+
+
+def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
+    """Values with a time and values without one cannot be told apart once they are bytes."""
+    if isinstance(supplier, KeyValueSupplier | WindowSupplier) and supplier.timestamped is not wanted:
+        kind = "timestamped" if wanted else "not timestamped"
+        raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
+
+
+def _expiring(retention_ms: int) -> Mapping[str, str]:
+    retention = min(retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
+    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention)}
+
+
+def _milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:
+    number = value
+    if isinstance(value, timedelta):
+        number, rest = divmod(value, timedelta(milliseconds=1))
+        if rest:
+            raise _refused(argument, value, "whole milliseconds")
+    if type(number) is not int or not lowest <= number <= _LONGEST_MS:
+        raise _refused(argument, value, f"milliseconds from {lowest} to 2**63-1, or a timedelta of as many")
+    return number
+
+
+def _refused(argument: str, value: object, allowed: str) -> ValueError:
+    return ValueError(f"{argument}={value!r} is not allowed: {allowed}")

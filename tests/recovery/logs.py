@@ -1,0 +1,111 @@
+"""Logs written out by hand: every offset, marker and gap is where the test says. And a clock that waits for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
+
+CHANGELOG = TopicPartition("app-orders-changelog", 0)
+
+Pair = tuple[bytes, bytes | None]
+
+
+class WrittenLog:
+    """One partition: records by offset; offsets in between are markers or compacted away."""
+
+    def __init__(
+        self,
+        records: Mapping[int, Pair],
+        *,
+        end: int,
+        stable: int | None = None,
+        earliest: int = 0,
+        tp: TopicPartition = CHANGELOG,
+    ) -> None:
+        self.records = dict(records)
+        self.end = end
+        self.stable = end if stable is None else stable
+        self.earliest = earliest
+        self.tp = tp
+        self.reads: list[int] = []
+
+    def append(self, *pairs: Pair) -> int:
+        """A committed transaction: records, then a marker. Returns the offset of its last record."""
+        for pair in pairs:
+            self.records[self.end] = pair
+            self.end += 1
+        self.end += 1
+        self.stable = self.end
+        return self.end - 2
+
+    def values(self) -> dict[bytes, bytes]:
+        """What a store holds that has applied everything."""
+        last = {key: value for _, (key, value) in sorted(self.records.items())}
+        return {key: value for key, value in last.items() if value is not None}
+
+    def partitions(self, topic: str) -> int:
+        raise AssertionError(topic)
+
+    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+        raise AssertionError((group_id, tp))
+
+    def close(self) -> None: ...
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        assert tp == self.tp
+        committed = isolation is IsolationLevel.READ_COMMITTED
+        return Offsets(self.earliest, self.stable if committed else self.end)
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        assert (tp, isolation) == (self.tp, IsolationLevel.READ_COMMITTED)
+        assert self.earliest <= offset <= self.stable
+        self.reads.append(offset)
+        at = [number for number in sorted(self.records) if offset <= number < self.stable]
+        records = [Record(*tp, number, *self.records[number], 0) for number in at[:max_records]]
+        return Fetch(records, records[-1].offset + 1 if len(at) >= max_records else self.stable)
+
+
+class Changelogs:
+    """Several partitions as one reader."""
+
+    def __init__(self, *names: str) -> None:
+        self.logs = {
+            name: WrittenLog({}, end=0, tp=TopicPartition(f"app-{name}-changelog", 0)) for name in names
+        }
+        self._by_tp = {log.tp: log for log in self.logs.values()}
+
+    def __getitem__(self, name: str) -> WrittenLog:
+        return self.logs[name]
+
+    def partitions(self, topic: str) -> int:
+        raise AssertionError(topic)
+
+    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+        raise AssertionError((group_id, tp))
+
+    def close(self) -> None: ...
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        return self._by_tp[tp].offsets(tp, isolation)
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        return self._by_tp[tp].read(tp, offset, max_records, isolation)
+
+
+class StepClock:
+    """Time passes only by sleeping."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.now = 0.0
+        self.then = then
+
+    def time_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.then()

@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from harness.worlds.sim.broker import SimBroker, SimLog
+from store.config import StreamsConfig
+from store.errors import ChangelogLostError, ProtocolError, RetriableError, StateLockedError
+from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
+from store.recovery.directory import StateDirectory
+from store.recovery.restore import RestoreResult, open_and_restore
+from store.recovery.standby import Copy, Standby
+from store.state.keyvalue import KeyValueStore
+from store.state.protocol import StoreContext
+from store.streams.task import Task, apply
+from store.streams.topology import Context, Topology
+from store.suppliers import StoreSupplier, persistent_key_value_store
+from tests.recovery.disks import Crash, CrashDisk
+from tests.recovery.logs import Changelogs, Pair, StepClock, WrittenLog
+from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store
+
+pytestmark = pytest.mark.requirement("x.3")
+
+
+def standby_over(
+    disk: CrashDisk,
+    changelogs: Changelogs,
+    kinds: Mapping[str, Kind],
+    *,
+    clock: StepClock | None = None,
+    exactly_once: bool = True,
+) -> Standby:
+    copies = [
+        Copy(name, changelogs[name].tp, lambda kind=kind, name=name: open_store(kind, disk, name))  # type: ignore[misc]
+        for name, kind in kinds.items()
+    ]
+    return Standby(
+        disk, "0_0", copies, changelogs, batch=2, clock=clock or StepClock(), exactly_once=exactly_once
+    )
+
+
+def held(standby: Standby, name: str) -> dict[bytes, bytes]:
+    store = standby.stores[name]
+    assert isinstance(store, KeyValueStore)
+    return contents(store)
+
+
+@pytest.mark.parametrize("kind", ["A", "B", "C", "D"])
+def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        assert standby.update() == 0
+        for pairs in (FIRST, SECOND, THIRD):
+            log.append(*pairs)
+            assert standby.lag() == {log.tp: len(pairs) + 1}
+            assert standby.update() == len(pairs)
+            assert held(standby, "orders") == log.values()
+            assert standby.lag() == {log.tp: 0}
+        reads = len(log.reads)
+        assert standby.update() == 0
+        assert len(log.reads) == reads
+
+
+def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_it() -> None:
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    log.append(*SECOND)
+    log.stable = 4
+    with standby_over(disk, changelogs, {"orders": "A"}, clock=clock) as standby:
+        assert standby.update() == 3
+        assert standby.update() == 0
+        assert held(standby, "orders") == dict(FIRST)
+        assert clock.now == 0
+        log.stable = log.end
+        assert standby.update() == 2
+
+
+@pytest.mark.requirement("892.11")
+@pytest.mark.parametrize("kind", ["A", "B", "C"])
+def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kind: Kind) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        standby.update()
+    log.append(*SECOND)
+    task = Incarnation(disk, changelogs, {"orders": kind})
+    assert task.results["orders"] == RestoreResult(2, 3, 7)
+    task.process(*THIRD)
+    task.check()
+    task.close()
+    assert disk.aside == []
+
+
+def test_a_standby_goes_on_where_a_closed_task_stopped() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("a", "b", "c")
+    kinds = {"a": "A", "b": "B", "c": "C"}
+    task = Incarnation(disk, changelogs, kinds)
+    task.process(*FIRST)
+    task.close()
+    for name in kinds:
+        changelogs[name].append(*SECOND)
+    with standby_over(disk, changelogs, kinds) as standby:
+        assert standby.update() == 6
+        for name in kinds:
+            assert held(standby, name) == changelogs[name].values()
+    assert disk.aside == []
+
+
+def test_a_standby_after_a_crashed_task_rebuilds_only_what_had_no_transactions() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("a", "b", "c")
+    kinds = {"a": "A", "b": "B", "c": "C"}
+    task = Incarnation(disk, changelogs, kinds)
+    task.process(*FIRST)
+    task.write([(b"dirty", b"1")])
+    disk.restart(power_lost=False)
+    with standby_over(disk, changelogs, kinds) as standby:
+        assert standby.update() == 3
+        for name in kinds:
+            assert held(standby, name) == changelogs[name].values()
+    assert [name for name, _ in disk.aside] == ["c"]
+
+
+@pytest.mark.requirement("844.4")
+def test_a_standby_that_crashes_at_any_moment_leaves_what_a_task_takes_over() -> None:
+    kinds = {"a": "A", "b": "B", "c": "C", "d": "D"}
+
+    def run(disk: CrashDisk, changelogs: Changelogs) -> None:
+        lives: Sequence[Sequence[Sequence[Pair]]] = ((FIRST, SECOND), (THIRD, FIRST))
+        for life in lives:
+            # A crash runs no more of the process, so no `with`.
+            standby = standby_over(disk, changelogs, kinds)
+            standby.open()
+            for pairs in life:
+                disk.step()
+                for name in kinds:
+                    changelogs[name].append(*pairs)
+                standby.update()
+            standby.close()
+
+    whole = CrashDisk()
+    run(whole, Changelogs(*kinds))
+    for crash_at, power_lost in product(range(1, whole.steps + 1), (False, True)):
+        disk, changelogs = CrashDisk(), Changelogs(*kinds)
+        disk.crash_at = crash_at
+        with pytest.raises(Crash):
+            run(disk, changelogs)
+        disk.restart(power_lost=power_lost)
+        task = Incarnation(disk, changelogs, kinds)
+        task.check()
+        assert {name for name, _ in disk.aside} <= {"b", "c"}
+        task.process(*THIRD)
+        task.close()
+        with standby_over(disk, changelogs, kinds) as standby:
+            standby.update()
+            for name in kinds:
+                assert held(standby, name) == changelogs[name].values()
+
+
+def test_a_commit_that_is_acknowledged_before_it_is_stable_is_not_taken_for_a_lost_changelog() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    task = Incarnation(disk, changelogs, {"orders": "A"})
+    task.process(*FIRST)
+    task.close()
+    log = changelogs["orders"]
+    log.stable = 0
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+        assert standby.update() == 0
+        assert standby.lag() == {log.tp: 0}
+        log.append(*SECOND)
+        assert standby.update() == 2
+
+
+def test_a_changelog_that_ends_before_the_copy_is_lost() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    changelogs["orders"].append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+        standby.update()
+    log = changelogs["orders"]
+    log.records.clear()
+    log.end = log.stable = 1
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby, pytest.raises(ChangelogLostError):
+        standby.update()
+    assert disk.aside == []
+
+
+@pytest.mark.parametrize("kind", ["A", "B", "C", "D"])
+def test_a_copy_that_paused_so_long_that_deletions_may_be_gone_is_made_anew(
+    kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as standby:
+        standby.update()
+        del log.records[0]
+        log.append((b"d", b"1"))
+        clock.sleep(DAY / 1000)
+        with caplog.at_level(logging.WARNING):
+            assert standby.update() == 3
+        assert held(standby, "orders") == log.values()
+        assert "compacted away" in caplog.text
+        clock.sleep(1)
+        log.append(*SECOND)
+        assert standby.update() == 2
+
+
+def test_a_copy_that_is_updated_with_nothing_new_for_days_stays_young() -> None:
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    changelogs["orders"].append(*FIRST)
+    standby = standby_over(disk, changelogs, {"orders": "A"}, clock=clock)
+    standby.open()
+    for _ in range(20):
+        standby.update()
+        clock.sleep(DAY / 4 / 1000)
+    disk.restart(power_lost=False)
+    changelogs["orders"].append(*SECOND)
+    with standby_over(disk, changelogs, {"orders": "A"}, clock=clock) as standby:
+        assert standby.update() == 2
+    assert disk.aside == []
+
+
+def test_a_copy_whose_next_record_is_no_longer_there_is_made_anew() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+        standby.update()
+        log.append(*SECOND)
+        log.append(*THIRD)
+        log.earliest = 6
+        log.records = {at: pair for at, pair in log.records.items() if at >= log.earliest}
+        assert standby.update() == 2
+        assert held(standby, "orders") == log.values()
+    assert len(disk.aside) == 1
+
+
+def test_markers_that_were_read_are_not_missed_when_the_log_no_longer_has_them() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    log.end = log.stable = 9
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+        standby.update()
+        log.earliest = 9
+        log.append(*SECOND)
+        assert standby.update() == 2
+        assert contents_of_all(standby) == {b"b": b"2", b"c": b"1"}
+    assert disk.aside == []
+
+
+def contents_of_all(standby: Standby) -> dict[bytes, bytes]:
+    return {key: value for name in standby.stores for key, value in held(standby, name).items()}
+
+
+def test_an_update_can_be_cut_into_pieces() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*((b"%d" % number, b"1") for number in range(9)))
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+        assert [standby.update(max_records=3) for _ in range(4)] == [4, 4, 1, 0]
+        assert held(standby, "orders") == log.values()
+
+
+def test_a_read_that_may_be_repeated_loses_nothing() -> None:
+    class Flaky(Changelogs):
+        failing = False
+
+        def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+            self.failing = not self.failing
+            if self.failing:
+                raise RetriableError("not now")
+            return super().read(tp, offset, max_records, isolation)
+
+        def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+            return super().offsets(tp, isolation)
+
+    disk, changelogs = CrashDisk(), Flaky("orders")
+    changelogs["orders"].append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+        for _ in range(4):
+            try:
+                standby.update()
+            except RetriableError:
+                continue
+        assert held(standby, "orders") == dict(FIRST)
+
+
+def test_a_standby_and_a_task_do_not_share_a_directory() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    with standby_over(disk, changelogs, {"orders": "A"}):
+        with pytest.raises(StateLockedError):
+            Incarnation(disk, changelogs, {"orders": "A"})
+        with pytest.raises(StateLockedError):
+            standby_over(disk, changelogs, {"orders": "A"}).open()
+    Incarnation(disk, changelogs, {"orders": "A"}).close()
+
+
+def test_a_standby_that_is_not_open_says_so() -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    standby = standby_over(disk, changelogs, {"orders": "A"})
+    with pytest.raises(ProtocolError, match="not open"):
+        standby.update()
+    with standby, pytest.raises(ProtocolError, match="before"):
+        standby.open()
+    standby.close()
+    with pytest.raises(ProtocolError, match="not open"):
+        standby.lag()
+
+
+@pytest.mark.requirement("892.11")
+def test_a_task_takes_over_from_a_standby_on_disk(tmp_path: Path) -> None:
+    directory, log = StateDirectory(tmp_path, "app"), WrittenLog({}, end=0)
+    log.append(*FIRST)
+
+    def make() -> KeyValueStore:
+        return KeyValueStore(StoreContext(name="orders", open_engine=lambda: directory.open("0_0", "orders")))
+
+    with Standby(directory, "0_0", [Copy("orders", log.tp, make)], log) as standby:
+        assert standby.update() == 3
+    log.append(*SECOND)
+    with directory.lock("0_0"):
+        store, result = open_and_restore(directory, "0_0", "orders", make, log.tp, log)
+        assert (contents(store), result) == (log.values(), RestoreResult(2, 3, 7))
+        store.close()
+
+
+class Replayed:
+    """Counts what tasks restore."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def on_restore_start(self, changelog: TopicPartition, store_name: str, start: int, end: int) -> None: ...
+
+    def on_batch_restored(
+        self, changelog: TopicPartition, store_name: str, position: int, num_restored: int
+    ) -> None: ...
+
+    def on_restore_end(self, changelog: TopicPartition, store_name: str, total_restored: int) -> None:
+        assert store_name in changelog.topic
+        self.records += total_restored
+
+
+@pytest.mark.requirement("892.11")
+def test_a_real_task_takes_over_stores_of_both_kinds_in_the_middle_of_its_predecessors_transaction(
+    tmp_path: Path,
+) -> None:
+    suppliers = (
+        persistent_key_value_store("transactional"),
+        persistent_key_value_store("direct", transactional=False),
+    )
+
+    def count(context: Context, record: Record) -> None:
+        assert record.key is not None
+        for supplier in suppliers:
+            store = context.store(supplier.name)
+            store.put(record.key, b"%d" % (int(store.get(record.key) or 0) + 1))
+
+    broker, topology = SimBroker(), Topology("app", ("in",), (), suppliers, count)
+    for topic in ("in", *(topology.changelog(supplier.name, 0).topic for supplier in suppliers)):
+        broker.create_topic(topic, 1)
+    log, clock, replayed = SimLog(broker), StepClock(), Replayed()
+    active, warm = (StateDirectory(tmp_path / name, "app") for name in ("active", "warm"))
+
+    def task(directory: StateDirectory, listener: Replayed | None = None) -> Task:
+        return Task(topology, 0, log, directory, StreamsConfig(), clock, listener=listener)
+
+    def feed(*keys: bytes) -> list[Record]:
+        for key in keys:
+            broker.append("in", key, b"", partition=0)
+        return list(broker.visible(TopicPartition("in", 0), IsolationLevel.READ_COMMITTED))
+
+    def copy(supplier: StoreSupplier[KeyValueStore]) -> Copy:
+        name = supplier.name
+        context = StoreContext(name=name, open_engine=lambda: warm.open("0_0", name))
+        return Copy(name, topology.changelog(name, 0), lambda: supplier.open(context))
+
+    copies = [copy(supplier) for supplier in suppliers]
+    first = task(active)
+    first.open()
+    apply(first, feed(b"a", b"b", b"a"))
+    first.commit()
+    with Standby(warm, first.task_id, copies, log.reader(), clock=clock) as standby:
+        assert standby.update() == 6
+        apply(first, feed(b"c")[3:])
+        assert standby.update() == 0
+        first.commit()
+        apply(first, feed(b"a", b"d")[4:])
+    # The first one is still alive when the second one takes the task over, and fences it.
+    with task(warm, replayed) as second:
+        apply(second, feed()[4:])
+        second.commit()
+        expected = {b"a": b"3", b"b": b"1", b"c": b"1", b"d": b"1"}
+        for store in second.stores.values():
+            assert isinstance(store, KeyValueStore)
+            assert contents(store) == expected
+    assert replayed.records == 2
+    assert not list((tmp_path / "warm").glob("app/*/set-aside"))
+    first.close()

@@ -1,0 +1,138 @@
+"""Tasks with every type of store over a real broker and RocksDB: run, lose the disk, come back from the changelog."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.clock import SystemClock
+from store.config import Guarantee, StreamsConfig
+from store.errors import RetriableError
+from store.log import Headers, IsolationLevel, Record, TopicPartition, TopicSpec
+from store.log.kafka import KafkaLog
+from store.recovery.directory import StateDirectory
+from store.streams.context import Context
+from store.streams.task import Task
+from store.streams.topology import Topology
+from store.streams.worker import Worker
+from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, OUTPUT, STORE, Item, Kind
+
+RC = IsolationLevel.READ_COMMITTED
+
+
+class Application:
+    """One pipeline with topics of its own."""
+
+    def __init__(self, log: KafkaLog, kind: Kind, name: str) -> None:
+        self.log = log
+        self.kind = kind
+        self.source = TopicPartition(f"{name}-in", 0)
+        self.sink = TopicPartition(f"{name}-out", 0)
+
+        def process(context: Context, record: Record) -> None:
+            kind.process(Renamed(context, self.sink.topic), record)
+
+        self.topology = Topology(name, (self.source.topic,), (self.sink.topic,), (kind.supplier,), process)
+        admin = log.admin()
+        admin.create_topics(
+            [
+                TopicSpec(self.source.topic, 1),
+                TopicSpec(self.sink.topic, 1),
+                *self.topology.internal_topics(1),
+            ]
+        )
+        admin.close()
+        # The broker removes what is older than a changelog's retention.
+        now = int(time.time() * 1000) // 1000 * 1000
+        self.input: list[Item] = [(key, value, now + at) for key, value, at in INPUT]
+        producer = log.plain_producer()
+        for key, value, at in self.input:
+            producer.produce(self.source.topic, key, value, partition=0, timestamp=at)
+        producer.flush()
+        producer.close()
+
+    def run(self, directory: Path, config: StreamsConfig) -> object:
+        """Work until all input is committed; what the store then holds."""
+        storage = StateDirectory(directory, "app")
+        worker = Worker(self.topology, [0], self.log, storage, config, SystemClock())
+        try:
+            while 0 not in worker.tasks or worker.tasks[0].committed_position(self.source) < len(self.input):
+                worker.poll()
+            return self.kind.read(worker.tasks[0].stores[STORE])
+        finally:
+            worker.close()
+
+    def restored(self, directory: Path, config: StreamsConfig) -> object:
+        """What a task holds that opens there and processes nothing."""
+        storage = StateDirectory(directory, "app")
+        with Task(self.topology, 0, self.log, storage, config, SystemClock()) as task:
+            return self.kind.read(task.stores[STORE])
+
+    def outputs(self) -> int:
+        reader = self.log.reader()
+        try:
+            return len(reader.read(self.sink, 0, 1_000, RC).records)
+        finally:
+            reader.close()
+
+    def position(self) -> int | None:
+        reader = self.log.reader()
+        try:
+            for _ in range(500):
+                try:
+                    return reader.committed(self.topology.application_id, self.source)
+                except RetriableError:
+                    time.sleep(0.01)
+            pytest.fail("the position stays undecided")
+        finally:
+            reader.close()
+
+
+class Renamed:
+    """A context whose sink has the name that the pipelines of `kinds` know."""
+
+    def __init__(self, inner: Context, sink: str) -> None:
+        self.store = inner.store
+        self.commit = inner.commit
+        self._inner = inner
+        self._sink = sink
+
+    def forward(self, topic: str, key: bytes | None, value: bytes | None, *, headers: Headers = ()) -> None:
+        assert topic == OUTPUT
+        self._inner.forward(self._sink, key, value, headers=headers)
+
+
+@pytest.mark.requirement("x.1", "844.4", "129.4")
+@pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
+def test_a_store_of_any_type_whose_disk_is_lost_comes_back_from_its_changelog(
+    kind: Kind, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    application = Application(log, kind, unique("app"))
+    config = StreamsConfig(commit_records=2)
+    expected = kind.expected(application.input)
+    assert application.run(tmp_path / "first", config) == expected
+    assert application.restored(tmp_path / "second", config) == expected
+    # A cache keeps intermediate values from the changelog, never from the output.
+    assert application.outputs() == len(INPUT)
+
+
+@pytest.mark.requirement("844.8")
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[3]], ids=str)
+@pytest.mark.parametrize("isolation", IsolationLevel)
+def test_at_least_once_commits_positions_without_transactions(
+    kind: Kind, isolation: IsolationLevel, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    application = Application(log, kind, unique("app"))
+    config = StreamsConfig(
+        processing_guarantee=Guarantee.AT_LEAST_ONCE,
+        commit_records=2,
+        default_state_isolation_level=isolation,
+    )
+    expected = kind.expected(application.input)
+    assert application.run(tmp_path / "first", config) == expected
+    assert application.restored(tmp_path / "first", config) == expected
+    assert application.restored(tmp_path / "second", config) == expected
+    assert (application.position(), application.outputs()) == (len(INPUT), len(INPUT))

@@ -1,0 +1,623 @@
+"""A task and its stores: what processors may call, shares of memory, corruption, stores without a changelog."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
+from harness.worlds.sim.disk import Host, HostStorage
+from store.clock import SystemClock
+from store.config import Guarantee, StoreType, StreamsConfig
+from store.engine import Engine, Family, Storage
+from store.errors import AbortRequiredError, ConfigError, ProtocolError, StoreCorruptedError
+from store.log import IsolationLevel, Log, Record, TopicPartition
+from store.metrics import Metrics
+from store.recovery.directory import StateDirectory
+from store.serdes import BytesSerde, JsonSerde, StrSerde
+from store.state.keyvalue import KeyValueStore
+from store.state.protocol import StoreContext, Sync
+from store.streams.context import Context
+from store.streams.task import Task, apply
+from store.streams.topology import Topology
+from store.streams.worker import Worker
+from store.suppliers import (
+    StoreBuilder,
+    custom_store,
+    in_memory_key_value_store,
+    key_value_store_builder,
+    persistent_key_value_store,
+    persistent_session_store,
+    persistent_versioned_key_value_store,
+    persistent_window_store,
+)
+from store.transaction import Mechanism
+from tests.streams.kinds import DIRECT, IN_MEMORY, KINDS, STORE, Kind
+
+RC = IsolationLevel.READ_COMMITTED
+SOURCE = TopicPartition("in", 0)
+CHANGELOG = TopicPartition(f"app-{STORE}-changelog", 0)
+
+
+def count(context: Context, record: Record) -> None:
+    store = context.store(STORE)
+    number = int(store.get(record.key) or 0) + 1
+    store.put(record.key, b"%d" % number)
+    context.forward("out", record.key, b"%d" % number)
+
+
+class Cluster:
+    def __init__(self, topology: Topology, keys: list[bytes], partitions: int = 1) -> None:
+        self.topology = topology
+        self.broker = SimBroker()
+        self.broker.create_topic("in", partitions)
+        self.broker.create_topic("out", partitions)
+        SimLog(self.broker).admin().create_topics(topology.internal_topics(partitions))
+        for partition in range(partitions):
+            for key in keys:
+                self.broker.append("in", key, b"", partition=partition)
+        self.host = Host(0)
+        self.incarnations = 0
+
+    def storage(self) -> HostStorage:
+        self.incarnations += 1
+        return HostStorage(self.host, self.incarnations)
+
+    def task(
+        self,
+        config: StreamsConfig | None = None,
+        *,
+        storage: Storage | None = None,
+        log: Log | None = None,
+        **options: Any,
+    ) -> Task:
+        return Task(
+            self.topology,
+            0,
+            log or SimLog(self.broker),
+            storage or self.storage(),
+            config or StreamsConfig(),
+            SystemClock(),
+            **options,
+        )
+
+    def records(self) -> list[Record]:
+        return self.broker.visible(SOURCE, RC)
+
+
+def counting(*stores: Any) -> Topology:
+    return Topology("app", ("in",), ("out",), stores or (STORE,), count)
+
+
+def rows(task: Task) -> dict[bytes, bytes]:
+    store = task.stores[STORE]
+    assert isinstance(store, KeyValueStore)
+    return dict(store.all())
+
+
+# -- what a processor may call --------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("892.6", "x.1")
+@pytest.mark.parametrize(
+    "call",
+    ["commit", "flush", "flush_cache", "discard", "recover", "restore_batch", "close", "keep_time"],
+)
+@pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
+def test_a_processor_of_any_store_that_calls_what_is_the_tasks_is_told_to_ask_for_a_commit(
+    kind: Kind, call: str
+) -> None:
+    topology = Topology(
+        "app",
+        ("in",),
+        ("out",),
+        (kind.supplier,),
+        lambda context, _: getattr(context.store(STORE), call)({}),
+    )
+    cluster = Cluster(topology, [b"a"])
+    with cluster.task() as task, pytest.raises(ProtocolError, match=r"context\.commit\(\)"):
+        apply(task, cluster.records())
+
+
+@pytest.mark.requirement("892.6")
+@pytest.mark.parametrize("name", ["inner", "context", "_engine", "_reads"])
+def test_nothing_leads_a_processor_past_that(name: str) -> None:
+    def look(context: Context, _: Record) -> None:
+        with pytest.raises(AttributeError):
+            getattr(context.store(STORE), name)
+
+    supplier = key_value_store_builder(persistent_key_value_store(STORE), StrSerde(), StrSerde())
+    cluster = Cluster(Topology("app", ("in",), ("out",), (supplier,), look), [b"a"])
+    with cluster.task() as task:
+        assert apply(task, cluster.records()) == 1
+
+
+class Noting(KeyValueStore):
+    """A store of a user's own, with a method and an attribute of its own."""
+
+    colour = "green"
+
+    def note(self, key: bytes) -> None:
+        self.put(key, b"noted")
+
+
+def test_a_processor_has_the_own_methods_of_a_store_of_its_own() -> None:
+    def note(context: Context, record: Record) -> None:
+        store = context.store(STORE)
+        store.note(record.key)
+        assert (store.name, store.colour) == (STORE, "green")
+
+    topology = Topology("app", ("in",), ("out",), (custom_store(STORE, Noting),), note)
+    cluster = Cluster(topology, [b"a"])
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+        assert rows(task) == {b"a": b"noted"}
+
+
+# -- shares of memory -----------------------------------------------------------------------------------------
+
+
+class Forgetful(SimProducer):
+    """Sends records without their values, so that the broker of the test takes no memory for them."""
+
+    def produce(self, *args: Any, **kwargs: Any) -> None:
+        topic, key, _ = args
+        super().produce(topic, key, None, **kwargs)
+
+
+class ForgetfulLog(SimLog):
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> SimProducer:
+        return Forgetful(self.broker, transactional_id, transaction_timeout_ms)
+
+
+SIZE = 10_000
+
+
+def fill(context: Context, record: Record) -> None:
+    context.store(STORE).put(b"%d" % record.offset, b"%d" % record.offset + bytes(SIZE))
+
+
+def peak_of(directory: Path, most: int) -> int:
+    """Bytes that Python has allocated at most while a task takes 10 MB of writes in one `apply`."""
+    cluster = Cluster(Topology("app", ("in",), ("out",), (STORE,), fill), [b""] * 1000)
+    config = StreamsConfig(
+        commit_interval_ms=50_000, commit_records=1_000_000, statestore_uncommitted_max_bytes=most
+    )
+    storage = StateDirectory(directory, "app")
+    with cluster.task(config, storage=storage, log=ForgetfulLog(cluster.broker)) as task:
+        records = cluster.records()
+        tracemalloc.start()
+        try:
+            apply(task, records)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.requirement("892.2")
+def test_memory_stays_within_the_limit_however_much_is_applied_at_once(tmp_path: Path) -> None:
+    assert peak_of(tmp_path / "limited", 1_000_000) < 2_500_000
+    assert peak_of(tmp_path / "unlimited", -1) > 10_000_000
+
+
+@pytest.mark.requirement("892.2")
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> None:
+    cluster = Cluster(Topology("app", ("in",), ("out",), (STORE,), fill), [b""] * 50)
+    most = 8 * SIZE * tasks
+    config = StreamsConfig(
+        commit_interval_ms=50_000, commit_records=1_000, statestore_uncommitted_max_bytes=most
+    )
+    with cluster.task(config, tasks_in_process=tasks) as task:
+        for record in cluster.records():
+            before = task.stores[STORE].approximate_num_uncommitted_bytes()
+            assert before * tasks <= most
+            apply(task, [record], contiguous=True)
+        committed = task.committed_position(SOURCE)
+        assert 40 <= committed < 50
+
+
+@pytest.mark.requirement("892.2")
+def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave() -> None:
+    cluster = Cluster(counting(), [b"a"], partitions=2)
+    worker = Worker(
+        cluster.topology, [0, 1], SimLog(cluster.broker), cluster.storage(), StreamsConfig(), SystemClock()
+    )
+    worker.poll()
+    assert [task.tasks_in_process for task in worker.tasks.values()] == [2, 2]
+    cluster.host = Host(1)
+    with cluster.task() as newer:
+        apply(newer, cluster.records())
+        newer.commit()
+        while worker.poll():
+            pass
+    assert {number: task.tasks_in_process for number, task in worker.tasks.items()} == {1: 1}
+    worker.close()
+
+
+# -- corruption -----------------------------------------------------------------------------------------------
+
+
+class Rotting(HostStorage):
+    """The database of the store cannot be read any more once it is rotten, until it is put out of the way."""
+
+    rotten = False
+
+    def open(self, task_id: str, store_name: str) -> Engine:
+        engine = super().open(task_id, store_name)
+        get, scan = engine.get, engine.scan
+
+        def rotten_get(family: Family, key: bytes) -> bytes | None:
+            self._check(family)
+            return get(family, key)
+
+        def rotten_scan(family: Family, *args: Any, **kwargs: Any) -> Any:
+            self._check(family)
+            return scan(family, *args, **kwargs)
+
+        engine.get = rotten_get  # type: ignore[method-assign]
+        engine.scan = rotten_scan  # type: ignore[method-assign]
+        return engine
+
+    def _check(self, family: Family) -> None:
+        if self.rotten and family is Family.DATA:
+            raise StoreCorruptedError("checksum mismatch")
+
+    def set_aside(self, task_id: str, store_name: str) -> str:
+        self.rotten = False
+        return super().set_aside(task_id, store_name)
+
+
+def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> None:
+    cluster = Cluster(counting(), [b"a", b"b"])
+    storage = Rotting(cluster.host, 1)
+    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), SystemClock())
+    while worker.poll():
+        pass
+    storage.rotten = True
+    cluster.broker.append("in", b"a", b"", partition=0)
+    while worker.poll():
+        pass
+    assert rows(worker.tasks[0]) == {b"a": b"2", b"b": b"1"}
+    assert len(cluster.host.aside) == 1
+    worker.close()
+
+
+def test_an_attempt_that_finds_its_store_corrupt_leaves_it_aside_for_the_next_one() -> None:
+    cluster = Cluster(counting(), [b"a", b"b"])
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    cluster.broker.append("in", b"a", b"", partition=0)
+    storage = Rotting(cluster.host, 99)
+    with cluster.task(storage=storage) as task:
+        storage.rotten = True
+        with pytest.raises(StoreCorruptedError, match="checksum") as caught:
+            apply(task, cluster.records())
+        assert caught.value.__notes__ == ["while task 0_0 processed in-0 offset 2"]
+        with pytest.raises(ProtocolError, match="close it"):
+            task.commit()
+    assert len(cluster.host.aside) == 1
+    with cluster.task() as again:
+        apply(again, cluster.records())
+        again.commit()
+        assert rows(again) == {b"a": b"2", b"b": b"1"}
+
+
+class RefusedOnce(SimLog):
+    """The first commit of all has to be aborted."""
+
+    refused = False
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> SimProducer:
+        producer = super().producer(transactional_id, transaction_timeout_ms)
+        log = self
+
+        class Refusing(SimProducer):
+            def commit_transaction(self) -> None:
+                if not log.refused:
+                    log.refused = True
+                    raise AbortRequiredError("this commit is refused")
+                super().commit_transaction()
+
+        return producer if self.refused else Refusing(self.broker, transactional_id, transaction_timeout_ms)
+
+
+@pytest.mark.requirement("844.5", "129.5")
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kind(
+    transactional: bool,
+) -> None:
+    """Those without transactions have the aborted writes in the database, so the worker rebuilds them."""
+    supplier = persistent_key_value_store(STORE, transactional=transactional)
+    cluster = Cluster(counting(supplier), [b"a", b"b", b"a"])
+    log = RefusedOnce(cluster.broker)
+    worker = Worker(cluster.topology, [0], log, cluster.storage(), StreamsConfig(), SystemClock())
+    while worker.poll():
+        pass
+    assert log.refused
+    assert rows(worker.tasks[0]) == {b"a": b"2", b"b": b"1"}
+    assert [record.value for record in cluster.broker.visible(TopicPartition("out", 0), RC)] == [
+        b"1",
+        b"1",
+        b"2",
+    ]
+    assert len(cluster.host.aside) == (0 if transactional else 1)
+    worker.close()
+
+
+# -- topologies -----------------------------------------------------------------------------------------------
+
+
+def test_changelogs_are_configured_as_their_stores_need_it() -> None:
+    day = 86_400_000
+    stores = (
+        "plain",
+        persistent_window_store("window", 1_000, 10),
+        persistent_session_store("session", 2_000),
+        persistent_versioned_key_value_store("versioned", 3_000),
+        key_value_store_builder(
+            persistent_key_value_store("configured"), StrSerde(), StrSerde()
+        ).with_logging_enabled({"segment.ms": "7", "cleanup.policy": "delete"}),
+    )
+    topology = Topology("app", ("in",), ("out",), stores, count)
+    assert {spec.name: (spec.partitions, dict(spec.config)) for spec in topology.internal_topics(3)} == {
+        "app-plain-changelog": (3, {"cleanup.policy": "compact"}),
+        "app-window-changelog": (
+            3,
+            {"cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
+        ),
+        "app-session-changelog": (
+            3,
+            {"cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
+        ),
+        "app-versioned-changelog": (
+            3,
+            {"cleanup.policy": "compact", "min.compaction.lag.ms": str(3_000 + day)},
+        ),
+        "app-configured-changelog": (3, {"cleanup.policy": "delete", "segment.ms": "7"}),
+    }
+
+
+def test_a_store_without_logging_has_no_changelog_and_keeps_what_it_committed() -> None:
+    supplier = key_value_store_builder(
+        persistent_key_value_store(STORE), StrSerde(), JsonSerde[int](int)
+    ).with_logging_disabled()
+
+    def sum_up(context: Context, record: Record) -> None:
+        store = context.store(STORE)
+        assert record.key is not None
+        store.put(record.key.decode(), (store.get(record.key.decode()) or 0) + 1)
+
+    topology = Topology("app", ("in",), ("out",), (supplier,), sum_up)
+    cluster = Cluster(topology, [b"a", b"a", b"b"])
+    assert CHANGELOG.topic not in cluster.broker.topics()
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    with cluster.task() as task:
+        assert dict(task.stores[STORE].all()) == {"a": 2, "b": 1}  # type: ignore[attr-defined]
+
+
+def test_a_store_without_logging_whose_disk_is_lost_says_what_it_lacks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    supplier = key_value_store_builder(
+        persistent_key_value_store(STORE), BytesSerde(), BytesSerde()
+    ).with_logging_disabled()
+    cluster = Cluster(counting(supplier), [b"a"])
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    with cluster.task():
+        assert caplog.text == ""
+    cluster.host = Host(1)
+    with cluster.task():
+        assert "has no changelog to be restored from: it holds the input up to nothing" in caplog.text
+
+
+def test_a_topology_with_suppliers_and_builders_can_be_sent_to_another_process() -> None:
+    stores: tuple[Any, ...] = (
+        "plain",
+        persistent_window_store("window", 1_000, 10),
+        key_value_store_builder(in_memory_key_value_store("typed"), StrSerde(), JsonSerde[int](int)),
+        custom_store("own", Noting),
+    )
+    topology = Topology("app", ("in",), ("out",), stores, count)
+    assert pickle.loads(pickle.dumps(topology)) == topology
+
+
+@pytest.mark.parametrize("store", [7, None, KeyValueStore])
+def test_what_is_no_store_is_refused_when_the_topology_is_made(store: object) -> None:
+    with pytest.raises(ConfigError, match="names, suppliers and builders"):
+        Topology("app", ("in",), ("out",), (store,), count)  # type: ignore[arg-type]
+
+
+@pytest.mark.requirement("844.6", "844.2")
+@pytest.mark.parametrize(
+    ("config", "transactional", "persistent"),
+    [
+        (StreamsConfig(), True, True),
+        (StreamsConfig(default_dsl_store=StoreType.TXN_ROCKS_DB), True, True),
+        (StreamsConfig(default_dsl_store=StoreType.ROCKS_DB), False, True),
+        (StreamsConfig(default_dsl_store=StoreType.IN_MEMORY), True, False),
+        (StreamsConfig(statestore_transactional_enabled=False), False, True),
+    ],
+    ids=["default", "txn_rocksDB", "rocksDB", "in_memory", "turned off"],
+)
+def test_the_configuration_says_what_a_store_is_that_has_only_a_name(
+    config: StreamsConfig, transactional: bool, persistent: bool
+) -> None:
+    cluster = Cluster(counting(), [b"a", b"a"])
+    with cluster.task(config) as task:
+        store = task.stores[STORE]
+        assert (store.transactional(), store.persistent()) == (transactional, persistent)
+        apply(task, cluster.records())
+        task.commit()
+    with cluster.task(config) as task:
+        assert rows(task) == {b"a": b"2"}
+
+
+# -- caches, positions, metrics -------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("x.2")
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_what_a_cache_holds_back_is_logged_before_the_commit(guarantee: Guarantee) -> None:
+    supplier = key_value_store_builder(persistent_key_value_store(STORE), StrSerde(), StrSerde())
+
+    def number(context: Context, record: Record) -> None:
+        context.store(STORE).put("a", str(record.offset))
+
+    topology = Topology("app", ("in",), ("out",), (supplier.with_caching_enabled(),), number)
+    cluster = Cluster(topology, [b""] * 5)
+    with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as task:
+        apply(task, cluster.records())
+        task.commit()
+    assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b"4"]
+    cluster.host = Host(1)
+    with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as elsewhere:
+        assert dict(elsewhere.stores[STORE].all()) == {"a": "4"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("x.2")
+def test_what_a_cache_held_back_is_logged_with_the_time_of_its_own_record() -> None:
+    supplier = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
+
+    def keep(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"")
+
+    topology = Topology("app", ("in",), ("out",), (supplier.with_caching_enabled(),), keep)
+    cluster = Cluster(topology, [])
+    for key, time in ((b"a", 7), (b"b", 3), (b"c", 5)):
+        cluster.broker.append("in", key, b"", partition=0, timestamp=time)
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    logged = cluster.broker.visible(CHANGELOG, RC)
+    assert [(record.key, record.timestamp) for record in logged] == [(b"a", 7), (b"b", 3), (b"c", 5)]
+
+
+def test_a_store_is_opened_with_what_the_configuration_says_and_its_share_of_it(tmp_path: Path) -> None:
+    opened: dict[str, StoreContext] = {}
+
+    def note(context: StoreContext) -> KeyValueStore:
+        opened[context.name] = context
+        return KeyValueStore(context)
+
+    def builder(name: str) -> StoreBuilder[Any]:
+        return key_value_store_builder(custom_store(name, note), BytesSerde(), BytesSerde())
+
+    stores = (
+        builder("one").with_caching_enabled(),
+        builder("two").with_caching_enabled(),
+        builder("three").with_logging_disabled(),
+    )
+    cluster = Cluster(Topology("app", ("in",), ("out",), stores, count), [])
+    config = StreamsConfig(
+        statestore_sync=Sync.every(250),
+        statestore_cache_max_bytes=1_200,
+        statestore_transactional_mechanism=Mechanism.SECONDARY,
+    )
+    storage = StateDirectory(tmp_path, "app")
+    with cluster.task(config, storage=storage, tasks_in_process=3):
+        assert {name: context.cache_max_bytes for name, context in opened.items()} == {
+            "one": 200,
+            "two": 200,
+            "three": 0,
+        }
+        one, three = opened["one"], opened["three"]
+        assert (one.task_id, one.sync, one.mechanism) == ("0_0", Sync.every(250), Mechanism.SECONDARY)
+        assert one.changelog == TopicPartition("app-one-changelog", 0)
+        assert one.log_change is not None
+        assert one.directory is not None
+        assert one.directory.is_relative_to(tmp_path)
+        assert (three.changelog, three.log_change) == (None, None)
+
+
+class MovingClock(SystemClock):
+    """Ten minutes pass between two looks at the clock."""
+
+    def __init__(self) -> None:
+        self._now = 0
+
+    def time_ms(self) -> int:
+        self._now += 600_000
+        return self._now
+
+
+@pytest.mark.parametrize(("retention", "rebuilt"), [({}, 0), ({"delete.retention.ms": "60000"}, 1)])
+def test_how_long_a_store_may_lag_depends_on_how_long_its_changelog_keeps_deletions(
+    retention: dict[str, str], rebuilt: int
+) -> None:
+    supplier = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
+    cluster = Cluster(counting(supplier.with_logging_enabled(retention)), [b"a", b"b"])
+    clock = MovingClock()
+
+    def task() -> Task:
+        return Task(cluster.topology, 0, SimLog(cluster.broker), cluster.storage(), StreamsConfig(), clock)
+
+    with task() as behind:
+        apply(behind, cluster.records()[:1])
+        behind.commit()
+    here, cluster.host = cluster.host, Host(1)
+    with task() as elsewhere:
+        apply(elsewhere, cluster.records())
+        elsewhere.commit()
+    cluster.host = here
+    with task() as back:
+        assert dict(back.stores[STORE].all()) == {b"a": b"1", b"b": b"1"}  # type: ignore[attr-defined]
+    assert len(here.aside) == rebuilt
+
+
+@pytest.mark.requirement("892.7")
+def test_the_uncommitted_position_is_that_of_the_record_processed_last() -> None:
+    cluster = Cluster(counting(), [b"a", b"b", b"a"])
+    with cluster.task() as task:
+        store = task.stores[STORE]
+        assert isinstance(store, KeyValueStore)
+        position = store.context.uncommitted_position
+        assert position is not None
+        assert position() == {}
+        apply(task, cluster.records())
+        assert (position(), store.position()) == ({SOURCE: 2}, {})
+        task.abort()
+        assert position() == {}
+        apply(task, cluster.records())
+        task.commit()
+        assert (position(), store.position()) == ({SOURCE: 2}, {SOURCE: 2})
+
+
+@pytest.mark.requirement("892.1")
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_a_store_knows_the_isolation_level_of_queries_that_say_none(guarantee: Guarantee) -> None:
+    config = StreamsConfig(processing_guarantee=guarantee)
+    with Cluster(counting(), []).task(config) as task:
+        store = task.stores[STORE]
+        assert isinstance(store, KeyValueStore)
+        assert store.context.isolation is config.default_state_isolation_level
+
+
+@pytest.mark.requirement("892.8")
+def test_a_worker_has_the_metrics_of_its_stores_while_they_are_open() -> None:
+    cluster = Cluster(counting(), [b"a"])
+    metrics = Metrics()
+    worker = Worker(
+        cluster.topology,
+        [0],
+        SimLog(cluster.broker),
+        cluster.storage(),
+        StreamsConfig(),
+        SystemClock(),
+        metrics=metrics,
+    )
+    while worker.poll():
+        pass
+    assert metrics.as_dict()["0_0"][STORE]["commit-rate"] > 0
+    worker.close()
+    assert metrics.as_dict() == {}

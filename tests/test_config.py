@@ -1,0 +1,150 @@
+"""The configuration: defaults, what is refused and how, and what one key means for another."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Mapping
+
+import pytest
+
+from store.config import Guarantee, StoreType, StreamsConfig
+from store.errors import ConfigError
+from store.log import IsolationLevel
+from store.metrics import RecordingLevel
+from store.state.protocol import Sync
+from store.transaction import Mechanism
+
+ISOLATION = "default.state.isolation.level"
+MOST = "statestore.uncommitted.max.bytes"
+MECHANISM = "statestore.transactional.mechanism"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"commit.interval.ms": -1}, "commit.interval.ms=-1 is not allowed: a whole number of at least 0"),
+        ({"commit.interval.ms": None}, "commit.interval.ms=None is not allowed: leave the key out"),
+        ({"commit.records": 0}, "commit.records=0 is not allowed: a whole number of at least 1"),
+        ({"commit.records": "three"}, "commit.records='three' is not allowed"),
+        ({"commit.records": "3.0"}, "commit.records='3.0' is not allowed"),
+        ({"commit.records": True}, "commit.records=True is not allowed"),
+        ({"transaction.timeout.ms": 100}, "it must be longer than commit.interval.ms"),
+        ({"commit.intervall.ms": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
+        (
+            {"processing.guarantee": "exactly_twice"},
+            "processing.guarantee='exactly_twice' is not allowed: one of at_least_once, exactly_once, exactly_once_v2",
+        ),
+        (
+            {ISOLATION: "read_committed"},
+            f"{ISOLATION}='read_committed' is not allowed: one of READ_UNCOMMITTED, READ_COMMITTED",
+        ),
+        ({"default.dsl.store": "rocksdb"}, "one of rocksDB, in_memory, txn_rocksDB"),
+        ({MECHANISM: "rocksdb"}, "one of rocksdb_indexbatch, rocksdb_secondary"),
+        ({"statestore.transactional.enabled": "yes"}, "true or false"),
+        ({"statestore.transactional.enabled": 1}, "true or false"),
+        ({"statestore.sync": "always"}, "commit, none, or milliseconds such as 250ms"),
+        ({"statestore.sync": 250}, "commit, none, or milliseconds such as 250ms"),
+        ({"statestore.cache.max.bytes": -1}, "a whole number of at least 0"),
+        ({"metrics.recording.level": "TRACE"}, "one of INFO, DEBUG"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_refused_by_key_value_and_what_is_allowed(
+    values: Mapping[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StreamsConfig.of(values)
+    assert message in str(caught.value)
+
+
+@pytest.mark.requirement("892.2")
+@pytest.mark.parametrize("value", [0, -2, -67108864, "0", "-2"])
+def test_a_limit_of_uncommitted_bytes_that_nothing_could_keep_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"statestore\.uncommitted\.max\.bytes=.*or -1 for no limit"):
+        StreamsConfig.of({MOST: value})
+
+
+@pytest.mark.requirement("892.2")
+def test_the_limit_of_uncommitted_bytes_is_64_mb_by_default_and_can_be_lifted() -> None:
+    assert StreamsConfig().statestore_uncommitted_max_bytes == 67_108_864
+    assert StreamsConfig.of({MOST: "-1"}).statestore_uncommitted_max_bytes == -1
+
+
+@pytest.mark.requirement("129.2")
+@pytest.mark.parametrize(
+    ("guarantee", "interval"), [("at_least_once", 30_000), ("exactly_once", 100), ("exactly_once_v2", 100)]
+)
+def test_the_commit_interval_depends_on_the_guarantee_unless_it_is_given(
+    guarantee: str, interval: int
+) -> None:
+    assert StreamsConfig.of({"processing.guarantee": guarantee}).commit_interval_ms == interval
+    given = StreamsConfig.of({"processing.guarantee": guarantee, "commit.interval.ms": "7"})
+    assert given.commit_interval_ms == 7
+
+
+def test_a_transaction_timeout_means_nothing_where_there_are_no_transactions() -> None:
+    values = {"processing.guarantee": "at_least_once", "transaction.timeout.ms": 1}
+    assert not StreamsConfig.of(values).exactly_once
+
+
+@pytest.mark.requirement("892.1")
+def test_read_uncommitted_under_exactly_once_is_raised_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=rf"{ISOLATION}=READ_UNCOMMITTED is raised to READ_COMMITTED"):
+        config = StreamsConfig.of({ISOLATION: "READ_UNCOMMITTED"})
+    assert config.default_state_isolation_level is IsolationLevel.READ_COMMITTED
+
+
+@pytest.mark.requirement("892.1")
+def test_the_default_isolation_level_is_that_of_the_guarantee_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert StreamsConfig().default_state_isolation_level is IsolationLevel.READ_COMMITTED
+        plain = StreamsConfig(processing_guarantee=Guarantee.AT_LEAST_ONCE)
+        assert plain.default_state_isolation_level is IsolationLevel.READ_UNCOMMITTED
+
+
+@pytest.mark.requirement("844.2", "892.9")
+@pytest.mark.parametrize(
+    ("values", "mechanism"),
+    [
+        ({}, Mechanism.INDEXED_BATCH),
+        ({MECHANISM: "rocksdb_secondary"}, Mechanism.SECONDARY),
+        ({MECHANISM: "rockdb_indexbatch"}, Mechanism.INDEXED_BATCH),
+        ({"statestore.transactional.enabled": "false"}, None),
+        ({"processing.guarantee": "at_least_once"}, None),
+        ({"processing.guarantee": "at_least_once", ISOLATION: "READ_COMMITTED"}, Mechanism.INDEXED_BATCH),
+    ],
+)
+def test_stores_write_straight_to_the_database_when_nothing_needs_their_transactions(
+    values: Mapping[str, object], mechanism: Mechanism | None
+) -> None:
+    assert StreamsConfig.of(values).mechanism is mechanism
+
+
+def test_values_may_be_strings_as_a_properties_file_has_them() -> None:
+    config = StreamsConfig.of(
+        {
+            "commit.records": "7",
+            "default.dsl.store": "in_memory",
+            "statestore.sync": "250ms",
+            "statestore.transactional.enabled": "true",
+            "metrics.recording.level": "DEBUG",
+        }
+    )
+    assert config == StreamsConfig(
+        commit_records=7,
+        default_dsl_store=StoreType.IN_MEMORY,
+        statestore_sync=Sync.every(250),
+        metrics_recording_level=RecordingLevel.DEBUG,
+    )
+
+
+def test_a_configuration_reads_back_under_the_names_of_the_pages() -> None:
+    config = StreamsConfig.of({"commit.records": 7, "processing.guarantee": "at_least_once"})
+    assert config.as_dict()["commit.records"] == 7
+    assert StreamsConfig.of(config.as_dict()) == config
+
+
+def test_a_configuration_can_be_sent_to_another_process() -> None:
+    config = StreamsConfig.of({"statestore.sync": "commit"})
+    assert pickle.loads(pickle.dumps(config)) == config

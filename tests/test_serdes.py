@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.serdes import BoolSerde, BytesSerde, FloatSerde, IntSerde, JsonSerde, LongSerde, Serde, StrSerde
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+ordered = st.one_of(
+    st.tuples(st.just(IntSerde()), int64, int64),
+    st.tuples(st.just(FloatSerde()), st.floats(allow_nan=False), st.floats(allow_nan=False)),
+    st.tuples(st.just(BoolSerde()), st.booleans(), st.booleans()),
+    st.tuples(st.just(StrSerde()), st.text(), st.text()),
+    st.tuples(st.just(BytesSerde()), st.binary(), st.binary()),
+)
+
+
+@given(ordered)
+def test_values_sort_as_their_bytes_do_and_come_back(drawn: tuple[Serde[Any], Any, Any]) -> None:
+    serde, one, other = drawn
+    first, second = serde.serialize(one), serde.serialize(other)
+    assert first < second if one < other else first >= second or one == other == 0
+    assert serde.deserialize(first) == one
+
+
+@given(st.floats())
+def test_every_float_comes_back_with_its_sign(value: float) -> None:
+    back = FloatSerde().deserialize(FloatSerde().serialize(value))
+    assert back == value or (math.isnan(back) and math.isnan(value))
+    assert math.copysign(1, back) == math.copysign(1, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (0, "0000000000000000"),
+        (1, "0000000000000001"),
+        (-1, "ffffffffffffffff"),
+        (-(2**63), "8000000000000000"),
+        (2**63 - 1, "7fffffffffffffff"),
+    ],
+)
+def test_a_long_has_the_bytes_that_kafka_gives_it(value: int, data: str) -> None:
+    assert LongSerde().serialize(value).hex() == data
+    assert LongSerde().deserialize(bytes.fromhex(data)) == value
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | int64 | st.text(), lambda inner: st.dictionaries(st.text(), inner)
+    )
+)
+def test_json_comes_back_and_equal_values_have_equal_bytes(value: Any) -> None:
+    serde: JsonSerde[Any] = JsonSerde()
+    assert serde.deserialize(serde.serialize(value)) == value
+    if isinstance(value, dict):
+        assert serde.serialize(dict(reversed(value.items()))) == serde.serialize(value)
+    assert json.loads(serde.serialize(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("serde", "value"),
+    [
+        (IntSerde(), 2**63),
+        (IntSerde(), -(2**63) - 1),
+        (IntSerde(), True),
+        (IntSerde(), "1"),
+        (LongSerde(), 2**63),
+        (LongSerde(), -(2**63) - 1),
+        (LongSerde(), True),
+        (FloatSerde(), 1),
+        (BoolSerde(), 1),
+        (StrSerde(), b"bytes"),
+        (StrSerde(), "\ud800"),
+        (BytesSerde(), bytearray(b"reused")),
+        (JsonSerde(), object()),
+    ],
+)
+def test_what_a_serde_cannot_write_it_refuses(serde: Serde[Any], value: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        serde.serialize(value)
+
+
+@pytest.mark.parametrize(
+    ("serde", "data"),
+    [
+        (IntSerde(), b"1234567"),
+        (LongSerde(), b"123456789"),
+        (FloatSerde(), b"1234"),
+        (BoolSerde(), b"\2"),
+        (BoolSerde(), b""),
+        (StrSerde(), b"\xff"),
+        (JsonSerde(int), b'"text"'),
+        (JsonSerde(), b"{"),
+    ],
+)
+def test_what_a_serde_cannot_read_it_refuses(serde: Serde[Any], data: bytes) -> None:
+    with pytest.raises(ValueError):
+        serde.deserialize(data)
