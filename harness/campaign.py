@@ -124,8 +124,16 @@ def missing_cells(result: WorldResult) -> list[str]:
 
 
 def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
-    """Run the schedules from `start` up to `stop` in the simulation. Runs in a process of its own."""
+    """Run the schedules from `start` up to `stop` in the simulation, without a word to logs."""
+    disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
+    try:
+        return _simulate(scenario_name, seed, start, stop, mutant)
+    finally:
+        logging.disable(disabled)
+
+
+def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
     scenario = load_all()[scenario_name]
     part = Part(WorldResult())
     for index in range(start, stop):

@@ -240,6 +240,7 @@ def bench(
         _print_json(report)
         return
     with _printing() as console:
+        console.width = max(console.width, 118)
         print_report(report, console)
 
 

@@ -155,12 +155,11 @@ class RocksEngine(_Reader):
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         try:
-            value: bytes | None = self._get(
-                key if family is _DATA and key < _RESERVED else _stored(family, key)
-            )
+            if family is _DATA and key < _RESERVED:
+                return self._get(key)  # type: ignore[no-any-return]
+            return self._get(_stored(family, key))  # type: ignore[no-any-return]
         except Exception as error:
             raise self._database.error(error) from error
-        return value
 
     def write(
         self,
@@ -412,7 +411,7 @@ class ReadOnlyRocksEngine(_Reader):
 
 def _put_all(batch: WriteBatch, data: Mapping[bytes, bytes | None]) -> None:
     values = data.values()
-    if len(data) > 1 and None not in values and not any(map(_RESERVED.__le__, data)):
+    if len(data) > 1 and None not in values and max(data) < _RESERVED:
         # No bytecode is run for a pair: this is most of what a commit costs.
         deque(map(batch.__setitem__, data, values), maxlen=0)
         return

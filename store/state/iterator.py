@@ -33,11 +33,12 @@ class StoreIterator(Generic[K, V]):
 
     def __iter__(self) -> Iterator[tuple[K, V]]:
         # A generator costs a loop half of what `__next__` does. It yields to it where a head was peeked at.
+        store = self._store
         while (pair := next(self, None)) is not None:
             yield pair
             for pair in self._pairs or ():
                 yield pair
-                if self._head is not None or not self._store._open:
+                if self._head is not None or not store._open:
                     break
 
     def __next__(self) -> tuple[K, V]:

@@ -71,10 +71,13 @@ class ReadOnlyKeyValueStore:
         return self._reads.approximate_num_keys()
 
     def _range(self, lower: bytes | None, upper: bytes | None, *, reverse: bool) -> KeyValueIterator:
-        for bound in (lower, upper):
-            if bound is not None and type(bound) is not bytes:
-                raise _not_bytes("bound", bound)
-        return self._iterator(lower, None if upper is None else upper + b"\0", reverse=reverse)
+        if lower is not None and type(lower) is not bytes:
+            raise _not_bytes("bound", lower)
+        if upper is None:
+            return self._iterator(lower, None, reverse=reverse)
+        if type(upper) is not bytes:
+            raise _not_bytes("bound", upper)
+        return self._iterator(lower, upper + b"\0", reverse=reverse)
 
     def _iterator(self, lower: bytes | None, end: bytes | None, *, reverse: bool) -> KeyValueIterator:
         return KeyValueIterator(self._reads.scan(lower, end, reverse=reverse), self._store)

@@ -91,6 +91,7 @@ class EngineStore(StateStore):
         self._open = True
         try:
             self._transaction = open_transaction(self._engine, context.mechanism)
+            self._timed = context.metrics is not None or context.sync.interval_ms is not None
             self._manages_offsets = context.persistent and self._transaction.transactional()
             self._rows: Transaction = self._transaction
             if context.log_change is not None and logged:
@@ -184,8 +185,8 @@ class EngineStore(StateStore):
         """
         if not self._open:
             raise self._closed()
-        offsets = self._offsets(changelog_offsets)
-        began = self._context.clock.monotonic()
+        offsets = changelog_offsets if type(changelog_offsets) is dict else self._offsets(changelog_offsets)
+        began = self._context.clock.monotonic() if self._timed else 0.0
         rows = self._rows
         rows.flush_cache()
         meta = self._offset_rows(offsets)
@@ -325,7 +326,7 @@ class EngineStore(StateStore):
         return {self._context.changelog: given}
 
     def _offset_rows(self, offsets: Mapping[TopicPartition, int | None]) -> list[Write]:
-        return metadata.rows(Kind.OFFSET, offsets) if self.manages_offsets() else []
+        return metadata.rows(Kind.OFFSET, offsets) if self._manages_offsets else []
 
     def _inherit(self) -> dict[TopicPartition, int]:
         """Offsets of a time when the store had transactions; now its data may run ahead of them.

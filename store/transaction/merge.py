@@ -27,18 +27,31 @@ def _merged(base: Pairs, overlay: Overlay, reverse: bool) -> Pairs:
         if newer is None:
             yield from base
             return
+        limit, value = newer
         for pair in base:
             key = pair[0]
-            while newer is not None and (newer[0] > key if reverse else newer[0] < key):
-                if newer[1] is not None:
-                    yield newer[0], newer[1]
-                newer = next(overlay, None)
-            if newer is None or newer[0] != key:
+            if key > limit if reverse else key < limit:
                 yield pair
-            else:
-                if newer[1] is not None:
-                    yield key, newer[1]
+                continue
+            while key != limit and (limit > key if reverse else limit < key):
+                if value is not None:
+                    yield limit, value
                 newer = next(overlay, None)
+                if newer is None:
+                    yield pair
+                    yield from base
+                    return
+                limit, value = newer
+            if key != limit:
+                yield pair
+                continue
+            if value is not None:
+                yield key, value
+            newer = next(overlay, None)
+            if newer is None:
+                yield from base
+                return
+            limit, value = newer
         while newer is not None:
             if newer[1] is not None:
                 yield newer[0], newer[1]

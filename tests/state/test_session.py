@@ -231,13 +231,14 @@ def test_times_that_no_session_can_have_are_refused(store: SessionStore, times: 
 
 @pytest.mark.parametrize("time", [None, 1.5, "1", True])
 def test_a_time_that_is_not_whole_is_refused_everywhere(store: SessionStore, time: Any) -> None:
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: store.put(session(b"a", 0, time), b"v"),
         lambda: store.fetch_session(b"a", time, 1),
         lambda: store.find_sessions(b"a", 0, time),
         lambda: store.find_sessions_range(None, None, time, 0),
         lambda: store.find_sessions_ending(0, time),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(TypeError, match="must be a whole number of milliseconds"):
             call()
 

@@ -322,13 +322,14 @@ def test_a_value_that_is_not_bytes_is_refused(store: WindowStore, value: Any) ->
 
 @pytest.mark.parametrize("time", [None, 1.5, "1", True])
 def test_a_time_that_is_not_whole_is_refused_everywhere(store: WindowStore, time: Any) -> None:
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: store.put(b"a", b"v", time),
         lambda: store.fetch(b"a", time),
         lambda: store.fetch(b"a", time, 1),
         lambda: store.fetch_all(1, time),
         lambda: store.backward_fetch_range(b"a", None, 1, time),
-    ):
+    )
+    for call in calls:
         with pytest.raises(TypeError, match="must be a whole number of milliseconds"):
             call()
 
