@@ -203,12 +203,12 @@ class View:
             if iterator is None:
                 raise StoreClosedError(f"{self._database.path}: scan or snapshot used after it was closed")
             append, valid, key, value = chunk.append, iterator.valid, iterator.key, iterator.value
+            advance = iterator.prev if reverse else iterator.next
             try:
                 _seek(iterator, lower, upper, reverse)
                 if not valid():
                     iterator.status()
                     return chunk
-                advance = iterator.prev if reverse else iterator.next
                 for _ in range(size):
                     if not valid():
                         break
@@ -220,8 +220,7 @@ class View:
                 iterator.status()
             finally:
                 # An error's traceback holds this frame, and the iterator in it would hold the database open.
-                advance = None
-                del iterator, valid, key, value
+                del iterator, valid, key, value, advance
         return chunk
 
     def close(self) -> None:

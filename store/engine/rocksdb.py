@@ -40,6 +40,7 @@ from store.engine.database import (
     database_options,
     typed,
 )
+from store.engine.logfile import damaged_length
 from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.engine.scratch import RocksScratch
 from store.engine.staged import StagedCommit
@@ -47,6 +48,8 @@ from store.errors import StoreError, StoreIOError
 
 _BLOCK_CACHE_BYTES: Final = 64 << 20
 _WRITE_BUFFER_BYTES: Final = 16 << 20
+_MANIFEST_BYTES: Final = 4 << 20
+"""The list of files is begun anew beyond this. It is read through at each opening, and each commit of a file adds."""
 _SCRATCH: Final = "scratch"
 _OLD_FAMILY: Final = "meta"
 _ATTEMPTS: Final = 100
@@ -156,8 +159,8 @@ class RocksEngine(_Reader):
     def get(self, family: Family, key: bytes) -> bytes | None:
         try:
             if family is _DATA and key < _RESERVED:
-                return self._get(key)  # type: ignore[no-any-return]
-            return self._get(_stored(family, key))  # type: ignore[no-any-return]
+                return self._get(key)
+            return self._get(_stored(family, key))
         except Exception as error:
             raise self._database.error(error) from error
 
@@ -284,15 +287,26 @@ class RocksEngine(_Reader):
 
     def _open_database(self) -> Rdict:
         try:
+            self._refuse_damaged("MANIFEST-*")
             return _open(self._path, DBRecoveryMode.absolute_consistency())
         except Exception as error:
             if not _torn_tail(error):
                 raise typed(self._path, error, opening=True) from error
         # The last batch before a kill or power cut was written in part. Recover up to there, without a hole.
         try:
+            self._refuse_damaged("*.log")
             return _open(self._path, DBRecoveryMode.point_in_time())
         except Exception as error:
             raise typed(self._path, error, opening=True) from error
+
+    def _refuse_damaged(self, pattern: str) -> None:
+        """Where the length of a record is damaged, RocksDB would drop it and all that follows, without a word."""
+        for file in sorted(self._path.glob(pattern)):
+            place = damaged_length(file)
+            if place is not None:
+                raise corrupted(
+                    self._path, f"the length of the record at byte {place} of its file {file.name} is wrong"
+                )
 
 
 class RocksSnapshot(_Reader):
@@ -348,7 +362,10 @@ class ReadOnlyRocksEngine(_Reader):
         """
         if not self._database.is_open:
             raise self._database.closed()
-        if _identity(self._path) != self._followed:
+        found = _identity(self._path)
+        if found is None:
+            raise self._absent()
+        if found != self._followed:
             self._database.close_readers()
             self._database.rdict.close()
             self._follow()
@@ -365,9 +382,7 @@ class ReadOnlyRocksEngine(_Reader):
         """Open the database that is at the path now, and come to its last commit."""
         for left in reversed(range(_ATTEMPTS)):
             if not (self._path / "CURRENT").exists():
-                raise StoreError(
-                    f"there is no store at {self._path}: its writer has not made it yet, or the path is wrong"
-                )
+                raise self._absent()
             try:
                 self._followed = _identity(self._path)
                 if _OLD_FAMILY in Rdict.list_cf(str(self._path), _options()):
@@ -386,6 +401,11 @@ class ReadOnlyRocksEngine(_Reader):
                     raise typed(self._path, error, opening=True) from error
         self._database = Database(self._path, rdict)
         self._catch_up()
+
+    def _absent(self) -> StoreError:
+        return StoreError(
+            f"there is no store at {self._path}: its writer has not made it yet, or the path is wrong"
+        )
 
     def _catch_up(self) -> None:
         """RocksDB reads the list of files first and the log after: a commit that came between must not be missing.
@@ -446,6 +466,7 @@ def _options() -> Options:
 
 def _open(path: Path, recovery: DBRecoveryMode) -> Rdict:
     options = _options()
+    options.set_max_manifest_file_size(_MANIFEST_BYTES)
     options.set_wal_recovery_mode(recovery)
     return Rdict(str(path), options=options, column_families={"default": options})
 

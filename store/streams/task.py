@@ -310,6 +310,7 @@ class Task:
             clock=self._clock,
             patience=self._restore_patience_s,
             tombstone_retention_ms=TOMBSTONE_RETENTION_MS if retention is None else int(retention),
+            count=None if metrics is None else metrics.restored,
         )
         self._exit.callback(self.stores[name].close)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -179,3 +180,209 @@ def test_closing_ends_open_scans_and_snapshots_and_frees_the_database(open_engin
         with pytest.raises(StoreClosedError):
             use()
     open_engine().close()
+
+
+def test_a_batch_drops_ranges_of_what_was_there_and_of_what_it_writes(engine: Engine) -> None:
+    fill(engine, range(10))
+    engine.write(
+        [(DATA, b"0003x", b"new"), (DATA, b"0009", b"new"), (META, b"0003", b"kept")],
+        drop=[(b"0002", b"0005"), (b"0007", b"0008")],
+    )
+    assert numbers(engine, None, None) == [0, 1, 5, 6, 8, 9]
+    assert engine.get(META, b"0003") == b"kept"
+    engine.write([(DATA, b"0003", b"again")])
+    assert engine.get(DATA, b"0003") == b"again"
+
+
+def test_dropped_ranges_are_gone_after_reopening(open_engine: OpenEngine) -> None:
+    engine = open_engine()
+    fill(engine, range(10))
+    engine.write((), drop=[(b"", b"0009")])
+    engine.close()
+    again = open_engine()
+    assert numbers(again, None, None) == [9]
+    again.close()
+
+
+def test_a_range_without_keys_or_the_wrong_way_round_drops_nothing_and_harms_nothing(
+    open_engine: OpenEngine,
+) -> None:
+    engine = open_engine()
+    fill(engine, range(3))
+    engine.write((), drop=[(b"0002", b"0001"), (b"0001", b"0001"), (b"\xff", b"\x00"), (b"5", b"6")])
+    engine.close()
+    again = open_engine()
+    assert numbers(again, None, None) == [0, 1, 2]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [(b"", b"\xff\xff\xff"), (b"\xff", b"\xff\x01"), (b"\xfe", b"\xff\x00\x00")]
+)
+def test_ranges_of_keys_that_are_stored_in_another_form_are_dropped_and_scanned_alike(
+    engine: Engine, lower: bytes, upper: bytes
+) -> None:
+    keys = [
+        b"",
+        b"\x00",
+        b"\xfe\xff",
+        b"\xff",
+        b"\xff\x00",
+        b"\xff\x00\x00",
+        b"\xff\x01",
+        b"\xff\xff",
+        b"\xff\xff\xff",
+    ]
+    engine.write([(DATA, key, b"") for key in keys] + [(META, b"", b"kept"), (META, b"\xff", b"kept")])
+    within = [key for key in keys if lower <= key < upper]
+    assert [key for key, _ in engine.scan(DATA, lower, upper)] == within
+    assert [key for key, _ in engine.scan(DATA, lower, upper, reverse=True)] == within[::-1]
+    engine.write((), drop=[(lower, upper)])
+    assert [key for key, _ in engine.scan(DATA, None, None)] == [key for key in keys if key not in within]
+    assert [key for key, _ in engine.scan(META, None, None, reverse=True)] == [b"\xff", b""]
+
+
+@pytest.mark.requirement("844.3")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("read", [0, 1, 200, 2500])
+def test_an_open_scan_keeps_its_view_across_drops_and_staged_commits(
+    engine: Engine, reverse: bool, read: int
+) -> None:
+    fill(engine, range(3000))
+    expected = list(engine.scan(DATA, None, None, reverse=reverse))
+    scan = engine.scan(DATA, None, None, reverse=reverse)
+    found = [next(scan) for _ in range(read)]
+    engine.write([(DATA, b"0000a", b"new")], drop=[(b"0100", b"2900")])
+    engine.stage([(DATA, b"0050", None), (DATA, b"2999", b"new")])
+    engine.apply_staged(drop=[(b"0000", b"0010")])
+    assert found + list(scan) == expected
+
+
+@pytest.mark.requirement("844.2")
+def test_a_staged_commit_is_seen_by_nobody_until_it_is_applied(engine: Engine) -> None:
+    engine.write([(DATA, b"a", b"old"), (DATA, b"b", b"old"), (META, b"offset", b"1")])
+    engine.stage([(META, b"offset", b"2"), (DATA, b"a", b"new"), (DATA, b"b", None), (DATA, b"\xff", b"new")])
+    assert list(engine.scan(DATA, None, None)) == [(b"a", b"old"), (b"b", b"old")]
+    assert engine.apply_staged()
+    assert list(engine.scan(DATA, None, None)) == [(b"a", b"new"), (b"\xff", b"new")]
+    assert engine.get(META, b"offset") == b"2"
+    assert not engine.apply_staged()
+
+
+@pytest.mark.requirement("844.2")
+def test_a_staged_commit_without_writes_is_a_commit(engine: Engine) -> None:
+    engine.write([(DATA, b"a", b"1")])
+    engine.stage([])
+    assert engine.apply_staged(drop=[(b"a", b"b")])
+    assert list(engine.scan(DATA, None, None)) == []
+
+
+@pytest.mark.requirement("844.2")
+@pytest.mark.parametrize("then", ["write", "stage"])
+def test_what_is_written_after_a_commit_was_staged_comes_after_it(engine: Engine, then: str) -> None:
+    engine.stage([(DATA, b"a", b"1"), (DATA, b"b", b"1")])
+    if then == "write":
+        engine.write([(DATA, b"a", b"2")])
+    else:
+        engine.stage([(DATA, b"a", b"2")])
+        assert engine.apply_staged()
+    assert list(engine.scan(DATA, None, None)) == [(b"a", b"2"), (b"b", b"1")]
+
+
+def test_a_commit_that_fails_while_it_is_staged_leaves_nothing(open_engine: OpenEngine) -> None:
+    def writes() -> Iterator[Write]:
+        yield DATA, b"a", b"1"
+        raise RuntimeError("while staging")
+
+    engine = open_engine()
+    with pytest.raises(RuntimeError, match="while staging"):
+        engine.stage(writes())
+    assert not engine.apply_staged()
+    engine.stage([(DATA, b"b", b"2")])
+    engine.apply_staged()
+    engine.close()
+    again = open_engine()
+    assert list(again.scan(DATA, None, None)) == [(b"b", b"2")]
+    again.close()
+
+
+def test_a_scratch_holds_its_rows_in_order_apart_from_the_engine(engine: Engine) -> None:
+    fill(engine, range(3))
+    scratch = engine.scratch()
+    for key in (b"c", b"", b"\xff\xff", b"b"):
+        scratch.put(key, b"value of " + key)
+    assert scratch.get(b"c") == b"value of c"
+    assert scratch.get(b"0001") is None
+    assert [key for key, _ in scratch.scan(None, None)] == [b"", b"b", b"c", b"\xff\xff"]
+    assert [key for key, _ in scratch.scan(b"b", b"\xff\xff", reverse=True)] == [b"c", b"b"]
+    assert numbers(engine, None, None) == [0, 1, 2]
+    scratch.close()
+
+
+@pytest.mark.requirement("844.3")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_of_a_scratch_keeps_its_view_across_puts_and_clears(engine: Engine, reverse: bool) -> None:
+    scratch = engine.scratch()
+    for number in range(3000):
+        scratch.put(b"%04d" % number, b"old")
+    expected = list(scratch.scan(None, None, reverse=reverse))
+    scans = [scratch.scan(None, None, reverse=reverse) for _ in range(2)]
+    found = [[next(scan) for _ in range(read)] for read, scan in zip((0, 1500), scans, strict=True)]
+    scratch.put(b"0001", b"new")
+    scratch.clear()
+    assert list(scratch.scan(None, None)) == []
+    scratch.put(b"0001", b"newer")
+    scratch.clear()
+    scratch.put(b"0002", b"newest")
+    assert [start + list(scan) for start, scan in zip(found, scans, strict=True)] == [expected, expected]
+    assert list(scratch.scan(None, None)) == [(b"0002", b"newest")]
+    scratch.close()
+
+
+def test_a_scratch_is_empty_and_takes_no_memory_when_it_is_made_and_when_it_was_cleared(
+    engine: Engine,
+) -> None:
+    for _ in range(2):
+        scratch = engine.scratch()
+        assert (scratch.get(b"a"), scratch.approximate_num_bytes()) == (None, 0)
+        scratch.put(b"a", b"1")
+        assert scratch.approximate_num_bytes() > 2
+        scratch.clear()
+        assert (scratch.get(b"a"), scratch.approximate_num_bytes()) == (None, 0)
+        scratch.put(b"a", b"1")
+        scratch.close()
+
+
+def test_a_closed_scratch_refuses_calls_and_ends_its_scans(engine: Engine) -> None:
+    scratch = engine.scratch()
+    scratch.put(b"a", b"1")
+    scratch.put(b"b", b"1")
+    scan = scratch.scan(None, None)
+    next(scan)
+    scratch.close()
+    scratch.close()
+    calls: list[Callable[[], object]] = [
+        lambda: next(scan),
+        lambda: scratch.get(b"a"),
+        lambda: scratch.put(b"a", b"1"),
+        lambda: scratch.scan(None, None),
+        lambda: scratch.clear(),
+    ]
+    for call in calls:
+        with pytest.raises(StoreClosedError):
+            call()
+
+
+def test_new_calls_after_close_are_refused(open_engine: OpenEngine) -> None:
+    engine = open_engine()
+    engine.close()
+    calls: list[Callable[[], object]] = [
+        engine.sync,
+        engine.scratch,
+        lambda: engine.stage([]),
+        engine.apply_staged,
+        lambda: engine.write((), drop=[(b"a", b"b")]),
+    ]
+    for call in calls:
+        with pytest.raises(StoreClosedError):
+            call()

@@ -14,6 +14,7 @@ import pytest
 from rocksdict import WriteBatch, WriteOptions
 
 from store.engine import Family
+from store.engine.logfile import damaged_length
 from store.engine.rocksdb import RocksEngine
 from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreIOError
 
@@ -177,12 +178,62 @@ def test_damage_seen_at_open_is_an_error_that_names_the_path_and_deletes_nothing
     assert sum(file.stat().st_size for file in database.glob("*.log")) == logs
 
 
-def test_damage_met_by_a_scan_is_an_error_and_no_short_range(database: Path) -> None:
-    flip("*.sst", 0.3)(database)
+@pytest.mark.parametrize("pattern", ["MANIFEST-*", "*.log"])
+def test_a_flipped_byte_anywhere_in_a_log_of_rocksdb_is_an_error_or_costs_nothing(
+    database: Path, tmp_path: Path, pattern: str
+) -> None:
+    """The last records are the ones that a damaged length makes look unfinished."""
+    size = only(database, pattern).stat().st_size
+    outcomes = set()
+    for place in range(max(0, size - 300), size):
+        shutil.copytree(database, tmp_path / "damaged")
+        flip(pattern, place / size)(tmp_path / "damaged")
+        try:
+            engine = RocksEngine(tmp_path / "damaged")
+        except StoreCorruptedError:
+            outcomes.add("error")
+        else:
+            outcomes.add("whole")
+            assert len(list(engine.scan(DATA, None, None))) == 2000
+            engine.close()
+        shutil.rmtree(tmp_path / "damaged")
+    assert "error" in outcomes
+
+
+def test_a_cut_list_of_files_is_taken_for_what_a_power_cut_left(database: Path) -> None:
+    """Such a list was not durable yet, so the log still holds what the missing files would."""
+    manifest = only(database, "MANIFEST-*")
+    os.truncate(manifest, manifest.stat().st_size - 3)
+    assert damaged_length(manifest) is None
+
+
+def blocks(path: Path) -> list[int]:
+    """Places in the sorted file that are in its first, a middle and its last block of data."""
+    size = path.stat().st_size
+    return [100, size // 3, size * 2 // 3]
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("bounds", [(None, None), (b"0", b"1"), (b"0-0000", None), (None, b"0-9999")])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_damage_met_by_a_scan_is_an_error_and_no_short_range(
+    database: Path, block: int, reverse: bool, bounds: tuple[bytes | None, bytes | None], snapshot: bool
+) -> None:
+    file = only(database, "*.sst")
+    flip("*.sst", blocks(file)[block] / file.stat().st_size)(database)
+    engine = RocksEngine(database)
+    view = engine.snapshot() if snapshot else engine
+    with pytest.raises(StoreCorruptedError, match=str(database)):
+        list(view.scan(DATA, *bounds, reverse=reverse))
+    engine.close()
+
+
+def test_a_scan_whose_bounds_leave_the_damage_out_is_whole(database: Path) -> None:
+    flip("*.sst", 0.1)(database)
     engine = RocksEngine(database)
     for reverse in (False, True):
-        with pytest.raises(StoreCorruptedError, match=str(database)):
-            list(engine.scan(DATA, None, None, reverse=reverse))
+        assert len(list(engine.scan(DATA, b"0-0900", None, reverse=reverse))) == 1100
     engine.close()
 
 
