@@ -26,7 +26,7 @@ def print_report(report: Report, console: Console) -> None:
     for figure in report.figures:
         figures.add_row(*_figure_cells(figure))
     console.print(figures)
-    missed = [row.name for row in report.rows if _missed(row)] + [
+    missed = [f"{row.name} ({other})" for row in report.rows for other in _missed(row)] + [
         figure.name
         for figure in report.figures
         if figure.at_most is not None and figure.value > figure.at_most
@@ -38,11 +38,16 @@ def print_report(report: Report, console: Console) -> None:
         console.print(Text(note))
 
 
-def _missed(row: Row) -> bool:
-    return any(
-        ratio is not None and target is not None and ratio < target
-        for ratio, target in ((row.ratio_raw, row.target_raw), (row.ratio_quix, row.target_quix))
-    )
+def _missed(row: Row) -> list[str]:
+    """The others to which the ratio is below its target."""
+    return [
+        other
+        for other, ratio, target in (
+            ("raw", row.ratio_raw, row.target_raw),
+            ("Quix", row.ratio_quix, row.target_quix),
+        )
+        if ratio is not None and target is not None and ratio < target
+    ]
 
 
 def _rate_cells(row: Row) -> list[str]:

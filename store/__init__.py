@@ -11,7 +11,7 @@ from store.recovery.directory import StateDirectory
 from store.recovery.progress import ProgressListener
 from store.recovery.standby import Standby
 from store.serdes import BytesSerde, IntSerde, JsonSerde, Serde, StrSerde
-from store.standalone import open_store
+from store.standalone import open_store, read_store
 from store.state.protocol import StateStore, StoreContext, Sync
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedRecord
@@ -85,6 +85,7 @@ __all__ = [
     "persistent_timestamped_window_store",
     "persistent_versioned_key_value_store",
     "persistent_window_store",
+    "read_store",
     "session_store_builder",
     "timestamped_key_value_store_builder",
     "timestamped_window_store_builder",

@@ -6,6 +6,7 @@ a `ConfigError` that names the key, the value and what is allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -46,6 +47,8 @@ class StoreType(StrEnum):
 
 _BY_GUARANTEE: Any = None
 """Stands for a default that depends on `processing.guarantee`."""
+
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 _MISSPELT = {"rockdb_indexbatch": Mechanism.INDEXED_BATCH.value}
 """How the page writes it."""
@@ -163,9 +166,9 @@ def _whole(lowest: int, *, or_no_limit: bool = False) -> Callable[[str, object],
 
     def parse(key: str, value: object) -> int:
         number = value
-        if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit():
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
             number = int(value)
-        if type(number) is not int or (number < lowest and not (or_no_limit and number == -1)):
+        if type(number) is not int or not (lowest <= number < 1 << 63 or (or_no_limit and number == -1)):
             raise ConfigError(key, value, allowed)
         return number
 

@@ -122,7 +122,8 @@ class BoolSerde:
 class JsonSerde(Generic[T]):
     """JSON of whatever msgspec can encode; given a type, decoding checks against it.
 
-    Equal values give equal bytes: object keys are sorted.
+    Equal values give equal bytes: object keys are sorted. What JSON does not know comes back as what it became:
+    tuples and sets as lists, bytes as text, and numbers that are not finite as None, unless the type says more.
     """
 
     def __init__(self, type_: type[T] | Any = Any) -> None:
@@ -140,7 +141,10 @@ class JsonSerde(Generic[T]):
         return hash((JsonSerde, self._type))
 
     def serialize(self, value: T) -> bytes:
-        return self._encoder.encode(value)
+        data = self._encoder.encode(value)
+        if data == b"null":
+            raise ValueError(f"{value!r} is null in JSON, which says that there is no value")
+        return data
 
     def deserialize(self, data: bytes) -> T:
         return self._decoder.decode(data)

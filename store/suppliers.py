@@ -368,6 +368,7 @@ class StoreBuilder(StoreSupplier[S_co]):
 def key_value_store_builder(
     supplier: StoreSupplier[KeyValueStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredKeyValueStore[K, V]]:
+    """A key-value store with serdes for keys and values."""
     _check_timestamped(supplier, False)
     return _builder(supplier, key_serde, value_serde, MeteredKeyValueStore)
 
@@ -375,6 +376,7 @@ def key_value_store_builder(
 def timestamped_key_value_store_builder(
     supplier: StoreSupplier[KeyValueStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredTimestampedKeyValueStore[K, V]]:
+    """A key-value store whose values are `ValueAndTimestamp`."""
     _check_timestamped(supplier, True)
     return _builder(supplier, key_serde, value_serde, MeteredTimestampedKeyValueStore)
 
@@ -382,6 +384,7 @@ def timestamped_key_value_store_builder(
 def window_store_builder(
     supplier: StoreSupplier[WindowStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredWindowStore[K, V]]:
+    """A window store with serdes; windowed keys are `Windowed`."""
     _check_timestamped(supplier, False)
     return _builder(supplier, key_serde, value_serde, MeteredWindowStore)
 
@@ -389,6 +392,7 @@ def window_store_builder(
 def timestamped_window_store_builder(
     supplier: StoreSupplier[WindowStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredTimestampedWindowStore[K, V]]:
+    """A window store whose values are `ValueAndTimestamp`."""
     _check_timestamped(supplier, True)
     return _builder(supplier, key_serde, value_serde, MeteredTimestampedWindowStore)
 
@@ -396,18 +400,21 @@ def timestamped_window_store_builder(
 def session_store_builder(
     supplier: StoreSupplier[SessionStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredSessionStore[K, V]]:
+    """A session store with serdes for keys and aggregates."""
     return _builder(supplier, key_serde, value_serde, MeteredSessionStore)
 
 
 def versioned_key_value_store_builder(
     supplier: StoreSupplier[VersionedKeyValueStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredVersionedKeyValueStore[K, V]]:
+    """A versioned store with serdes; its values are `VersionedRecord`."""
     return _builder(supplier, key_serde, value_serde, MeteredVersionedKeyValueStore)
 
 
 def list_value_store_builder(
     supplier: StoreSupplier[ListValueStore], key_serde: Serde[K], value_serde: Serde[V]
 ) -> StoreBuilder[MeteredListValueStore[K, V]]:
+    """A list-value store with serdes for keys and single values."""
     return _builder(supplier, key_serde, value_serde, MeteredListValueStore)
 
 
@@ -458,9 +465,29 @@ def _session(
     )
 
 
+_TYPED: dict[Any, type[StoreSupplier[Any]]] = {
+    MeteredKeyValueStore: KeyValueSupplier,
+    MeteredTimestampedKeyValueStore: KeyValueSupplier,
+    MeteredWindowStore: WindowSupplier,
+    MeteredTimestampedWindowStore: WindowSupplier,
+    MeteredSessionStore: SessionSupplier,
+    MeteredVersionedKeyValueStore: VersionedSupplier,
+    MeteredListValueStore: ListValueSupplier,
+}
+
+
 def _builder(
     supplier: StoreSupplier[Any], key_serde: Serde[K], value_serde: Serde[V], metered: Callable[..., M]
 ) -> StoreBuilder[M]:
+    """Raises `ValueError` for a built-in supplier of another type, and for a serde class where an object belongs."""
+    wanted = _TYPED[metered]
+    if not isinstance(supplier, StoreSupplier) or (
+        isinstance(supplier, _EngineSupplier) and not isinstance(supplier, wanted)
+    ):
+        raise _refused("supplier", supplier, f"a {wanted.__name__}, or one of your own")
+    for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
+        if isinstance(serde, type) or not hasattr(serde, "serialize"):
+            raise _refused(what, serde, "an object with serialize and deserialize, such as StrSerde()")
     return StoreBuilder(
         supplier.name,
         supplier=supplier,

@@ -8,6 +8,7 @@ missed is printed as missed.
 from __future__ import annotations
 
 import gc
+import math
 import platform
 import random
 import shutil
@@ -72,6 +73,8 @@ class Report(msgspec.Struct):
 class Sizes(msgspec.Struct, frozen=True):
     """How much is done."""
 
+    budget_s: float
+    """After so long one round must do."""
     rounds: int
     keys: tuple[int, ...]
     single_commits: int
@@ -84,9 +87,18 @@ class Sizes(msgspec.Struct, frozen=True):
     state_bytes: tuple[int, ...]
 
 
-QUICK = Sizes(3, (100_000,), 10_000, 50_000, 100_000, 20_000, 100_000, 0, ())
+QUICK = Sizes(25.0, 3, (100_000,), 10_000, 50_000, 100_000, 20_000, 100_000, 0, ())
 FULL = Sizes(
-    5, (100_000, 1_000_000), 100_000, 200_000, 1_000_000, 200_000, 1_000_000, 2 << 30, (1 << 30, 4 << 30)
+    math.inf,
+    5,
+    (100_000, 1_000_000),
+    100_000,
+    200_000,
+    1_000_000,
+    200_000,
+    1_000_000,
+    2 << 30,
+    (1 << 30, 4 << 30),
 )
 
 
@@ -96,8 +108,9 @@ def run(*, quick: bool, progress: Progress) -> Report:
     report = Report([], [], _environment(), [])
     directory = Path(tempfile.mkdtemp(prefix="crashproof-bench-"))
     try:
-        _rates(sizes, directory, report, progress)
-        _without_transactions(sizes, directory, report, progress)
+        until = time.perf_counter() + sizes.budget_s
+        _rates(sizes, directory, report, progress, until)
+        _without_transactions(sizes, directory, report, progress, until)
         _latencies(sizes, directory, report, progress)
         _memory(sizes, directory, report, progress)
         _restore_rate(sizes, directory, report, progress)
@@ -125,17 +138,19 @@ def _count(number: int) -> str:
 # -- rates ---------------------------------------------------------------------------------------------------
 
 
-def _in_turns(sides: Sequence[Side], work: Work, rounds: int) -> list[float]:
-    """The median rate of each side, in operations per second."""
+def _in_turns(sides: Sequence[Side], work: Work, rounds: int, until: float) -> list[float]:
+    """The median rate of each side, in operations per second, of one round only when it is late."""
     seconds: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
+        if number and time.perf_counter() > until:
+            break
         for side, taken in zip(sides, seconds, strict=True):
             gc.collect()
             taken.append(side.measure(msgspec.structs.replace(work, seed=number + 1)))
     return [work.operations / median(taken) for taken in seconds]
 
 
-def _rates(sizes: Sizes, directory: Path, report: Report, progress: Progress) -> None:
+def _rates(sizes: Sizes, directory: Path, report: Report, progress: Progress, until: float) -> None:
     ours = LocalSide(lambda path: OurDatabase(path, Mechanism.INDEXED_BATCH), directory)
     raw = LocalSide(RawDatabase, directory)
     sides: list[Side] = [ours, raw]
@@ -146,7 +161,7 @@ def _rates(sizes: Sizes, directory: Path, report: Report, progress: Progress) ->
     try:
         for name, work, target_raw, target_quix in _work(sizes):
             progress(name)
-            rates = _in_turns(sides, work, sizes.rounds)
+            rates = _in_turns(sides, work, sizes.rounds, until)
             quix = rates[2] if len(rates) > 2 else None
             report.rows.append(_row(name, rates[0], rates[1], quix, target_raw, target_quix))
     finally:
@@ -203,7 +218,9 @@ class _Dirty(OurDatabase):
             self.store.put(key, value)
 
 
-def _without_transactions(sizes: Sizes, directory: Path, report: Report, progress: Progress) -> None:
+def _without_transactions(
+    sizes: Sizes, directory: Path, report: Report, progress: Progress, until: float
+) -> None:
     """The same store with and without transactions; here `raw` is the store without."""
     keys = sizes.keys[-1]
     todo = [
@@ -220,7 +237,7 @@ def _without_transactions(sizes: Sizes, directory: Path, report: Report, progres
             LocalSide(lambda path, of=database: of(path, None), directory),  # type: ignore[misc]
         ]
         try:
-            ours, direct = _in_turns(sides, work, sizes.rounds)
+            ours, direct = _in_turns(sides, work, sizes.rounds, until)
         finally:
             for side in sides:
                 side.close()

@@ -299,7 +299,8 @@ def typed(path: Path, error: Exception, *, opening: bool = False) -> StoreError:
 
     While a database is opened, a file that is missing is corruption; later it is an error of the system.
     """
-    if isinstance(error, DbClosedError):
+    # While one thread closes the database, another that reads finds it "Already mutably borrowed".
+    if isinstance(error, DbClosedError) or (type(error) is RuntimeError and "borrowed" in str(error)):
         return StoreClosedError(f"{path}: used after it was closed")
     if type(error) is not Exception and not isinstance(error, OSError):
         raise error

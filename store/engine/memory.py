@@ -112,13 +112,16 @@ class MemoryEngine:
             self._contents.apply(journal.load())
 
     def get(self, family: Family, key: bytes) -> bytes | None:
-        value: bytes | None = self._open().families[family].get(key)
+        # A commit is applied key by key under the lock, and is to be seen whole.
+        with self._lock:
+            value: bytes | None = self._open().families[family].get(key)
         return value
 
     def scan(
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
-        return self._scan(self._open(), family, lower, upper, reverse)
+        with self._lock:
+            return self._scan(self._open(), family, lower, upper, reverse)
 
     def write(
         self,

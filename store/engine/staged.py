@@ -66,8 +66,7 @@ class StagedCommit:
         building.mkdir()
         try:
             names = _write_files(building, rows, options)
-            sizes = [f"{name} {(building / name).stat().st_size}\n" for name in names]
-            (building / _LIST).write_text("".join(sizes), encoding="ascii")
+            (building / _LIST).write_text("".join(f"{name}\n" for name in names), encoding="ascii")
             for name in (*names, _LIST):
                 _fsync(building / name)
             _fsync(building)
@@ -111,19 +110,16 @@ class StagedCommit:
             ingest([str(link) for link in links], how)
 
     def _files(self) -> list[Path]:
-        """Those of the marked commit, each as long as it was when it was marked."""
-        files: list[Path] = []
-        try:
-            lines = (self._marked / _LIST).read_text(encoding="ascii").splitlines()
-            for line in lines:
-                name, size = line.split(" ")
-                file = self._marked / name
-                if file.stat().st_size != int(size):
-                    raise ValueError(f"{name} is not {size} bytes long")
-                files.append(file)
-        except (FileNotFoundError, ValueError) as error:
-            raise corrupted(self._directory, f"its commit in {_MARKED} is not whole: {error}") from error
-        return files
+        """Those of the marked commit, which are all that were there when it was marked."""
+        listed = self._marked / _LIST
+        if not listed.exists():
+            raise corrupted(self._directory, f"its commit in {_MARKED} has lost the list of its files")
+        names = listed.read_text(encoding="ascii", errors="replace").splitlines()
+        found = {file.name for file in self._marked.iterdir()} - {_LIST}
+        for name in sorted(found.symmetric_difference(names)):
+            where = "is in it, but not in its list" if name in found else "is missing"
+            raise corrupted(self._directory, f"its commit in {_MARKED} is not whole: {name} {where}")
+        return [self._marked / name for name in names]
 
 
 def _write_files(directory: Path, rows: Iterable[tuple[bytes, bytes | None]], options: Options) -> list[str]:

@@ -342,7 +342,11 @@ class MeteredKeyValueStore(MeteredStore[KeyValueStore, K, V], ReadOnlyMeteredKey
         self.inner.put_all([(codec.key_bytes(key), codec.value_bytes(value)) for key, value in pairs])
 
     def delete(self, key: K) -> V | None:
-        return self._codec.optional(self.inner.delete(self._codec.key_bytes(key)))
+        # Read before it is deleted: a value that the serde cannot turn stays.
+        key_bytes = self._codec.key_bytes(key)
+        present = self._codec.optional(self.inner.get(key_bytes))
+        self.inner.put(key_bytes, None)
+        return present
 
     def view(
         self, isolation: IsolationLevel, snapshot: View | None = None
@@ -587,8 +591,10 @@ class MeteredVersionedKeyValueStore(
         return self.inner.put(self._codec.key_bytes(key), self._codec.value_bytes(value), timestamp)
 
     def delete(self, key: K, timestamp: int) -> VersionedRecord[V] | None:
-        found = self.inner.delete(self._codec.key_bytes(key), timestamp)
-        return None if found is None else self._typed(found)
+        key_bytes = self._codec.key_bytes(key)
+        there = self.inner.get(key_bytes, timestamp)
+        typed = None if there is None else self._typed(there)
+        return typed if self.inner.delete(key_bytes, timestamp) is not None else None
 
     def view(
         self, isolation: IsolationLevel, snapshot: View | None = None
@@ -621,8 +627,11 @@ class MeteredListValueStore(MeteredStore[ListValueStore, K, V], ReadOnlyMeteredL
         self.inner.put(self._codec.key_bytes(key), self._codec.value_bytes(value))
 
     def delete(self, key: K) -> list[V] | None:
-        values = self.inner.delete(self._codec.key_bytes(key))
-        return None if values is None else [self._codec.value(value) for value in values]
+        key_bytes = self._codec.key_bytes(key)
+        values = self.inner.get(key_bytes)
+        typed = None if values is None else [self._codec.value(value) for value in values]
+        self.inner.delete(key_bytes)
+        return typed
 
     def view(
         self, isolation: IsolationLevel, snapshot: View | None = None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn, Protocol, Self, runtime_checkable
 
 from store.engine.protocol import NO_DATA, Engine, Family, KeyRange, Pairs, Scratch, Snapshot, View, Write
 from store.engine.rocksdb import ReadOnlyRocksEngine
@@ -24,18 +24,25 @@ from store.recovery.directory import StateDirectory
 from store.state.protocol import StateStore, StoreContext
 
 
+@runtime_checkable
+class Supplies(Protocol):
+    """What opens stores: a supplier or a builder."""
+
+    def open(self, context: StoreContext) -> StateStore: ...
+
+
 def open_read_only(
     directory: StateDirectory | Path | str,
     task_id: str,
     store_name: str,
-    open_store: Callable[[StoreContext], StateStore],
+    open_store: Callable[[StoreContext], StateStore] | Supplies,
     *,
     application_id: str | None = None,
 ) -> ReadOnlyStore:
     """A store of a task that another process, or none, works on; ask it with `query` or `query_all`.
 
     `directory` is the state directory, or its root together with the `application_id`. `open_store` makes the store
-    as its owner does: a type such as `KeyValueStore`, or the `open` of its supplier. Raises `StoreError` when the
+    as its owner does: a type such as `KeyValueStore`, or its supplier or builder. Raises `StoreError` when the
     store is not there yet, `StoreCorruptedError` when it cannot be read, `ProtocolError` for a type that does not keep
     its rows in an engine.
     """
@@ -43,7 +50,8 @@ def open_read_only(
         if application_id is None:
             raise TypeError("open_read_only takes a StateDirectory, or its root and an application_id")
         directory = StateDirectory(directory, application_id)
-    return ReadOnlyStore(directory.path(task_id, store_name), task_id, store_name, open_store)
+    opens = open_store.open if isinstance(open_store, Supplies) else open_store
+    return ReadOnlyStore(directory.path(task_id, store_name), task_id, store_name, opens)
 
 
 class ReadOnlyStore:

@@ -223,14 +223,14 @@ def rebuild_aside(
 
 
 def suspects(stores: Mapping[str, StateStore]) -> list[str]:
-    """Which of a task's stores to set aside after a `StoreCorruptedError` that one of them raised while running.
+    """Which of a task's stores to set aside after a `StoreCorruptedError` while running: those that are damaged.
 
-    Reads all rows of every open store. Where that brings nothing to light, the damage may be in any of them, and
-    all are named. To be called before they are closed; once they are, and while the task is still locked,
-    `TaskOffsets.set_aside` each, so that the next start does not go on with a store that opens cleanly. A crash
-    before that is harmless: what was found once is found again.
+    Reads all rows of every open store. It may bring nothing to light, since an error can come from bytes that a
+    processor took for a row of a store; then nothing is to be rebuilt. To be called before they are closed; once
+    they are, and while the task is still locked, `TaskOffsets.set_aside` each, so that the next start does not go
+    on with a store that opens cleanly. A crash before that is harmless: what was found once is found again.
     """
-    return [name for name, store in stores.items() if not _readable(store)] or list(stores)
+    return [name for name, store in stores.items() if not _readable(store)]
 
 
 def _readable(store: StateStore) -> bool:

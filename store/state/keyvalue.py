@@ -105,6 +105,8 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
             raise _not_bytes("key", key)
         if type(value) is not bytes and value is not None:
             raise _not_bytes("value", value)
+        if self.timestamped and value is not None:
+            timestamped_rows.check(value)
         if not self._open:
             raise self._closed()
         self._rows.put(key, value)

@@ -21,6 +21,7 @@ _VERSION = 1
 _ROW = struct.Struct(">Bq")
 _STREAM_TIME = b"stream-time"
 _SEQUENCE = b"sequence"
+_SEGMENT_INTERVAL = b"segment-interval"
 _KEY = re.compile(rb"(offset:|position:|caught-up:)([A-Za-z0-9._-]+)-([0-9]+)")
 
 
@@ -47,7 +48,7 @@ def row(kind: Kind, tp: TopicPartition, number: int | None) -> Write:
         return (Family.META, key, None)
     if type(number) is not int:
         raise TypeError(f"the {kind.words} of {tp} must be a whole number, not {type(number).__name__}")
-    if number < 0:
+    if not 0 <= number < 1 << 63:
         raise ValueError(f"{number} cannot be the {kind.words} of {tp}")
     return (Family.META, key, _ROW.pack(_VERSION, number))
 
@@ -66,7 +67,7 @@ def read(view: View, kind: Kind, tp: TopicPartition, *, where: str) -> int | Non
 def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, int]]:
     """Every row of a kind, in the order of their keys. Raises `StoreCorruptedError` at the first that is unreadable."""
     for key, value in view.scan(Family.META, None, None):
-        if key in (_STREAM_TIME, _SEQUENCE):
+        if key in (_STREAM_TIME, _SEQUENCE, _SEGMENT_INTERVAL):
             continue
         kind, tp = _parse(key, where)
         yield kind, tp, _number(value, f"{kind.words} of {tp}", where)
@@ -81,6 +82,28 @@ def read_stream_time(view: View, *, where: str) -> int | None:
     """That time, None if no commit had one."""
     value = view.get(Family.META, _STREAM_TIME)
     return None if value is None else _number(value, "stream time", where)
+
+
+def segment_interval_row(interval_ms: int) -> Write:
+    """The write that says how many milliseconds a segment of the rows spans."""
+    return (Family.META, _SEGMENT_INTERVAL, _ROW.pack(_VERSION, interval_ms))
+
+
+def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
+    """Whether the rows are known to be in segments of `interval_ms`; false before the first commit.
+
+    Raises `StoreCorruptedError` when they are in others: only a restore can regroup them.
+    """
+    value = view.get(Family.META, _SEGMENT_INTERVAL)
+    if value is None:
+        return False
+    kept = _number(value, "segment interval", where)
+    if kept != interval_ms:
+        raise StoreCorruptedError(
+            f"{where}: its rows are in segments of {kept} ms, not of {interval_ms} ms. If its retention or segment "
+            f"interval was changed, put it back, or have the store set aside and rebuilt from its changelog"
+        )
+    return True
 
 
 def sequence_row(number: int) -> Write:

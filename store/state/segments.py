@@ -92,6 +92,8 @@ class SegmentedStore(EngineStore):
     """What the stream time was at the last commit."""
     _opened_at: int
     """A time that the stream time had reached when the store was opened."""
+    _interval_kept: bool
+    """Whether the engine says how long a segment is."""
     _lowest_segment: int
     """The lowest that is live."""
     _lowest_kept: int
@@ -149,6 +151,9 @@ class SegmentedStore(EngineStore):
     # -- EngineStore --------------------------------------------------------------------------------------
 
     def _load(self) -> None:
+        self._interval_kept = metadata.check_segment_interval(
+            self._engine, self.segment_interval_ms, where=f"store {self._name}"
+        )
         first, last = self._end_segment(reverse=False), self._end_segment(reverse=True)
         # Without transactions rows reach the engine before the stream time does: there was one in their segment.
         self._opened_at = _NO_TIME if last is None else last * self.segment_interval_ms
@@ -156,9 +161,10 @@ class SegmentedStore(EngineStore):
         self._lowest_kept = self._lowest_segment if first is None else min(first, self._lowest_segment)
 
     def _meta(self) -> list[Write]:
-        if self._stream_time == self._committed_time:
-            return []
-        return [metadata.stream_time_row(self._stream_time)]
+        rows = [] if self._interval_kept else [metadata.segment_interval_row(self.segment_interval_ms)]
+        if self._stream_time != self._committed_time:
+            rows.append(metadata.stream_time_row(self._stream_time))
+        return rows
 
     def _expired(self) -> Sequence[KeyRange]:
         if self._lowest_kept == self._lowest_segment:
@@ -166,6 +172,7 @@ class SegmentedStore(EngineStore):
         return [(segment_prefix(self._lowest_kept), segment_prefix(self._lowest_segment))]
 
     def _committed(self) -> None:
+        self._interval_kept = True
         self._committed_time = self._stream_time
         self._lowest_kept = self._lowest_segment
 

@@ -29,6 +29,14 @@ def pack(value: bytes, timestamp: int) -> bytes:
     return _TIME.pack(timestamp) + value
 
 
+def check(row: bytes) -> None:
+    """Raises `ValueError` for a value without a time that is to be put."""
+    if len(row) < _TIME.size:
+        raise ValueError(
+            f"{row!r} has no time before its value: `store.state.timestamped.pack` makes such a row"
+        )
+
+
 def unpack(row: bytes) -> ValueAndTimestamp[bytes]:
     """Raises `StoreCorruptedError` for bytes that hold no time."""
     if len(row) < _TIME.size:

@@ -109,7 +109,7 @@ class ReadOnlyVersionedKeyValueStore:
         if as_of_timestamp is None:
             return self._store._newest(self._reads, key)
         with self._moment() as (reads, stream_time):
-            return self._store._as_of(reads, key, as_of_timestamp, stream_time)
+            return self._store._as_of(reads, key, min(as_of_timestamp, _TIME_LIMIT - 1), stream_time)
 
     def get_versions(
         self,
@@ -130,6 +130,9 @@ class ReadOnlyVersionedKeyValueStore:
         bytes_of("key", key)
         if time_from is not None and time_to is not None and time_from > time_to:
             raise ValueError(f"time_from={time_from} is after time_to={time_to}")
+        # Beyond the last time that a record can have, nothing changes any more.
+        time_from = None if time_from is None else min(time_from, _TIME_LIMIT - 1)
+        time_to = None if time_to is None else min(time_to, _TIME_LIMIT - 1)
         with self._moment() as (reads, stream_time):
             found = self._store._versions(reads, key, time_from, time_to, stream_time)
         return iter(found if ascending else found[::-1])
@@ -252,6 +255,9 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
             self._apply(rows, writes, record.timestamp)
 
     def _load(self) -> None:
+        self._interval_kept = metadata.check_segment_interval(
+            self._engine, self.segment_interval_ms, where=f"store {self._name}"
+        )
         self._stream_time = self._committed_stream_time = self._stream_time_of(self._engine)
         for reverse in (False, True):
             pair = _first(self._engine.scan(Family.DATA, _OLDER, _OLDER_END, reverse=reverse))
@@ -265,9 +271,10 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
                 )
 
     def _meta(self) -> list[Write]:
-        if self._stream_time == self._committed_stream_time:
-            return []
-        return [metadata.stream_time_row(self._stream_time)]
+        rows = [] if self._interval_kept else [metadata.segment_interval_row(self.segment_interval_ms)]
+        if self._stream_time != self._committed_stream_time:
+            rows.append(metadata.stream_time_row(self._stream_time))
+        return rows
 
     def _expired(self) -> Sequence[KeyRange]:
         first_live = self._first_live(self._stream_time)
@@ -276,6 +283,7 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         return ((_OLDER, _OLDER + _TIME.pack(first_live)),)
 
     def _committed(self) -> None:
+        self._interval_kept = True
         self._committed_stream_time = self._stream_time
         self._dropped_below = self._first_live(self._stream_time)
 

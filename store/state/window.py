@@ -241,6 +241,8 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         bytes_of("key", key)
         if value is not None:
             bytes_of("value", value)
+            if self.timestamped:
+                timestamped_rows.check(value)
         time_of("window_start_ms", window_start_ms)
         if not 0 <= window_start_ms <= LATEST:
             raise ValueError(f"window_start_ms={window_start_ms} is not allowed: from 0 to 2**63 - 1")
@@ -252,8 +254,7 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         else:
             sequence = self._free_sequence(key, window_start_ms)
             kept = self._put_row(window_start_ms, key + _SUFFIX.pack(window_start_ms, sequence), value)
-            if kept:
-                self._sequence = sequence
+            self._sequence = sequence
         if not kept:
             self._note_dropped(window_start_ms)
 

@@ -1,17 +1,20 @@
 """What a processing function sees of its task: its stores without the calls that are the task's, and the sinks.
 
-Must survive: a function that swallows the error of a failed write and returns as if nothing had happened. Its
+Must survive: a function that swallows the error of a failed read or write and returns as if nothing had happened. Its
 record must not be committed, so the first error is kept and raised again when the function returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
-from store.errors import LogError, ProtocolError
+from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import Headers, PlainProducer, Producer, TopicPartition
 from store.state.protocol import LogChange, StateStore
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _OF_THE_TASK = frozenset(
     {
@@ -35,12 +38,12 @@ class ProcessorStore:
     `ProtocolError` naming `context.commit()` (KIP-892, row 892.6).
     """
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore, failed: Callable[[StoreError], None]) -> None:
+        """`failed` is told of what the store raises: the function may swallow it, and must not be committed then."""
         self._store = store
-        # Bound once: a call here costs what it costs on the store.
         for name in dir(store):
             if not name.startswith("_") and callable(getattr(type(store), name, None)):
-                self.__dict__[name] = getattr(store, name)
+                self.__dict__[name] = _telling(getattr(store, name), failed)
         self.__dict__.update(dict.fromkeys(_OF_THE_TASK, self._refuse))
 
     def __getattr__(self, name: str) -> Any:
@@ -54,6 +57,20 @@ class ProcessorStore:
             f"store {self._store.name}: a processor does not commit, discard, restore or close a store; "
             "call context.commit() to have the whole task committed after this record"
         )
+
+
+def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Callable[P, R]:
+    def told(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except SerdeError:
+            # Raised before anything was written: the function may deal with it.
+            raise
+        except StoreError as error:
+            failed(error)
+            raise
+
+    return told
 
 
 class Context(Protocol):
@@ -78,11 +95,11 @@ class TaskContext:
         self._stores: dict[str, ProcessorStore] = {}
         self.timestamp = 0
         self.commit_requested = False
-        self.failure: LogError | None = None
+        self.failure: LogError | StoreError | None = None
 
     def offer(self, stores: Mapping[str, StateStore]) -> None:
         """The stores that `store` hands out."""
-        self._stores = {name: ProcessorStore(store) for name, store in stores.items()}
+        self._stores = {name: ProcessorStore(store, self._failed) for name, store in stores.items()}
 
     def store(self, name: str) -> ProcessorStore:
         try:
@@ -119,6 +136,9 @@ class TaskContext:
                 raise
 
         return log_change
+
+    def _failed(self, error: StoreError) -> None:
+        self.failure = self.failure or error
 
     def reset(self) -> None:
         """A new transaction begins."""

@@ -26,8 +26,9 @@ for is safe, and the group's positions, from which input is read again, come las
 * Before the stores have the commit, everything since the last one is processed again. Outputs and changelog
   records that were sent are there twice, with their effects on the state. What a transactional store held, and
   what a cache or the producer still held back, is gone and so is not counted twice; without transactions it is.
-* From then on nothing is processed again: a position in a store says that all up to there is in Kafka, so a new
-  incarnation on that host starts at the furthest of the group's position and those of its stores.
+* From then on until the group has the positions, it is processed again too. The positions in the stores would say
+  that it need not be; but a zombie may have written over what they speak of, or somebody may have set the group's
+  positions back, and then going on from the stores' would lose records.
 * Nobody is fenced: where two incarnations of a task run, both write. Nothing that was sent can be taken back, so
   after any error the task is closed.
 """
@@ -35,7 +36,7 @@ for is safe, and the group's positions, from which input is read again, come las
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from enum import Enum
 from typing import TypeVar
@@ -230,9 +231,7 @@ class Task:
                         clock=self._clock,
                         patience=self._restore_patience_s,
                     )
-        if self._plain_producer is not None:
-            committed = self._furthest(committed, self._plain_producer)
-        else:
+        if self._plain_producer is None:
             self._check_positions(committed, offsets)
         self._committed = {
             tp: position if position is not None else self._earliest(reader, tp)
@@ -320,34 +319,6 @@ class Task:
         left = 0.0 if self._config.exactly_once else self._config.transaction_timeout_ms / 1000
         return _PATIENCE_S + left
 
-    def _furthest(
-        self, committed: Mapping[TopicPartition, int | None], producer: PlainProducer
-    ) -> dict[TopicPartition, int | None]:
-        """At least once: where to go on. What any store of this host has committed is in Kafka, whole."""
-        furthest = dict(committed)
-        for store in self.stores.values():
-            for tp, last in store.position().items():
-                if tp in furthest and last >= (furthest[tp] or 0):
-                    furthest[tp] = last + 1
-        ahead = {
-            tp: position
-            for tp, position in furthest.items()
-            if position is not None and position != committed[tp]
-        }
-        for tp, position in ahead.items():
-            _log.warning(
-                "task %s: the group %s is at %s in %s, and the stores here hold it up to %s: going on from there",
-                self.task_id,
-                self.topology.application_id,
-                committed[tp],
-                tp,
-                position,
-            )
-        if ahead:
-            # The crash came before this; a host that does not have these stores starts from there too.
-            self._retry(lambda: producer.commit_offsets(self.topology.application_id, ahead))
-        return furthest
-
     def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
         return {
             tp: self._retry(lambda tp=tp: reader.committed(self.topology.application_id, tp))  # type: ignore[misc]
@@ -397,6 +368,11 @@ class Task:
             self.stores = {}
             self._context = None
         reach(Point.TASK_CLOSED)
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a store was found corrupt: closing sets it aside, and a new incarnation rebuilds it."""
+        return bool(self._corrupt)
 
     def _set_corrupt_aside(self) -> None:
         assert self._offsets is not None or not self._corrupt
@@ -479,9 +455,12 @@ class Task:
         return self._producer is not None and all(store.transactional() for store in self.stores.values())
 
     def _look_for_corruption(self, error: Exception) -> None:
-        if isinstance(error, StoreCorruptedError):
-            self._state = _State.MUST_CLOSE
+        if any(isinstance(one, StoreCorruptedError) for one in _chain(error)):
             self._corrupt = suspects(self.stores)
+            if self._corrupt:
+                self._state = _State.MUST_CLOSE
+            else:
+                error.add_note(f"every row of the stores of task {self.task_id} can be read")
 
     def _require(self, *states: _State) -> None:
         if self._state not in states:
@@ -672,6 +651,14 @@ class Task:
                 _log.debug("task %s: %s; trying again", self.task_id, error)
                 self._clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_BACKOFF_S)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that it was raised from, or while handling."""
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__ or one.__context__
 
 
 def _last_records(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

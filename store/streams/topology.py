@@ -43,6 +43,9 @@ class Topology:
 
         Raises `ValueError` for a store's name that cannot be one.
         """
+        for key in ("sources", "sinks", "stores"):
+            if isinstance(getattr(self, key), str):
+                raise ConfigError(key, getattr(self, key), "a tuple of names, such as ('orders',)")
         if not self.sources:
             raise ConfigError("sources", self.sources, "at least one topic")
         for store in self.stores:

@@ -150,6 +150,8 @@ class Worker:
                 self._drop(partition)
             return True
         except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
+            if isinstance(error, StoreCorruptedError) and not task.rebuilds:
+                raise
             _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
             self._count_failure(partition, task, error)
             self._drop(partition)

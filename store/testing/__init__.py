@@ -23,7 +23,8 @@ What a store does besides
 * Each write goes to `context.log_change(key, value, None)` first, if that is not None, and is not kept when it raises.
   `restore_batch` gets these records back, and does not log them again.
 * One thread writes; the reading methods may be called from any thread at the same time.
-* After `close`, reading and writing raise (best `store.errors.StoreClosedError`); closing again does nothing.
+* After `close`, reading, writing, `commit` and `restore_batch` raise (best `store.errors.StoreClosedError`), so a store
+  whose `commit` would otherwise be the default still has one that checks this; closing again does nothing.
 
 Running it
 ----------

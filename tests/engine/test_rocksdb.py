@@ -163,6 +163,7 @@ def test_an_undamaged_copy_opens(database: Path) -> None:
         pytest.param(lose("*.sst"), id="lost sorted file"),
         pytest.param(cut("CURRENT", 0), id="empty CURRENT"),
         pytest.param(lose("CURRENT"), id="lost CURRENT"),
+        pytest.param(lose("*.log"), id="lost log"),
         pytest.param(lose_current_and_logs, id="lost CURRENT and logs"),
     ],
 )
@@ -297,6 +298,7 @@ def test_sorted_files_without_their_log_hold_one_moment_of_both_key_spaces(tmp_p
         number += 1
     shutil.copytree(tmp_path / "live", tmp_path / "db")
     engine.close()
+    (tmp_path / "db" / "opened").unlink()
     for log in (tmp_path / "db").glob("*.log"):
         log.unlink()
     engine = RocksEngine(tmp_path / "db")

@@ -1,4 +1,4 @@
-"""A reader of another process's store: asks until its standard input ends, then says how much it asked."""
+"""A reader of another process's store: asks until its standard input ends, and says after each answer how it stands."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ def main() -> None:
         reader = CommittedReader(store, int(seed))
         while waiting.is_alive():
             reader.read()
-            sys.stdout.write(f"{reader.answers}\n")
+            sys.stdout.write(json.dumps({"answers": reader.answers, "commits": len(reader.numbers)}) + "\n")
             sys.stdout.flush()
     waiting.join()
-    sys.stdout.write(json.dumps({"answers": reader.answers, "commits": len(reader.numbers)}))
 
 
 if __name__ == "__main__":

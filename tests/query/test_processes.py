@@ -267,8 +267,7 @@ class Child:
         command = [sys.executable, "-m", "tests.query.child", str(root), "orders", str(seed)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        self.answers = 0
-        self._last = ""
+        self.said = {"answers": 0, "commits": 0}
         self._errors = ""
         self._listeners = [Thread(target=self._listen), Thread(target=self._listen_to_errors)]
         for listener in self._listeners:
@@ -277,8 +276,7 @@ class Child:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._last = line
-            self.answers += 1
+            self.said = json.loads(line)
 
     def _listen_to_errors(self) -> None:
         assert self._process.stderr is not None
@@ -287,6 +285,9 @@ class Child:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    def has_seen_enough(self) -> bool:
+        return self.said["answers"] >= ANSWERS and self.said["commits"] > 1
+
     def end(self) -> dict[str, int]:
         """What it says of itself; an answer that cannot be raises `AssertionError` with its words."""
         assert self._process.stdin is not None
@@ -294,8 +295,7 @@ class Child:
         for listener in self._listeners:
             listener.join()
         assert self._process.wait() == 0, self._errors
-        said: dict[str, int] = json.loads(self._last)
-        return said
+        return self.said
 
     def kill(self) -> None:
         self._process.kill()
@@ -342,7 +342,7 @@ def test_two_other_processes_see_whole_commits_while_one_writes(
         directory,
         tmp_path,
         mechanism,
-        lambda commits, started: commits >= COMMITS and all(child.answers >= ANSWERS for child in started),
+        lambda commits, started: commits >= COMMITS and all(child.has_seen_enough() for child in started),
     )
     assert commits >= COMMITS
     assert all(child["answers"] >= ANSWERS and child["commits"] > 1 for child in said)

@@ -576,7 +576,7 @@ def test_a_checkpoint_that_cannot_be_read_is_put_out_of_the_way_even_if_nothing_
         assert directory.read_checkpoint("0_0") == {}
 
 
-def test_the_suspect_is_the_store_that_cannot_be_read_and_else_every_one(tmp_path: Path) -> None:
+def test_the_suspect_is_the_store_that_cannot_be_read_and_else_none(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "app")
     stores = {}
 
@@ -593,7 +593,7 @@ def test_the_suspect_is_the_store_that_cannot_be_read_and_else_every_one(tmp_pat
             )
             stores[name].put(b"a", b"1")
             stores[name].commit({})
-        assert suspects(stores) == ["orders", "totals"]
+        assert suspects(stores) == []
         stores["totals"]._engine.close()
         stores["totals"]._engine = Damaged()
         assert suspects(stores) == ["totals"]

@@ -72,6 +72,7 @@ class Watched:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.dropped: list[KeyRange] = []
+        self.meta: list[Write] = []
         self.snapshots = 0
         self.scans = 0
 
@@ -86,8 +87,10 @@ class Watched:
         drop: Sequence[KeyRange] = (),
         sync: bool = False,
     ) -> None:
+        batch = list(writes)
+        self.meta += (write for write in batch if write[0] is Family.META)
         self.dropped += drop
-        self._engine.write(writes, data=data, drop=drop, sync=sync)
+        self._engine.write(batch, data=data, drop=drop, sync=sync)
 
     def apply_staged(self, *, drop: Sequence[KeyRange] = ()) -> bool:
         self.dropped += drop
@@ -160,6 +163,17 @@ def test_a_commit_that_moves_no_segment_drops_nothing(store_type: Any, mechanism
     store.commit()
     store.commit()
     assert engine.dropped == []
+
+
+def test_a_commit_that_moves_no_time_writes_none(store_type: Any) -> None:
+    engine = Watched(MemoryEngine())
+    store = store_type(context_over(engine))
+    store.write(200)
+    store.commit()
+    assert engine.meta == [metadata.stream_time_row(200)]
+    store.write(199)
+    store.commit()
+    assert len(engine.meta) == 1
 
 
 @every_mechanism

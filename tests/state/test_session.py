@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from store.engine.memory import MemoryEngine
+from store.errors import LogError
 from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.protocol import StoreContext
 from store.state.session import SessionStore
@@ -78,7 +79,8 @@ def test_a_key_range_comes_segment_by_segment_of_the_ends(store: SessionStore) -
     fill(store)
     assert found(store.find_sessions_range(b"a", b"b", 0, LATEST)) == [A1, B1, A2, A3]
     assert found(store.find_sessions_range(b"aa", None, 0, LATEST)) == [B1]
-    assert found(store.find_sessions_range(None, b"aa", 160, 200)) == [A2]
+    assert found(store.find_sessions_range(None, b"aa", 160, 180)) == [A2]
+    assert found(store.find_sessions_range(None, b"aa", 160, 179)) == []
     assert found(store.find_sessions_range(b"b", b"a", 0, LATEST)) == []
     assert found(store.fetch_range(None, None)) == [A1, B1, A2, A3]
 
@@ -191,6 +193,12 @@ def test_a_restore_from_the_changelog_makes_the_same_sessions(open_engine: OpenE
     assert list(restored.fetch_range(None, None)) == list(store.fetch_range(None, None))
     assert restored.get_committed_offset(CHANGELOG) == 4
     restored.close()
+
+
+def test_a_changelog_key_of_a_session_that_ends_before_it_starts_is_refused() -> None:
+    store = sessions(context_over(MemoryEngine()))
+    with pytest.raises(LogError, match="no changelog of store orders"):
+        store.restore_batch([Record(*CHANGELOG, 0, b"a" + struct.pack(">qq", 1, 2), b"v", 0)], {})
 
 
 @pytest.mark.parametrize("key", [None, "text", bytearray(b"reused"), 1])

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from store.engine import Family
 from store.engine.memory import MemoryEngine
 from store.log.protocol import IsolationLevel, Record, TopicPartition
+from store.state import metadata
 from store.state import timestamped as timestamped_rows
 from store.state.protocol import StoreContext
 from store.state.window import WindowStore
@@ -236,15 +238,30 @@ def test_no_duplicate_is_overwritten_after_a_reopen(
 
 
 @pytest.mark.requirement("844.4")
-def test_duplicates_of_a_window_stay_in_order_when_the_restart_came_after_those_of_another() -> None:
-    journal = ListJournal()
-    store = windows(context_over(MemoryEngine(journal)), retain_duplicates=True)
+@pytest.mark.parametrize("restored", [False, True])
+def test_duplicates_of_a_window_stay_in_order_after_those_of_another(restored: bool) -> None:
+    """The next number is that after the last one of the store, also where its changelog is all that is left."""
+    changelog, journal = Changelog(), ListJournal()
+    store = windows(context_over(MemoryEngine(journal), log_change=changelog), retain_duplicates=True)
     for key in (b"b", b"b", b"a"):
         store.put(key, b"before", 100)
     store.commit()
-    store = windows(context_over(MemoryEngine(journal)), retain_duplicates=True)
+    engine = MemoryEngine(ListJournal() if restored else journal)
+    store = windows(context_over(engine), retain_duplicates=True)
+    if restored:
+        store.restore_batch(changelog.records, {})
     store.put(b"a", b"after", 100)
     assert [value for _, value in store.fetch(b"a", 100, 100)] == [b"before", b"after"]
+
+
+def test_a_commit_without_new_duplicates_writes_no_sequence_number() -> None:
+    journal = ListJournal()
+    store = windows(context_over(MemoryEngine(journal)), retain_duplicates=True)
+    store.put(b"a", b"v", 100)
+    for _ in range(2):
+        store.commit()
+    rows = [write for batch in journal.batches for write in batch if write[0] is Family.META]
+    assert rows == [metadata.stream_time_row(100), metadata.sequence_row(1)]
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))

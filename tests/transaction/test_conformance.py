@@ -114,7 +114,7 @@ class TransactionAgainstDicts(RuleBasedStateMachine):
             assert list(pairs) == expected
             return
         # Its engine was closed. What was read ahead and what is in memory may still come, never a part of it as all.
-        rest = []
+        rest: list[tuple[bytes, bytes]] = []
         try:
             rest += pairs
         except StoreClosedError:
