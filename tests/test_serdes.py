@@ -53,7 +53,7 @@ def test_a_long_has_the_bytes_that_kafka_gives_it(value: int, data: str) -> None
 @given(
     st.recursive(
         st.none() | st.booleans() | int64 | st.text(), lambda inner: st.dictionaries(st.text(), inner)
-    )
+    ).filter(lambda value: value is not None)
 )
 def test_json_comes_back_and_equal_values_have_equal_bytes(value: Any) -> None:
     serde: JsonSerde[Any] = JsonSerde()
@@ -61,6 +61,12 @@ def test_json_comes_back_and_equal_values_have_equal_bytes(value: Any) -> None:
     if isinstance(value, dict):
         assert serde.serialize(dict(reversed(value.items()))) == serde.serialize(value)
     assert json.loads(serde.serialize(value)) == value
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_json_refuses_what_would_be_no_value(value: Any) -> None:
+    with pytest.raises(ValueError, match="null"):
+        JsonSerde().serialize(value)
 
 
 @pytest.mark.parametrize(

@@ -221,12 +221,17 @@ def test_caching_is_off_until_it_is_enabled() -> None:
     assert builder.with_caching_enabled().with_caching_disabled() == builder
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_only_a_builder_with_caching_hands_a_cache_to_its_store(cached: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("caching", "max_bytes", "cached"),
+    [(False, None, False), (True, None, True), (False, 100_000, True), (True, 0, False)],
+)
+def test_a_store_alone_has_a_cache_where_its_builder_or_its_opening_says_so(
+    caching: bool, max_bytes: int | None, cached: bool, tmp_path: Path
+) -> None:
     builder = key_value_store_builder(persistent_key_value_store("s"), *SERDES)
-    if cached:
+    if caching:
         builder = builder.with_caching_enabled()
-    with open_store(builder, tmp_path, cache_max_bytes=100_000) as store:
+    with open_store(builder, tmp_path, cache_max_bytes=max_bytes) as store:
         store.put("a", 1)
         assert (store.num_cached_bytes() > 0) is cached
 

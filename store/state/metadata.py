@@ -100,8 +100,8 @@ def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
     kept = _number(value, "segment interval", where)
     if kept != interval_ms:
         raise StoreCorruptedError(
-            f"{where}: its rows are in segments of {kept} ms, not of {interval_ms} ms. If its retention or segment "
-            f"interval was changed, put it back, or have the store set aside and rebuilt from its changelog"
+            f"{where}: its rows are in segments of {kept} ms, not of {interval_ms} ms. If retention or "
+            f"segment_interval_ms was changed, put it back, or have the store set aside and rebuilt from its changelog"
         )
     return True
 

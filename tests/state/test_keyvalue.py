@@ -470,3 +470,27 @@ def test_the_time_written_alone_leaves_data_and_offset(open_engine: OpenEngine) 
     assert again.caught_up(CHANGELOG) == 1_700_000_000_000
     assert (again.get_committed_offset(CHANGELOG), again.get(b"a")) == (1, b"1")
     again.close()
+
+
+def test_a_loop_over_a_range_meets_what_was_peeked_at_and_ends_with_an_error_when_the_store_closes(
+    store: KeyValueStore,
+) -> None:
+    fill(store)
+    pairs = store.all()
+    seen = []
+    for key, _ in pairs:
+        seen.append(key)
+        assert pairs.has_next() == (key != b"g")
+    assert seen == [b"a", b"b", b"d", b"e", b"g"]
+    pairs = store.all()
+    with pytest.raises(StoreClosedError):
+        for _ in pairs:
+            store.close()
+
+
+def test_a_timestamped_value_without_a_time_is_refused(open_engine: OpenEngine) -> None:
+    store = KeyValueStore(context_over(open_engine), timestamped=True)
+    with pytest.raises(ValueError, match="no time"):
+        store.put(b"a", b"short")
+    assert store.get(b"a") is None
+    store.close()

@@ -170,10 +170,11 @@ def test_a_commit_that_moves_no_time_writes_none(store_type: Any) -> None:
     store = store_type(context_over(engine))
     store.write(200)
     store.commit()
-    assert engine.meta == [metadata.stream_time_row(200)]
+    interval = metadata.segment_interval_row(store.segment_interval_ms)
+    assert engine.meta == [interval, metadata.stream_time_row(200)]
     store.write(199)
     store.commit()
-    assert len(engine.meta) == 1
+    assert len(engine.meta) == 2
 
 
 @every_mechanism

@@ -261,7 +261,11 @@ def test_a_commit_without_new_duplicates_writes_no_sequence_number() -> None:
     for _ in range(2):
         store.commit()
     rows = [write for batch in journal.batches for write in batch if write[0] is Family.META]
-    assert rows == [metadata.stream_time_row(100), metadata.sequence_row(1)]
+    assert rows == [
+        metadata.segment_interval_row(store.segment_interval_ms),
+        metadata.stream_time_row(100),
+        metadata.sequence_row(1),
+    ]
 
 
 @pytest.mark.parametrize("mechanism", list(Mechanism))

@@ -14,13 +14,21 @@ from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import Guarantee, StoreType, StreamsConfig
 from store.engine import Engine, Family, Storage
-from store.errors import AbortRequiredError, ConfigError, ProtocolError, StoreCorruptedError
+from store.errors import (
+    AbortRequiredError,
+    ConfigError,
+    ProtocolError,
+    StoreCorruptedError,
+    StoreError,
+    StoreIOError,
+)
 from store.log import IsolationLevel, Log, Record, TopicPartition
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde, JsonSerde, StrSerde
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext, Sync
+from store.state.timestamped import unpack
 from store.streams.context import Context
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
@@ -621,3 +629,47 @@ def test_a_worker_has_the_metrics_of_its_stores_while_they_are_open() -> None:
     assert metrics.as_dict()["0_0"][STORE]["commit-rate"] > 0
     worker.close()
     assert metrics.as_dict() == {}
+
+
+def test_an_error_of_a_store_that_a_processor_swallows_is_not_committed() -> None:
+    def swallowing(context: Context, record: Record) -> None:
+        store = context.store(STORE)
+        try:
+            store.put(b"a", b"short")
+        except StoreError:
+            return
+
+    class Failing(KeyValueStore):
+        def put(self, key: bytes, value: bytes | None) -> None:
+            raise StoreIOError(f"no space left for {key!r} {value!r}")
+
+    cluster = Cluster(Topology("app", ("in",), ("out",), (custom_store(STORE, Failing),), swallowing), [b"a"])
+    with cluster.task() as task, pytest.raises(StoreIOError, match="no space left"):
+        apply(task, cluster.records())
+
+
+def test_a_request_to_commit_counts_for_one_commit() -> None:
+    def asking(context: Context, record: Record) -> None:
+        if record.offset == 0:
+            context.commit()
+
+    cluster = Cluster(Topology("app", ("in",), ("out",), (STORE,), asking), [b"a", b"b", b"c"])
+    with cluster.task() as task:
+        wanted = []
+        for record in cluster.records():
+            task.process(record)
+            wanted.append(task.should_commit())
+            if wanted[-1]:
+                task.commit()
+        assert wanted == [True, False, False]
+
+
+def test_bytes_that_are_no_row_of_a_timestamped_store_set_no_store_aside() -> None:
+    def unpacking(context: Context, record: Record) -> None:
+        context.store(STORE).get(b"a")
+        unpack(b"short")
+
+    cluster = Cluster(Topology("app", ("in",), ("out",), (STORE,), unpacking), [b"a"])
+    with cluster.task() as task, pytest.raises(StoreCorruptedError):
+        apply(task, cluster.records())
+    assert cluster.host.aside == []
