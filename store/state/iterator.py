@@ -36,6 +36,8 @@ class StoreIterator(Generic[K, V]):
         store = self._store
         while (pair := next(self, None)) is not None:
             yield pair
+            if self._head is not None:
+                continue
             for pair in self._pairs or ():
                 yield pair
                 if self._head is not None or not store._open:

@@ -632,7 +632,7 @@ def test_a_worker_has_the_metrics_of_its_stores_while_they_are_open() -> None:
 
 
 def test_an_error_of_a_store_that_a_processor_swallows_is_not_committed() -> None:
-    def swallowing(context: Context, record: Record) -> None:
+    def swallowing(context: Context, _: Record) -> None:
         store = context.store(STORE)
         try:
             store.put(b"a", b"short")
@@ -665,7 +665,7 @@ def test_a_request_to_commit_counts_for_one_commit() -> None:
 
 
 def test_bytes_that_are_no_row_of_a_timestamped_store_set_no_store_aside() -> None:
-    def unpacking(context: Context, record: Record) -> None:
+    def unpacking(context: Context, _: Record) -> None:
         context.store(STORE).get(b"a")
         unpack(b"short")
 
