@@ -24,9 +24,9 @@ from store.transaction.merge import Overlay, merge
 ENTRY_OVERHEAD = 140
 """Bytes of memory that an entry takes beyond the bytes of its key and value.
 
-Measured on 64-bit CPython 3.11, within a tenth for values of 100 bytes: two bytes objects with their allocator padding, a slot of the dict at its
-average fill, and a place in the sorted list. A constant, so that commits forced by memory happen at the same
-record on every machine.
+Measured on 64-bit CPython 3.11, within a tenth for values of 100 bytes: two bytes objects with their allocator
+padding, a slot of the dict at its average fill, and a place in the sorted list. A constant, so that commits forced
+by memory happen at the same record on every machine.
 """
 
 _FIRST_CHUNK = 16
