@@ -7,6 +7,7 @@ record must not be committed, so the first error is kept and raised again when t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
@@ -41,9 +42,8 @@ class ProcessorStore:
     def __init__(self, store: StateStore, failed: Callable[[StoreError], None]) -> None:
         """`failed` is told of what the store raises: the function may swallow it, and must not be committed then."""
         self._store = store
-        for name in dir(store):
-            if not name.startswith("_") and callable(getattr(type(store), name, None)):
-                self.__dict__[name] = _telling(getattr(store, name), failed)
+        for name in _methods(type(store)):
+            self.__dict__[name] = _telling(getattr(store, name), failed)
         self.__dict__.update(dict.fromkeys(_OF_THE_TASK, self._refuse))
 
     def __getattr__(self, name: str) -> Any:
@@ -57,6 +57,16 @@ class ProcessorStore:
             f"store {self._store.name}: a processor does not commit, discard, restore or close a store; "
             "call context.commit() to have the whole task committed after this record"
         )
+
+
+@cache
+def _methods(kind: type[StateStore]) -> tuple[str, ...]:
+    """The public ones, but for those of the task."""
+    return tuple(
+        name
+        for name in dir(kind)
+        if not name.startswith("_") and name not in _OF_THE_TASK and callable(getattr(kind, name))
+    )
 
 
 def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Callable[P, R]:
