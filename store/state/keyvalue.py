@@ -14,7 +14,7 @@ from store.engine.protocol import Family, View, Write
 from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import timestamped as timestamped_rows
 from store.state.iterator import KeyValueIterator
-from store.state.protocol import StoreContext, Sync
+from store.state.protocol import StoreContext
 from store.state.store import EngineStore, Reads
 from store.transaction.protocol import Transaction
 
@@ -144,7 +144,7 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
         else:
             data = [(Family.DATA, record.key, record.value) for record in records if record.key is not None]
         data += self._offset_rows(changelog_offsets)
-        self._engine.write(data, sync=self._context.sync == Sync.EVERY_COMMIT)
+        self._engine.write(data, sync=self._syncs_restores)
 
     def _restore_record(self, rows: Transaction, record: Record) -> None:
         assert record.key is not None

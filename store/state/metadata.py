@@ -22,6 +22,8 @@ _ROW = struct.Struct(">Bq")
 _STREAM_TIME = b"stream-time"
 _SEQUENCE = b"sequence"
 _SEGMENT_INTERVAL = b"segment-interval"
+_SINGLE = {_STREAM_TIME: "stream time", _SEQUENCE: "sequence number", _SEGMENT_INTERVAL: "segment interval"}
+"""Rows that belong to no partition, as errors name them."""
 _KEY = re.compile(rb"(offset:|position:|caught-up:)([A-Za-z0-9._-]+)-([0-9]+)")
 
 
@@ -67,7 +69,7 @@ def read(view: View, kind: Kind, tp: TopicPartition, *, where: str) -> int | Non
 def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, int]]:
     """Every row of a kind, in the order of their keys. Raises `StoreCorruptedError` at the first that is unreadable."""
     for key, value in view.scan(Family.META, None, None):
-        if key in (_STREAM_TIME, _SEQUENCE, _SEGMENT_INTERVAL):
+        if key in _SINGLE:
             continue
         kind, tp = _parse(key, where)
         yield kind, tp, _number(value, f"{kind.words} of {tp}", where)
@@ -75,18 +77,17 @@ def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, 
 
 def stream_time_row(time_ms: int) -> Write:
     """The write that sets the greatest record time that the store has seen, in milliseconds since the epoch."""
-    return (Family.META, _STREAM_TIME, _ROW.pack(_VERSION, time_ms))
+    return _single_row(_STREAM_TIME, time_ms)
 
 
 def read_stream_time(view: View, *, where: str) -> int | None:
     """That time, None if no commit had one."""
-    value = view.get(Family.META, _STREAM_TIME)
-    return None if value is None else _number(value, "stream time", where)
+    return _read_single(view, _STREAM_TIME, where)
 
 
 def segment_interval_row(interval_ms: int) -> Write:
     """The write that says how many milliseconds a segment of the rows spans."""
-    return (Family.META, _SEGMENT_INTERVAL, _ROW.pack(_VERSION, interval_ms))
+    return _single_row(_SEGMENT_INTERVAL, interval_ms)
 
 
 def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
@@ -94,10 +95,9 @@ def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
 
     Raises `StoreCorruptedError` when they are in others: only a restore can regroup them.
     """
-    value = view.get(Family.META, _SEGMENT_INTERVAL)
-    if value is None:
+    kept = _read_single(view, _SEGMENT_INTERVAL, where)
+    if kept is None:
         return False
-    kept = _number(value, "segment interval", where)
     if kept != interval_ms:
         raise StoreCorruptedError(
             f"{where}: its rows are in segments of {kept} ms, not of {interval_ms} ms. If retention or "
@@ -108,13 +108,21 @@ def check_segment_interval(view: View, interval_ms: int, *, where: str) -> bool:
 
 def sequence_row(number: int) -> Write:
     """The write that sets the sequence number that a store which retains duplicates gave last."""
-    return (Family.META, _SEQUENCE, _ROW.pack(_VERSION, number))
+    return _single_row(_SEQUENCE, number)
 
 
 def read_sequence(view: View, *, where: str) -> int | None:
     """That number, None if no commit had one."""
-    value = view.get(Family.META, _SEQUENCE)
-    return None if value is None else _number(value, "sequence number", where)
+    return _read_single(view, _SEQUENCE, where)
+
+
+def _single_row(key: bytes, number: int) -> Write:
+    return (Family.META, key, _ROW.pack(_VERSION, number))
+
+
+def _read_single(view: View, key: bytes, where: str) -> int | None:
+    value = view.get(Family.META, key)
+    return None if value is None else _number(value, _SINGLE[key], where)
 
 
 def _parse(key: bytes, where: str) -> tuple[Kind, TopicPartition]:

@@ -20,7 +20,7 @@ from store.layers.changelogging import ChangeloggingLayer, ToRecord
 from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import metadata
 from store.state.metadata import Kind
-from store.state.protocol import Offsets, StateStore, StoreContext
+from store.state.protocol import Offsets, StateStore, StoreContext, Sync
 from store.transaction import open_transaction
 from store.transaction.indexed_batch import IndexedBatchTransaction
 from store.transaction.protocol import Transaction
@@ -91,6 +91,7 @@ class EngineStore(StateStore):
         self._open = True
         try:
             self._transaction = open_transaction(self._engine, context.mechanism)
+            self._syncs_restores = context.sync == Sync.EVERY_COMMIT
             self._timed = context.metrics is not None or context.sync.interval_ms is not None
             self._manages_offsets = context.persistent and self._transaction.transactional()
             self._rows: Transaction = self._transaction
@@ -281,7 +282,7 @@ class EngineStore(StateStore):
         for record in records:
             self._restore_record(rows, record)
         meta = self._offset_rows(changelog_offsets) + self._meta()
-        rows.commit(meta, drop=self._expired(), sync=self._context.sync == self._context.sync.EVERY_COMMIT)
+        rows.commit(meta, drop=self._expired(), sync=self._syncs_restores)
         self._committed()
 
     def close(self) -> None:
