@@ -48,7 +48,7 @@ class StagedCommit:
         for name in left:
             _remove(self._directory / name)
         if left:
-            _fsync(self._directory)
+            sync_path(self._directory)
 
     def write(
         self,
@@ -68,14 +68,14 @@ class StagedCommit:
             names = _write_files(building, rows, options)
             (building / _LIST).write_text("".join(f"{name}\n" for name in names), encoding="ascii")
             for name in (*names, _LIST):
-                _fsync(building / name)
-            _fsync(building)
+                sync_path(building / name)
+            sync_path(building)
             before_marking()
             building.rename(self._marked)
         except BaseException:
             _remove(building)
             raise
-        _fsync(self._directory)
+        sync_path(self._directory)
 
     def apply(self, ingest: Ingest) -> None:
         """Let `ingest` apply the marked commit in one step, then remove it.
@@ -87,7 +87,7 @@ class StagedCommit:
             self._ingest(self._files(), ingest)
             _remove(self._directory / _APPLIED)
             self._marked.rename(self._directory / _APPLIED)
-        _fsync(self._directory)
+        sync_path(self._directory)
         self.clean()
 
     def _ingest(self, files: Sequence[Path], ingest: Ingest) -> None:
@@ -146,7 +146,8 @@ def _write_files(directory: Path, rows: Iterable[tuple[bytes, bytes | None]], op
     return names
 
 
-def _fsync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """A file's content, or the renames in a directory, are power-safe at return. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from store.engine.protocol import Checkpointed
+from store.engine.staged import sync_path
 from store.errors import StoreCorruptedError, StoreIOError
 from store.log.protocol import TopicPartition
 
@@ -117,18 +118,9 @@ def write(path: Path, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-        sync_directory(path.parent)
+        sync_path(path.parent)
     except OSError as error:
         raise StoreIOError(f"checkpoint {path} cannot be written: {error}") from error
-
-
-def sync_directory(directory: Path) -> None:
-    """Renames in it are power-safe at return. Raises `OSError`."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _entry(pieces: Sequence[str]) -> tuple[TopicPartition, Checkpointed] | None:

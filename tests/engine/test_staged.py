@@ -148,7 +148,7 @@ def test_each_name_is_on_the_medium_before_what_relies_on_it(
     """The files before their marker, the marker before it counts, its removal before any later write."""
     engine = RocksEngine(tmp_path / "db")
     steps: list[str] = []
-    fsync, remove, rename = staged._fsync, staged._remove, Path.rename
+    fsync, remove, rename = staged.sync_path, staged._remove, Path.rename
 
     def note_fsync(path: Path) -> None:
         fsync(path)
@@ -163,7 +163,7 @@ def test_each_name_is_on_the_medium_before_what_relies_on_it(
         steps.append(f"{path.name} to {target.name}")
         return rename(path, target)
 
-    monkeypatch.setattr(staged, "_fsync", note_fsync)
+    monkeypatch.setattr(staged, "sync_path", note_fsync)
     monkeypatch.setattr(staged, "_remove", note_remove)
     monkeypatch.setattr(Path, "rename", note_rename)
     engine.stage([(DATA, b"a", b"1")])
@@ -202,7 +202,7 @@ def test_a_full_disk_while_a_commit_is_staged_is_an_io_error_and_leaves_the_old_
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(staged, "_fsync", full)
+        patched.setattr(staged, "sync_path", full)
         with pytest.raises(StoreIOError, match=f"{tmp_path}/db.*No space left"):
             engine.stage([(DATA, b"a", b"new")])
     assert not engine.apply_staged()
@@ -216,7 +216,7 @@ def test_a_marker_that_may_not_be_on_the_medium_yet_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = RocksEngine(tmp_path / "db")
-    fsync = staged._fsync
+    fsync = staged.sync_path
 
     def refuse_the_directory(path: Path) -> None:
         if path == tmp_path / "db":
@@ -224,7 +224,7 @@ def test_a_marker_that_may_not_be_on_the_medium_yet_counts(
         fsync(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(staged, "_fsync", refuse_the_directory)
+        patched.setattr(staged, "sync_path", refuse_the_directory)
         with pytest.raises(StoreIOError):
             engine.stage([(DATA, b"a", b"commit")])
     engine.write([(DATA, b"b", b"later")])
