@@ -10,8 +10,8 @@ from __future__ import annotations
 from random import Random
 
 from scenarios import Json, Output, Scenario, State
-from store.log import Record
 from store.streams.topology import Context, Topology
+from store.types import Record
 
 ACCOUNTS = "accounts"
 

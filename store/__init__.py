@@ -5,7 +5,6 @@ on Spark are in `store.spark`, and `store.testing.conformance` tests a store of 
 """
 
 from store.config import Guarantee, StoreType, StreamsConfig
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.recovery.progress import ProgressListener
@@ -41,6 +40,7 @@ from store.suppliers import (
     window_store_builder,
 )
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 
 __all__ = [
     "BytesSerde",

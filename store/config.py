@@ -15,10 +15,10 @@ from typing import Any, Self, TypeVar, cast
 from warnings import warn
 
 from store.errors import ConfigError
-from store.log.protocol import IsolationLevel
 from store.metrics import RecordingLevel
 from store.state.protocol import Sync
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel
 
 S = TypeVar("S", bound=StrEnum)
 

@@ -19,7 +19,10 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from store.config import StoreType
 from store.engine.memory import MemoryEngine
-from store.layers.metered import (
+from store.serdes import Serde
+from store.state.keyvalue import KeyValueStore
+from store.state.listvalue import ListValueStore
+from store.state.metered import (
     MeteredKeyValueStore,
     MeteredListValueStore,
     MeteredSessionStore,
@@ -29,9 +32,6 @@ from store.layers.metered import (
     MeteredVersionedKeyValueStore,
     MeteredWindowStore,
 )
-from store.serdes import Serde
-from store.state.keyvalue import KeyValueStore
-from store.state.listvalue import ListValueStore
 from store.state.protocol import StateStore, StoreContext
 from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore

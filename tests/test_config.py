@@ -10,10 +10,10 @@ import pytest
 
 from store.config import Guarantee, StoreType, StreamsConfig
 from store.errors import ConfigError
-from store.log import IsolationLevel
 from store.metrics import RecordingLevel
 from store.state.protocol import Sync
 from store.transaction import Mechanism
+from store.types import IsolationLevel
 
 ISOLATION = "default.state.isolation.level"
 MOST = "statestore.uncommitted.max.bytes"

@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from store.engine.memory import MemoryEngine
-from store.layers.metered import MeteredKeyValueStore
 from store.metrics import GROUP, MetricName, Metrics, RecordingLevel, StateStoreMetrics
 from store.serdes import BytesSerde
 from store.state.keyvalue import KeyValueStore
+from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import StoreMetrics
 from tests.state.opening import context_over
 

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from store.layers.metered import (
+from store.serdes import IntSerde, StrSerde
+from store.standalone import open_store
+from store.state.keyvalue import KeyValueStore
+from store.state.metered import (
     MeteredKeyValueStore,
     MeteredListValueStore,
     MeteredSessionStore,
@@ -20,9 +23,6 @@ from store.layers.metered import (
     MeteredVersionedKeyValueStore,
     MeteredWindowStore,
 )
-from store.serdes import IntSerde, StrSerde
-from store.standalone import open_store
-from store.state.keyvalue import KeyValueStore
 from store.suppliers import (
     StoreBuilder,
     StoreSupplier,

@@ -19,10 +19,10 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdic
 
 from harness.bench.work import Kind, Work
 from store.engine.rocksdb import RocksEngine
-from store.log import TopicPartition
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.transaction.protocol import Mechanism
+from store.types import TopicPartition
 
 CHANGELOG = TopicPartition("bench-store-changelog", 0)
 

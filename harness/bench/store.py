@@ -31,12 +31,13 @@ from harness.bench.work import VALUE_BYTES, Kind, Work
 from harness.provision import ProvisionError
 from harness.worlds.local.broker import LocalBroker
 from store.engine.rocksdb import RocksEngine
-from store.log import TopicPartition, TopicSpec
+from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.restore import restore
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.transaction.protocol import Mechanism
+from store.types import TopicPartition
 
 Progress = Callable[[str], None]
 

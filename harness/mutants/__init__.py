@@ -15,10 +15,10 @@ from unittest.mock import patch
 from store.engine import Family
 from store.engine.protocol import Pairs
 from store.errors import FencedError
-from store.log import Record, TopicPartition
 from store.state.keyvalue import KeyValueStore
 from store.streams.task import Task, apply
 from store.transaction.merge import Overlay, merge
+from store.types import Record, TopicPartition
 
 
 @dataclass(frozen=True)

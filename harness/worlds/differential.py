@@ -35,7 +35,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from store.errors import CrashproofError, LogError, RetriableError
-from store.log.protocol import IsolationLevel, Log, Producer, Reader, TopicPartition, TopicSpec
+from store.log.protocol import Log, Producer, Reader, TopicSpec
+from store.types import IsolationLevel, TopicPartition
 
 Op = tuple[str | int, ...]
 """A call and its arguments. Clients are slots, partitions are indices into `partitions_of`:

@@ -21,11 +21,12 @@ from store.config import StreamsConfig
 from store.engine import Engine, Family, Storage
 from store.engine.protocol import Checkpointed
 from store.errors import AbortRequiredError, FencedError, HangingTransactionError, OutcomeUnknownError
-from store.log import Admin, Log, PlainProducer, Producer, Reader, TopicPartition
+from store.log import Admin, Log, PlainProducer, Producer, Reader
 from store.points import Point
 from store.state import metadata
 from store.streams.topology import Topology
 from store.streams.worker import Worker
+from store.types import TopicPartition
 
 TRANSACTION_TIMEOUT_MS = 60_000
 

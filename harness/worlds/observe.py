@@ -9,8 +9,9 @@ from harness.schedule import Schedule
 from harness.worlds.incarnation import decode_row
 from scenarios import Json, Scenario, decode_record, encode_key, encode_value
 from store.errors import RetriableError
-from store.log import IsolationLevel, Log, Reader, Record, TopicPartition, TopicSpec
+from store.log import Log, Reader, TopicSpec
 from store.streams.topology import Topology
+from store.types import IsolationLevel, Record, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 
 
 class Family(IntEnum):

@@ -3,17 +3,14 @@
 from store.log.protocol import (
     Admin,
     Fetch,
-    Headers,
-    IsolationLevel,
     Log,
     Offsets,
     PlainProducer,
     Producer,
     Reader,
-    Record,
-    TopicPartition,
     TopicSpec,
 )
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 __all__ = [
     "Admin",

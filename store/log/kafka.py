@@ -42,15 +42,8 @@ from store.errors import (
     RetriableError,
     UnreachableError,
 )
-from store.log.protocol import (
-    Fetch,
-    Headers,
-    IsolationLevel,
-    Offsets,
-    Record,
-    TopicPartition,
-    TopicSpec,
-)
+from store.log.protocol import Fetch, Offsets, TopicSpec
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 Built = TypeVar("Built")
 ConfigValue = str | int | float | bool

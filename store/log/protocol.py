@@ -12,39 +12,9 @@ offset of the next record to read. Control markers and aborted records occupy of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-
-class IsolationLevel(StrEnum):
-    """Which writes a reader sees, of a Kafka partition or of a state store."""
-
-    READ_UNCOMMITTED = "READ_UNCOMMITTED"
-    READ_COMMITTED = "READ_COMMITTED"
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-
-Headers = tuple[tuple[str, bytes], ...]
-
-
-class Record(NamedTuple):
-    """One record as read. A value of None is a deletion (tombstone)."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp: int
-    """Milliseconds since the epoch."""
-    headers: Headers = ()
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 
 class Fetch(NamedTuple):

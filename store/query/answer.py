@@ -16,12 +16,12 @@ from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from store.engine.protocol import Snapshot, View
 from store.errors import StoreError
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query.position import Position, PositionBound
 from store.query.queries import Query
 from store.query.result import FailureReason, QueryIterator, QueryResult, StateQueryResult
 from store.query.views import Asked, answer_for
 from store.state.protocol import StateStore, StoreContext
+from store.types import IsolationLevel, TopicPartition
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 
 
 class Position(Mapping[TopicPartition, int]):

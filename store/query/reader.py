@@ -18,10 +18,10 @@ from typing import NoReturn, Protocol, Self, runtime_checkable
 from store.engine.protocol import NO_DATA, Engine, Family, KeyRange, Pairs, Scratch, Snapshot, View, Write
 from store.engine.rocksdb import ReadOnlyRocksEngine
 from store.errors import ProtocolError, StoreClosedError, StoreError
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query.answer import Queryable, is_queryable
 from store.recovery.directory import StateDirectory
 from store.state.protocol import StateStore, StoreContext
+from store.types import IsolationLevel, TopicPartition
 
 
 @runtime_checkable

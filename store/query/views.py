@@ -6,13 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from store.layers.metered import (
-    ReadOnlyMeteredKeyValueStore,
-    ReadOnlyMeteredListValueStore,
-    ReadOnlyMeteredSessionStore,
-    ReadOnlyMeteredVersionedKeyValueStore,
-    ReadOnlyMeteredWindowStore,
-)
 from store.query.queries import (
     KeyQuery,
     MultiVersionedKeyQuery,
@@ -28,6 +21,13 @@ from store.query.result import QueryIterator
 from store.state import timestamped
 from store.state.keyvalue import ReadOnlyKeyValueStore
 from store.state.listvalue import ReadOnlyListValueStore
+from store.state.metered import (
+    ReadOnlyMeteredKeyValueStore,
+    ReadOnlyMeteredListValueStore,
+    ReadOnlyMeteredSessionStore,
+    ReadOnlyMeteredVersionedKeyValueStore,
+    ReadOnlyMeteredWindowStore,
+)
 from store.state.session import ReadOnlySessionStore
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import ReadOnlyVersionedKeyValueStore

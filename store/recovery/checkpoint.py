@@ -25,7 +25,7 @@ from pathlib import Path
 from store.engine.protocol import Checkpointed
 from store.engine.staged import sync_path
 from store.errors import StoreCorruptedError, StoreIOError
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 
 _KAFKA_STREAMS = 0
 _VERSION = 1

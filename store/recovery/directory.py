@@ -25,8 +25,8 @@ from filelock import FileLock, Timeout
 from store.engine.protocol import Checkpointed
 from store.engine.rocksdb import RocksEngine
 from store.errors import ProtocolError, StateLockedError, StoreCorruptedError, StoreIOError
-from store.log.protocol import TopicPartition
 from store.recovery import checkpoint as checkpoint_file
+from store.types import TopicPartition
 
 _CHECKPOINT = ".checkpoint"
 _OWNER_BYTES = 1024

@@ -21,7 +21,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from store.clock import Clock, SystemClock
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import ProtocolError, RetriableError, StoreCorruptedError
-from store.log.protocol import IsolationLevel, Offsets, Reader, Record, TopicPartition
+from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
 from store.recovery.offsets import StoreOutOfStepError
 from store.recovery.restore import (
@@ -32,6 +32,7 @@ from store.recovery.restore import (
     at_end,
     close_after,
 )
+from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05

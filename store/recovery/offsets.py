@@ -42,9 +42,9 @@ from collections.abc import Mapping
 from store.clock import Clock, SystemClock
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import StoreCorruptedError, StoreError
-from store.log.protocol import TopicPartition
 from store.state.protocol import StateStore
 from store.state.store import EngineStore
+from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 _RECORDS_BETWEEN_ENTRIES = 200_000

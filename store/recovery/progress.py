@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from store.clock import Clock, SystemClock
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 
 
 @dataclass

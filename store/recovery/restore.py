@@ -43,11 +43,12 @@ from store.errors import (
     StoreCorruptedError,
     StoreError,
 )
-from store.log.protocol import Fetch, IsolationLevel, Offsets, Reader, TopicPartition
+from store.log.protocol import Fetch, Offsets, Reader
 from store.points import Point, reach
 from store.recovery.offsets import StoreOutOfStepError, TaskOffsets
 from store.state.protocol import StateStore
 from store.state.store import EngineStore
+from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05

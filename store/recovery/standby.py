@@ -25,11 +25,12 @@ from typing import Self
 from store.clock import Clock, SystemClock
 from store.engine.protocol import Storage
 from store.errors import ProtocolError, StoreCorruptedError
-from store.log.protocol import IsolationLevel, Reader, TopicPartition
+from store.log.protocol import Reader
 from store.points import Point, reach
 from store.recovery.offsets import StoreOutOfStepError, TaskOffsets
 from store.recovery.restore import DEFAULT_BATCH, TOMBSTONE_RETENTION_MS, Place, close_after, rebuild_aside
 from store.state.protocol import StateStore
+from store.types import IsolationLevel, TopicPartition
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.log import Log, Record
+from store.log import Log
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
+from store.types import Record
 
 
 def run_attempt(

@@ -26,12 +26,13 @@ from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import ConfigError, LogError
-from store.log import Log, Record
+from store.log import Log
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
 from store.recovery.directory import StateDirectory
 from store.spark.executor import run_attempt
 from store.streams.topology import Topology
+from store.types import Record
 
 Executor = Callable[[Topology, int, Iterable[Record], Log, Storage, StreamsConfig, Clock], int]
 """`store.spark.executor.run_attempt`, or a picklable function around it."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from store.engine.protocol import Family, View, Write
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import timestamped as timestamped_rows
 from store.state.iterator import KeyValueIterator
 from store.state.protocol import StoreContext
 from store.state.store import EngineStore, Reads
 from store.transaction.protocol import Transaction
+from store.types import IsolationLevel, Record, TopicPartition
 
 
 def prefix_end(prefix: bytes) -> bytes | None:

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 
 from store.engine.protocol import Pairs, View
 from store.errors import StoreCorruptedError
-from store.log.protocol import IsolationLevel, Record
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import ReadOnlyKeyValueStore
 from store.state.protocol import StoreContext
 from store.state.segments import bytes_of
 from store.state.store import EngineStore, Reads
 from store.transaction.protocol import Transaction
+from store.types import IsolationLevel, Record
 
 _ANY_SIZE = 1
 _HEAD = struct.Struct(">BI")

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from store.engine.protocol import Family, View, Write
 from store.errors import StoreCorruptedError
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 
 _VERSION = 1
 _ROW = struct.Struct(">Bq")

@@ -16,8 +16,8 @@ from typing import ClassVar, ParamSpec, Protocol, TypeVar
 from store.clock import Clock, SystemClock
 from store.engine.protocol import Engine
 from store.errors import ConfigError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 
 P = ParamSpec("P")
 R = TypeVar("R")

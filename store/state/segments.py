@@ -21,13 +21,13 @@ from typing import TypeVar, cast
 
 from store.engine.protocol import Family, KeyRange, View, Write
 from store.errors import LogError, StoreCorruptedError
-from store.layers.changelogging import ToRecord
-from store.log.protocol import Record
 from store.state import metadata
 from store.state.protocol import StoreContext
 from store.state.store import CommittedReads, EngineStore, Reads
 from store.state.windowed import LATEST
+from store.transaction.changelogging import ToRecord
 from store.transaction.protocol import Transaction
+from store.types import Record
 
 K = TypeVar("K")
 

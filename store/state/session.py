@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 
 from store.engine.protocol import View
-from store.log.protocol import IsolationLevel
 from store.state.iterator import StoreIterator
 from store.state.protocol import StoreContext
 from store.state.segments import (
@@ -23,6 +22,7 @@ from store.state.segments import (
 )
 from store.state.store import Reads
 from store.state.windowed import LATEST, Window, Windowed
+from store.types import IsolationLevel
 
 _SUFFIX = struct.Struct(">qq")
 

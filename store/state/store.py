@@ -15,15 +15,15 @@ from warnings import warn
 
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Snapshot, View, Write
 from store.errors import LogError, ProtocolError, StoreClosedError
-from store.layers.caching import CachingLayer
-from store.layers.changelogging import ChangeloggingLayer, ToRecord
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import metadata
 from store.state.metadata import Kind
 from store.state.protocol import Offsets, StateStore, StoreContext, Sync
 from store.transaction import open_transaction
+from store.transaction.caching import CachingLayer
+from store.transaction.changelogging import ChangeloggingLayer, ToRecord
 from store.transaction.indexed_batch import IndexedBatchTransaction
 from store.transaction.protocol import Transaction
+from store.types import IsolationLevel, Record, TopicPartition
 
 
 class Reads(Protocol):

@@ -10,7 +10,7 @@ import struct
 from typing import Generic, NamedTuple, TypeVar
 
 from store.errors import StoreCorruptedError
-from store.log.protocol import Record
+from store.types import Record
 
 _TIME = struct.Struct(">q")
 
@@ -47,7 +47,7 @@ def unpack(row: bytes) -> ValueAndTimestamp[bytes]:
 
 
 def to_record(key: bytes, row: bytes | None) -> tuple[bytes, bytes | None, int | None]:
-    """See `store.layers.changelogging.ToRecord`."""
+    """See `store.transaction.changelogging.ToRecord`."""
     if row is None:
         return key, None, None
     value, timestamp = unpack(row)

@@ -28,12 +28,12 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from store.engine.protocol import Family, KeyRange, Pairs, View, Write
 from store.errors import LogError, StoreCorruptedError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import metadata
 from store.state.protocol import StoreContext
 from store.state.segments import bytes_of, check_duration, time_of
 from store.state.store import CommittedReads, EngineStore, Reads
 from store.transaction.protocol import Transaction
+from store.types import IsolationLevel, Record, TopicPartition
 
 PUT_RETURN_CODE_VALID_TO_UNDEFINED: Final = -1
 """What `put` returns for the newest version of a key."""

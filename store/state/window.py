@@ -11,7 +11,6 @@ import struct
 from typing import overload
 
 from store.engine.protocol import View, Write
-from store.log.protocol import IsolationLevel, Record
 from store.state import metadata
 from store.state import timestamped as timestamped_rows
 from store.state.iterator import StoreIterator
@@ -30,6 +29,7 @@ from store.state.segments import (
 from store.state.store import Reads
 from store.state.windowed import LATEST, Window, Windowed
 from store.transaction.protocol import Transaction
+from store.types import IsolationLevel, Record
 
 _SUFFIX = struct.Struct(">qi")
 _LAST_SEQUENCE = (1 << 31) - 1

@@ -11,8 +11,9 @@ from functools import cache
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
-from store.log import Headers, PlainProducer, Producer, TopicPartition
+from store.log import PlainProducer, Producer
 from store.state.protocol import LogChange, StateStore
+from store.types import Headers, TopicPartition
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -53,7 +53,7 @@ from store.errors import (
     RetriableError,
     StoreCorruptedError,
 )
-from store.log import IsolationLevel, Log, PlainProducer, Producer, Reader, Record, TopicPartition
+from store.log import Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
 from store.recovery.offsets import TaskOffsets
@@ -68,6 +68,7 @@ from store.state.protocol import StateStore, StoreContext
 from store.streams.context import TaskContext
 from store.streams.topology import Topology
 from store.suppliers import StoreSupplier
+from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
 _BACKOFF_S = 0.005

@@ -12,9 +12,10 @@ from typing import Any
 
 from store.config import StoreType
 from store.errors import ConfigError
-from store.log import Record, TopicPartition, TopicSpec
+from store.log import TopicSpec
 from store.streams.context import Context
 from store.suppliers import StoreSupplier, default_store
+from store.types import Record, TopicPartition
 
 __all__ = ["Context", "Processor", "Topology"]
 

@@ -27,11 +27,12 @@ from store.errors import (
     RetriableError,
     StoreCorruptedError,
 )
-from store.log import IsolationLevel, Log, Reader
+from store.log import Log, Reader
 from store.metrics import Metrics
 from store.recovery.restore import RestoreListener
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
+from store.types import IsolationLevel
 
 _log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from store.engine.rocksdb import RocksEngine
 from store.errors import LogError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.protocol import StateStore, StoreContext
+from store.types import IsolationLevel, Record, TopicPartition
 
 T = TypeVar("T")
 

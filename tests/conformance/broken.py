@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Event
 
-from store.log.protocol import Record, TopicPartition
 from store.state.protocol import Offsets, StateStore, StoreContext
+from store.types import Record, TopicPartition
 from tests.conformance.stores import FileStore, SqliteStore
 
 Position = Mapping[TopicPartition, int] | None

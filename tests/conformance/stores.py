@@ -10,8 +10,8 @@ from threading import RLock
 import msgspec
 
 from store.errors import StoreClosedError
-from store.log.protocol import Record, TopicPartition
 from store.state.protocol import Offsets, StateStore, StoreContext
+from store.types import Record, TopicPartition
 
 
 class FileStore(StateStore):

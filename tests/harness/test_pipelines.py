@@ -16,9 +16,9 @@ from harness.schedule import Input, Operation, Runtime, Schedule, Step
 from harness.verdict import Outcome, Verdict
 from harness.worlds.sim.world import run
 from scenarios import Json, Output, Scenario, State, load_all
-from store.log import Record
 from store.points import Point
 from store.streams.topology import Context, Topology
+from store.types import Record
 
 BALANCES = load_all()["balances"]
 

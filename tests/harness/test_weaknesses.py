@@ -28,7 +28,6 @@ from store.engine import Family, Write
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import NO_DATA, KeyRange
 from store.errors import AbortRequiredError, CrashproofError, FatalLogError, FencedError, RetriableError
-from store.log import IsolationLevel, Record, TopicPartition
 from store.log.partitioner import partition_for
 from store.points import Point, reach
 from store.state.keyvalue import KeyValueStore
@@ -36,6 +35,7 @@ from store.streams.task import Task
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.transaction.indexed_batch import IndexedBatchTransaction
+from store.types import IsolationLevel, Record, TopicPartition
 
 BALANCES = load_all()["balances"]
 RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))

@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.engine.memory import MemoryEngine
-from store.layers.caching import ROW_OVERHEAD
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
 from store.state.protocol import StoreContext
@@ -19,6 +17,8 @@ from store.state.session import SessionStore
 from store.state.timestamped import pack
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
+from store.transaction.caching import ROW_OVERHEAD
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.layers.stacks import Changelog, Time
 from tests.state.opening import context_over
 

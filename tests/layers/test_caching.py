@@ -11,9 +11,9 @@ import pytest
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family
 from store.errors import RetriableError
-from store.layers.caching import ROW_OVERHEAD, CachingLayer
-from store.layers.changelogging import ChangeloggingLayer
 from store.transaction import open_transaction
+from store.transaction.caching import ROW_OVERHEAD, CachingLayer
+from store.transaction.changelogging import ChangeloggingLayer
 from store.transaction.protocol import Mechanism
 from tests.layers.stacks import Changelog, Time
 

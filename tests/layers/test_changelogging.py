@@ -7,10 +7,10 @@ import pytest
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family
 from store.errors import RetriableError
-from store.layers.caching import CachingLayer
-from store.layers.changelogging import ChangeloggingLayer
 from store.state import timestamped
 from store.transaction import open_transaction
+from store.transaction.caching import CachingLayer
+from store.transaction.changelogging import ChangeloggingLayer
 from store.transaction.protocol import Mechanism, Transaction
 from tests.engine.engines import ListJournal
 from tests.layers.stacks import Changelog, Time

@@ -9,7 +9,11 @@ import pytest
 
 from store.engine.memory import MemoryEngine
 from store.errors import SerdeError, StoreClosedError
-from store.layers.metered import (
+from store.metrics import Metrics, RecordingLevel
+from store.serdes import IntSerde, JsonSerde, StrSerde
+from store.state.keyvalue import KeyValueStore
+from store.state.listvalue import ListValueStore
+from store.state.metered import (
     MeteredKeyValueStore,
     MeteredListValueStore,
     MeteredSessionStore,
@@ -19,11 +23,6 @@ from store.layers.metered import (
     MeteredVersionedKeyValueStore,
     MeteredWindowStore,
 )
-from store.log.protocol import IsolationLevel, Record, TopicPartition
-from store.metrics import Metrics, RecordingLevel
-from store.serdes import IntSerde, JsonSerde, StrSerde
-from store.state.keyvalue import KeyValueStore
-from store.state.listvalue import ListValueStore
 from store.state.protocol import StateStore
 from store.state.session import SessionStore
 from store.state.store import EngineStore
@@ -31,6 +30,7 @@ from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedKeyValueStore, VersionedRecord
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.layers.stacks import Changelog
 from tests.state.opening import context_over
 

@@ -7,10 +7,10 @@ from hypothesis.stateful import invariant, rule
 
 from store.engine.memory import MemoryEngine
 from store.errors import RetriableError
-from store.layers.caching import ROW_OVERHEAD
-from store.log.protocol import Record
 from store.state.keyvalue import KeyValueStore
+from store.transaction.caching import ROW_OVERHEAD
 from store.transaction.protocol import Mechanism
+from store.types import Record
 from tests.layers.stacks import Changelog
 from tests.state.opening import context_over
 from tests.state.test_model import (

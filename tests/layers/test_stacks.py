@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from store.layers.caching import ROW_OVERHEAD
-from store.layers.metered import MeteredKeyValueStore, ReadOnlyMeteredKeyValueStore
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.serdes import BytesSerde
 from store.state.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
+from store.state.metered import MeteredKeyValueStore, ReadOnlyMeteredKeyValueStore
+from store.transaction.caching import ROW_OVERHEAD
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, TopicPartition
 from tests.engine.engines import OpenEngine, open_engine_for
 from tests.layers.stacks import Changelog, Time
 from tests.state.opening import MECHANISMS, context_over

@@ -16,7 +16,8 @@ import pytest
 
 from harness.worlds.local.broker import BrokerError, LocalBroker, PortInUseError
 from store.log.kafka import KafkaLog
-from store.log.protocol import IsolationLevel, TopicPartition, TopicSpec
+from store.log.protocol import TopicSpec
+from store.types import IsolationLevel, TopicPartition
 
 pytestmark = pytest.mark.xdist_group("own-broker")
 

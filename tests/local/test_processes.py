@@ -27,9 +27,9 @@ from harness.worlds.local.world import LocalWorld
 from harness.worlds.sim.world import run as simulate
 from scenarios import Scenario
 from scenarios.balances import SCENARIO
-from store.log import Record
 from store.points import Point
 from store.streams.topology import Context, Topology
+from store.types import Record
 
 pytestmark = pytest.mark.xdist_group("local-world")
 

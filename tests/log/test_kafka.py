@@ -23,7 +23,8 @@ from store.errors import (
     UnreachableError,
 )
 from store.log.kafka import KafkaLog, KafkaProducer, KafkaReader
-from store.log.protocol import IsolationLevel, Record, TopicPartition, TopicSpec
+from store.log.protocol import TopicSpec
+from store.types import IsolationLevel, Record, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED

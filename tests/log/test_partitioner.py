@@ -9,7 +9,8 @@ import pytest
 
 from store.log.kafka import KafkaLog
 from store.log.partitioner import murmur2, partition_for
-from store.log.protocol import IsolationLevel, TopicPartition, TopicSpec
+from store.log.protocol import TopicSpec
+from store.types import IsolationLevel, TopicPartition
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.errors import FatalLogError, ProtocolError
-from store.log import IsolationLevel, Log, PlainProducer, Reader, Record, TopicPartition, TopicSpec
+from store.log import Log, PlainProducer, Reader, TopicSpec
 from store.log.kafka import KafkaLog
+from store.types import IsolationLevel, Record, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED

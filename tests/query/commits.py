@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query import KeyQuery, PositionBound, RangeQuery, query
 from store.state.keyvalue import KeyValueStore
+from store.types import IsolationLevel, TopicPartition
 
 INPUT = TopicPartition("orders", 0)
 CHANGELOG = TopicPartition("orders-changelog", 0)

@@ -11,7 +11,6 @@ import pytest
 
 from store.engine import Family
 from store.errors import ProtocolError, StoreClosedError, StoreCorruptedError
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query import (
     FailureReason,
     KeyQuery,
@@ -27,6 +26,7 @@ from store.query import (
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.state.window import WindowStore
+from store.types import IsolationLevel, TopicPartition
 from tests.conformance.stores import SqliteStore
 from tests.query.conftest import Open
 

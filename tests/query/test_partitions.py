@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from store.errors import ProtocolError
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query import (
     FailureReason,
     KeyQuery,
@@ -21,6 +20,7 @@ from store.query import (
     stores_of,
 )
 from store.state.keyvalue import KeyValueStore
+from store.types import IsolationLevel, TopicPartition
 from tests.query.conftest import Open
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

@@ -17,8 +17,6 @@ import pytest
 
 from store.engine.rocksdb import RocksEngine
 from store.errors import ProtocolError, StoreClosedError, StoreError
-from store.layers.metered import MeteredKeyValueStore
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query import (
     FailureReason,
     KeyQuery,
@@ -34,12 +32,14 @@ from store.query import (
 from store.recovery.directory import StateDirectory
 from store.serdes import IntSerde, StrSerde
 from store.state.keyvalue import KeyValueStore
+from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import StateStore, StoreContext
 from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, TopicPartition
 from tests.conformance.stores import FileStore
 from tests.query.commits import write_commit
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query import FailureReason, KeyQuery, PositionBound, query, query_all, stores_of
 from store.streams.task import Task, apply
+from store.types import IsolationLevel, TopicPartition
 from tests.streams.test_task import Cluster
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED

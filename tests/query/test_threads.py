@@ -14,10 +14,10 @@ import pytest
 
 from store.engine.rocksdb import RocksEngine
 from store.errors import StoreClosedError
-from store.log.protocol import IsolationLevel
 from store.query import FailureReason, RangeQuery, query
 from store.state.keyvalue import KeyValueStore
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel
 from tests.query.commits import KEYS, CommittedReader, UncommittedReader, write_commit
 from tests.state.opening import context_over
 

@@ -7,15 +7,6 @@ from typing import Any
 
 import pytest
 
-from store.layers.metered import (
-    MeteredKeyValueStore,
-    MeteredSessionStore,
-    MeteredTimestampedKeyValueStore,
-    MeteredTimestampedWindowStore,
-    MeteredVersionedKeyValueStore,
-    MeteredWindowStore,
-)
-from store.log.protocol import IsolationLevel, TopicPartition
 from store.query import (
     FailureReason,
     KeyQuery,
@@ -34,12 +25,21 @@ from store.serdes import IntSerde, StrSerde
 from store.state import timestamped
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
+from store.state.metered import (
+    MeteredKeyValueStore,
+    MeteredSessionStore,
+    MeteredTimestampedKeyValueStore,
+    MeteredTimestampedWindowStore,
+    MeteredVersionedKeyValueStore,
+    MeteredWindowStore,
+)
 from store.state.protocol import StateStore, StoreContext
 from store.state.session import SessionStore
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
+from store.types import IsolationLevel, TopicPartition
 from tests.query.conftest import Open
 
 pytestmark = pytest.mark.requirement("x.5")

@@ -10,8 +10,8 @@ from store.engine import Engine, Write
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Checkpointed
 from store.errors import StateLockedError
-from store.log.protocol import TopicPartition
 from store.recovery import checkpoint as checkpoint_file
+from store.types import TopicPartition
 
 
 class Crash(BaseException):

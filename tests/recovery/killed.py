@@ -16,7 +16,7 @@ from typing import Any
 
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family
-from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
+from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import RestoreResult, open_and_restore, restore
@@ -30,6 +30,7 @@ from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 
 TASK = "0_0"
 HOUR = 3_600_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
+from store.log.protocol import Fetch, Offsets
+from store.types import IsolationLevel, Record, TopicPartition
 
 CHANGELOG = TopicPartition("app-orders-changelog", 0)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from store.engine.protocol import Checkpointed
 from store.errors import ProtocolError, StoreCorruptedError, StoreIOError
-from store.log.protocol import TopicPartition
 from store.recovery import checkpoint
 from store.recovery.directory import StateDirectory
+from store.types import TopicPartition
 
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})
 partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_cannot_be_read_is_kept_when_another_takes_its_place(t
 WRITER = """
 import sys
 from store.engine.protocol import Checkpointed
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 from store.recovery.directory import StateDirectory
 directory = StateDirectory(sys.argv[1], "app")
 with directory.lock("0_0"):

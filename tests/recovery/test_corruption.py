@@ -12,12 +12,12 @@ from harness.worlds.sim.broker import SimBroker, SimLog
 from store.config import StreamsConfig
 from store.engine.rocksdb import RocksEngine
 from store.errors import StoreCorruptedError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.recovery.directory import StateDirectory
 from store.state.keyvalue import KeyValueStore
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.suppliers import persistent_key_value_store
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.logs import StepClock
 
 SUPPLIERS = (persistent_key_value_store("damaged"), persistent_key_value_store("sound"))

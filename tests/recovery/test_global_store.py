@@ -25,13 +25,14 @@ from store.errors import (
     StoreCorruptedError,
     StoreIOError,
 )
-from store.log.protocol import Fetch, IsolationLevel, Offsets, TopicPartition
+from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
 from store.recovery.global_store import GlobalStore
 from store.state import metadata
 from store.state.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
 from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import StepClock, WrittenLog
 from tests.state.opening import context_over

@@ -17,7 +17,6 @@ import pytest
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Checkpointed, Family, Pairs
 from store.errors import StoreCorruptedError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.recovery import checkpoint as checkpoint_file
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
@@ -25,6 +24,7 @@ from store.recovery.restore import RestoreResult, open_and_restore, restore, sus
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StateStore, StoreContext
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import Changelogs, Pair, StepClock
 
@@ -617,7 +617,7 @@ def test_a_long_restore_that_is_cut_off_goes_on_where_an_entry_says(monkeypatch:
 CHILD = """
 import sys
 from pathlib import Path
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 from store.recovery.directory import StateDirectory
 from tests.recovery.test_offsets import KilledTask
 

@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from store.engine.memory import MemoryEngine
-from store.log.protocol import TopicPartition
 from store.recovery.progress import ProgressListener
 from store.recovery.restore import restore
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
+from store.types import TopicPartition
 from tests.recovery.logs import CHANGELOG, StepClock, WrittenLog
 
 pytestmark = pytest.mark.requirement("x.3")

@@ -20,7 +20,7 @@ from store.errors import (
     StoreCorruptedError,
     StoreIOError,
 )
-from store.log.protocol import Fetch, IsolationLevel, TopicPartition
+from store.log.protocol import Fetch
 from store.metrics import Metrics
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
@@ -28,6 +28,7 @@ from store.recovery.offsets import StoreOutOfStepError
 from store.recovery.restore import RestoreResult, open_and_restore, restore
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
+from store.types import IsolationLevel, TopicPartition
 from tests.engine.engines import ListJournal
 from tests.recovery.logs import CHANGELOG, Pair, StepClock, WrittenLog
 

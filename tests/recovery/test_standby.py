@@ -10,7 +10,7 @@ import pytest
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.config import StreamsConfig
 from store.errors import ChangelogLostError, ProtocolError, RetriableError, StateLockedError
-from store.log.protocol import Fetch, IsolationLevel, Offsets, Record, TopicPartition
+from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
 from store.recovery.restore import RestoreResult, open_and_restore
 from store.recovery.standby import Copy, Standby
@@ -19,6 +19,7 @@ from store.state.protocol import StoreContext
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.suppliers import StoreSupplier, persistent_key_value_store
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import Changelogs, Pair, StepClock, WrittenLog
 from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store

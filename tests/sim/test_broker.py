@@ -26,16 +26,8 @@ from store.errors import (
     ProtocolError,
     RetriableError,
 )
-from store.log.protocol import (
-    Admin,
-    IsolationLevel,
-    Log,
-    Offsets,
-    Producer,
-    Reader,
-    TopicPartition,
-    TopicSpec,
-)
+from store.log.protocol import Admin, Log, Offsets, Producer, Reader, TopicSpec
+from store.types import IsolationLevel, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED

@@ -22,7 +22,8 @@ from harness.worlds.differential import (
 )
 from harness.worlds.sim import broker as sim
 from store.errors import AbortRequiredError
-from store.log.protocol import Fetch, TopicPartition
+from store.log.protocol import Fetch
+from store.types import TopicPartition
 from tests.sim.sequences import FACTS, RECORDING, SEEDS, of_seeds, recorded_sequences
 
 RECORDED = read_recording(RECORDING)

@@ -11,9 +11,9 @@ from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import StreamsConfig
 from store.errors import FencedError, InputGapError
-from store.log import IsolationLevel, Record, TopicPartition
 from store.spark.executor import run_attempt
 from store.streams.topology import Context, Topology
+from store.types import IsolationLevel, Record, TopicPartition
 
 INPUT = TopicPartition("in", 0)
 OUTPUT = TopicPartition("out", 0)

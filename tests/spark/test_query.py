@@ -11,11 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from store.errors import ConfigError, LogError
-from store.log import Headers, IsolationLevel, Record, TopicPartition, TopicSpec
+from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.spark import create_changelogs, start_query
 from store.spark.query import check_task_failures
 from store.streams.topology import Context, Topology
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -15,9 +15,9 @@ from harness.verdict import Outcome, Verdict
 from harness.worlds.director import DRIVER
 from harness.worlds.local.world import LocalWorld
 from scenarios.balances import SCENARIO
-from store.log import Record
 from store.points import Point
 from store.streams.topology import Context, Processor, Topology
+from store.types import Record
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from store.engine import Engine
 from store.engine.memory import MemoryEngine
 from store.engine.rocksdb import RocksEngine
-from store.log.protocol import Record, TopicPartition
 from store.state.protocol import StoreContext
 from store.state.store import EngineStore
 from store.transaction.protocol import Mechanism
+from store.types import Record, TopicPartition
 from tests.engine.engines import ListJournal, copy_running
 from tests.state.opening import MECHANISMS, context_over
 

@@ -29,9 +29,9 @@ from hypothesis.stateful import (
 )
 
 from store.engine import Family
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.protocol import StoreContext
 from store.state.segments import SegmentedStore
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import OpenEngine, memory, rocksdb
 from tests.state.opening import MECHANISMS, context_over
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from store.log.protocol import IsolationLevel
 from store.state.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
 from store.state.listvalue import ListValueStore, ReadOnlyListValueStore
 from store.state.protocol import StoreContext
@@ -25,6 +24,7 @@ from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyVa
 from store.state.window import ReadOnlyWindowStore, WindowStore
 from store.state.windowed import Window, Windowed
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel
 from tests.engine.engines import open_engine_for
 from tests.state.kafka_streams.record import RECORDED
 from tests.state.opening import context_over

@@ -15,9 +15,9 @@ from store.errors import (
     StoreClosedError,
     StoreCorruptedError,
 )
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import Sync
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
 from tests.state.opening import context_over
 

@@ -12,9 +12,9 @@ from hypothesis.stateful import rule
 
 from store.engine import Family
 from store.errors import StoreClosedError, StoreCorruptedError
-from store.log.protocol import IsolationLevel
 from store.state.listvalue import ListValueStore, ReadOnlyListValueStore
 from store.state.protocol import StoreContext
+from store.types import IsolationLevel
 from tests.engine.engines import open_engine_for
 from tests.state.crashing import LoggedStoreMachine, cases
 from tests.state.opening import context_over

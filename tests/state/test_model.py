@@ -13,10 +13,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from store.engine.memory import MemoryEngine
 from store.engine.rocksdb import RocksEngine
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import KeyValueStore
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import ListJournal, OpenEngine, copy_running
 from tests.state.opening import context_over
 

@@ -15,7 +15,6 @@ from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import NO_DATA, KeyRange, Snapshot, Write
 from store.errors import FatalLogError, LogError, StoreClosedError, StoreCorruptedError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import metadata
 from store.state.protocol import StoreContext
 from store.state.segments import (
@@ -27,6 +26,7 @@ from store.state.session import SessionStore
 from store.state.window import WindowStore
 from store.state.windowed import LATEST, Window, Windowed
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
 from tests.state.opening import MECHANISMS, context_over
 

@@ -11,10 +11,10 @@ import pytest
 
 from store.engine.memory import MemoryEngine
 from store.errors import LogError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state.protocol import StoreContext
 from store.state.session import SessionStore
 from store.state.windowed import LATEST, Window, Windowed
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import OpenEngine, open_engine_for
 from tests.state.opening import context_over
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import MultipleResults, rule
 
-from store.log.protocol import IsolationLevel
 from store.state.protocol import StoreContext
 from store.state.session import SessionStore
 from store.state.windowed import LATEST, Window, Windowed
+from store.types import IsolationLevel
 from tests.state.segmented import (
     RETENTION_MS,
     Opened,

@@ -12,13 +12,13 @@ from hypothesis import given
 from store.engine import Family
 from store.engine.memory import MemoryEngine
 from store.errors import StoreCorruptedError
-from store.log.protocol import Record
 from store.state import timestamped
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.state.store import EngineStore
 from store.state.timestamped import ValueAndTimestamp
 from store.state.window import WindowStore
+from store.types import Record
 from tests.state.crashing import CHANGELOG
 from tests.state.opening import context_over
 

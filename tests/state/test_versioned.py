@@ -15,7 +15,6 @@ from hypothesis.stateful import rule
 from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
 from store.errors import LogError, StoreClosedError, StoreCorruptedError
-from store.log.protocol import IsolationLevel, Record
 from store.state.protocol import StoreContext
 from store.state.versioned import (
     PUT_RETURN_CODE_NOT_PUT,
@@ -26,6 +25,7 @@ from store.state.versioned import (
     default_segment_interval_ms,
 )
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record
 from tests.engine.engines import open_engine_for
 from tests.state.crashing import CHANGELOG, LoggedStoreMachine, cases
 from tests.state.opening import MECHANISMS, context_over

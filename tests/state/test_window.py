@@ -11,13 +11,13 @@ import pytest
 
 from store.engine import Family
 from store.engine.memory import MemoryEngine
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.state import metadata
 from store.state import timestamped as timestamped_rows
 from store.state.protocol import StoreContext
 from store.state.window import WindowStore
 from store.state.windowed import LATEST, Window, Windowed
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
 from tests.state.opening import MECHANISMS, context_over
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import MultipleResults, rule
 
-from store.log.protocol import IsolationLevel, Record
 from store.state import timestamped as timestamped_rows
 from store.state.protocol import StoreContext
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
+from store.types import IsolationLevel, Record
 from tests.state.segmented import (
     RETENTION_MS,
     Opened,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from store.log import Record
 from store.serdes import StrSerde
 from store.state import timestamped
 from store.state.windowed import LATEST, Window, Windowed
@@ -25,6 +24,7 @@ from store.suppliers import (
     persistent_versioned_key_value_store,
     persistent_window_store,
 )
+from store.types import Record
 
 STORE = "s"
 OUTPUT = "out"

@@ -12,13 +12,13 @@ from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.errors import FatalLogError, PositionLostError, ProtocolError
-from store.log import IsolationLevel, Record, TopicPartition
 from store.points import Point
 from store.state.keyvalue import KeyValueStore
 from store.streams.context import Context
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.streams.worker import Worker
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.streams.test_crash_windows import Killed, killed_at
 
 RC = IsolationLevel.READ_COMMITTED

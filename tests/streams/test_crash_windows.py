@@ -21,7 +21,6 @@ from store import points
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.log import IsolationLevel, TopicPartition
 from store.points import Point
 from store.recovery.directory import StateDirectory
 from store.state.keyvalue import KeyValueStore
@@ -30,6 +29,7 @@ from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.suppliers import persistent_key_value_store
 from store.transaction import Mechanism
+from store.types import IsolationLevel, TopicPartition
 from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, STORE, Item, Kind
 
 RC = IsolationLevel.READ_COMMITTED

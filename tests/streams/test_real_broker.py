@@ -11,13 +11,14 @@ import pytest
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.errors import RetriableError
-from store.log import Headers, IsolationLevel, Record, TopicPartition, TopicSpec
+from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.context import Context
 from store.streams.task import Task
 from store.streams.topology import Topology
 from store.streams.worker import Worker
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, OUTPUT, STORE, Item, Kind
 
 RC = IsolationLevel.READ_COMMITTED

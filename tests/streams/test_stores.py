@@ -22,7 +22,7 @@ from store.errors import (
     StoreError,
     StoreIOError,
 )
-from store.log import IsolationLevel, Log, Record, TopicPartition
+from store.log import Log
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde, JsonSerde, StrSerde
@@ -44,6 +44,7 @@ from store.suppliers import (
     persistent_window_store,
 )
 from store.transaction import Mechanism
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.streams.kinds import DIRECT, IN_MEMORY, KINDS, STORE, Kind
 
 RC = IsolationLevel.READ_COMMITTED

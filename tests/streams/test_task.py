@@ -26,12 +26,13 @@ from store.errors import (
     StateLockedError,
     StoreIOError,
 )
-from store.log import IsolationLevel, Offsets, Record, TopicPartition
+from store.log import Offsets
 from store.state.keyvalue import KeyValueStore
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.suppliers import persistent_key_value_store
+from store.types import IsolationLevel, Record, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
 INPUT = TopicPartition("in", 0)

@@ -23,10 +23,11 @@ from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import FencedError, HangingTransactionError
-from store.log import Log, Record
+from store.log import Log
 from store.points import Point
 from store.spark import executor
 from store.streams.topology import Topology
+from store.types import Record
 
 ADDRESS = "127.0.0.1"
 

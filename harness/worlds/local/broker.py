@@ -29,7 +29,7 @@ from harness.provision.errors import ProvisionError
 from harness.worlds.local.guard import watch
 from store.errors import ConfigError, CrashproofError, RetriableError, UnreachableError
 from store.log.kafka import KafkaLog
-from store.log.protocol import TopicPartition
+from store.types import TopicPartition
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0

@@ -45,10 +45,11 @@ from harness.worlds.observe import RC, RU, final, topics_of, write_input
 from scenarios import Scenario
 from store.engine import Engine
 from store.errors import CrashproofError, RetriableError
-from store.log import Reader, TopicPartition
+from store.log import Reader
 from store.log.kafka import KafkaAdmin, KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.topology import Topology
+from store.types import TopicPartition
 
 SETTLE_SECONDS = 10.0
 """How long transactions may stay undecided after the last process has ended. Markers take milliseconds."""

@@ -34,15 +34,8 @@ from store.errors import (
     RetriableError,
 )
 from store.log.partitioner import partition_for
-from store.log.protocol import (
-    Fetch,
-    Headers,
-    IsolationLevel,
-    Offsets,
-    Record,
-    TopicPartition,
-    TopicSpec,
-)
+from store.log.protocol import Fetch, Offsets, TopicSpec
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 NO_PRODUCER = -1
 """Producer id and epoch of a record written outside any transaction."""

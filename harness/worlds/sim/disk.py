@@ -15,7 +15,7 @@ from store.engine import Engine, Write
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Checkpointed
 from store.errors import StateLockedError
-from store.log import TopicPartition
+from store.types import TopicPartition
 
 
 class File:

@@ -22,9 +22,9 @@ from store.errors import (
     RetriableError,
     StateLockedError,
 )
-from store.log import IsolationLevel, Record, TopicPartition
 from store.points import Point
 from store.spark.executor import run_attempt
+from store.types import IsolationLevel, Record, TopicPartition
 
 if TYPE_CHECKING:
     from harness.worlds.sim.world import Process, SimRun

@@ -32,9 +32,9 @@ from harness.worlds.sim.spark import SparkDriver
 from scenarios import Scenario
 from store import points
 from store.errors import CrashproofError
-from store.log import IsolationLevel, TopicPartition
 from store.points import Point
 from store.streams.topology import Topology
+from store.types import IsolationLevel, TopicPartition
 
 APPLICATION = "app"
 RC = IsolationLevel.READ_COMMITTED

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from store.engine.protocol import Snapshot, View
 from store.errors import SerdeError
-from store.log.protocol import IsolationLevel, Record, TopicPartition
 from store.serdes import Serde
 from store.state import timestamped
 from store.state.iterator import StoreIterator
@@ -31,6 +30,7 @@ from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
 from store.state.window import ReadOnlyWindowStore, WindowStore
 from store.state.windowed import Windowed
+from store.types import IsolationLevel, Record, TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -23,7 +23,7 @@ from typing import Final
 from sortedcontainers import SortedList
 
 from store.engine.protocol import KeyRange, Pairs, Write
-from store.layers.changelogging import ChangeloggingLayer
+from store.transaction.changelogging import ChangeloggingLayer
 from store.transaction.merge import merge
 from store.transaction.protocol import Transaction
 
