@@ -1,7 +1,13 @@
-"""What was observed in one run, as plain data in the order in which it happened. Oracles judge nothing else."""
+"""What was observed in one run, as plain data in the order in which it happened. Oracles judge nothing else.
+
+Tasks are named by sub-topology and partition (`0_1`), topics without the application id, rows of stores by their
+text: the key, and behind an `@` what else tells them apart (`ann@60000`, the start of a window; `ann@60000..90000`, a
+session; `ann@60000`, a version). Timestamps are milliseconds since the epoch.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -10,62 +16,131 @@ from store.points import Point
 
 
 class Reached(msgspec.Struct, frozen=True, tag="reached", gc=False):
-    """An incarnation was at a protocol point."""
+    """A protocol point that an incarnation was at."""
 
-    task: int
+    task: str
     incarnation: int
     point: Point
 
 
-class Seen(msgspec.Struct, frozen=True, tag="seen"):
-    """What an incarnation's stores held as committed, while restoring, right after committing, or at the end."""
-
-    task: int
-    incarnation: int
-    when: str
-    """`opened` (before restoring), `restored`, `committed`, `final`, or `stale`: at the end, on a host that others
-    have overtaken."""
-    state: dict[str, dict[str, Any]]
-    """Store → key → value, decoded by the scenario."""
-    positions: dict[str, int]
-    """Store → offset of the last input record in it; a store without one is absent."""
-    changelog_offsets: dict[str, int]
-    """Store → offset of the last changelog record in it; a store without one is absent."""
-
-
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """A process of a task came to life on a host."""
+    """A process of a task that came to life on a host."""
 
-    task: int
+    task: str
     incarnation: int
     host: int
+    settings: dict[str, Any] = {}
+    """Those that a step has changed since the beginning of the run."""
 
 
-class Struck(msgspec.Struct, frozen=True, tag="struck"):
-    """A step of the schedule was applied."""
+class Processed(msgspec.Struct, frozen=True, tag="processed", gc=False):
+    """A record that the processing function was called with. Recorded where the order of input is not given: by tasks
+    that read several topics, and under at least once."""
+
+    task: str
+    incarnation: int
+    topic: str
+    offset: int
+
+
+class Injected(msgspec.Struct, frozen=True, tag="injected"):
+    """A fault of the schedule that happened."""
 
     step: int
-    op: str
-    task: int
-    incarnation: int
+    fault: str
+    task: str | None
+    """None: it struck no task in particular."""
+    incarnation: int | None
+    host: int | None
     point: Point | None
+    """The last point of the task before it, where one is known."""
+    call: str = ""
+    """The client call in which it struck, with its edge: `before commit_transaction`."""
 
 
 class Skipped(msgspec.Struct, frozen=True, tag="skipped"):
-    """A step of the schedule could not be applied, and why."""
+    """A step of the schedule that could not be applied, and why."""
 
     step: int
     reason: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """An incarnation ended by itself: fenced by a successor, or failed with an error."""
+class End(StrEnum):
+    """How a process ended by itself."""
 
-    task: int
+    DONE = "done"
+    FENCED = "fenced"
+    """By a successor, or by a transaction timeout."""
+    BLOCKED = "blocked"
+    """By somebody's open transaction."""
+    RETRIED = "retried"
+    """With an error after which Spark runs another attempt."""
+    FAILED = "failed"
+    """With any other error."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """A process that ended by itself."""
+
+    task: str
+    incarnation: int | None
+    """None: no process, but a look at what lies on a disk, which failed."""
+    reason: End
+    error: str = ""
+
+
+class Moment(StrEnum):
+    """When a state was observed."""
+
+    OPENED = "opened"
+    """Before restoring."""
+    RESTORED = "restored"
+    COMMITTED = "committed"
+    """Right after the stores had their commit."""
+    FINAL = "final"
+    """On the disk of a host, at the end, when nothing runs any more."""
+
+
+class StoreImage(msgspec.Struct, frozen=True):
+    """What one store held as committed, read back by a decoder that shares nothing with the store."""
+
+    rows: dict[str, Any]
+    """What a reader can still see: what has expired by the stream time is left out."""
+    positions: dict[str, int]
+    """Topic → offset of the last input record in it; one without is absent."""
+    changelog_offset: int | None = None
+    """Of the last changelog record in it."""
+    stream_time: int | None = None
+    """The greatest record time that the store has seen; None for stores that keep none."""
+
+
+class StateObserved(msgspec.Struct, frozen=True, tag="state"):
+    """What the stores of one task held as committed on one host."""
+
+    task: str
+    incarnation: int | None
+    """None at the end."""
+    host: int
+    moment: Moment
+    stores: dict[str, StoreImage]
+    standby: bool = False
+    """Whether these are the copies that a standby keeps."""
+
+
+class Queried(msgspec.Struct, frozen=True, tag="queried"):
+    """The answer to a query of the schedule."""
+
+    step: int
+    task: str
     incarnation: int
-    reason: str
-    """`done`; `fenced` by a successor; `blocked` by somebody's open transaction; `retried`, by Spark, after an error
-    that allows it; `failed` with any other error."""
+    rows: tuple[tuple[str, Any], ...] | None
+    """In the order of the answer; None: there was an error."""
+    positions: dict[str, int]
+    """The position that the answer says it is of: topic → offset of the last input record."""
+    committed: dict[str, int]
+    """The last input record of each topic in what the task had committed when the query began."""
+    uncommitted: dict[str, int]
+    """The same with what the task had processed and not committed."""
     error: str = ""
 
 
@@ -76,41 +151,58 @@ class Row(msgspec.Struct, frozen=True):
     offset: int
     key: str
     value: Any
+    timestamp: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Topic(msgspec.Struct, frozen=True):
     """A topic at the end of the run."""
 
     name: str
-    """Without the application id."""
     rows: tuple[Row, ...]
+    """All that was ever committed to it, also what the broker has cleaned since."""
     stable: dict[int, int]
     """Partition → last stable offset."""
     high: dict[int, int]
     """Partition → high watermark."""
+    start: dict[int, int] = {}
+    """Partition → first offset that is still there; 0 where absent."""
 
 
 class Final(msgspec.Struct, frozen=True, tag="final"):
     """The topics and the group's positions at the end."""
 
-    input: Topic
-    outputs: tuple[Topic, ...]
+    inputs: dict[str, Topic]
+    """What the schedule has written, by topic."""
+    outputs: dict[str, Topic]
+    """What the sub-topologies have written, repartition topics among them."""
     changelogs: dict[str, Topic]
     """Store → its changelog."""
-    group: dict[int, int]
-    """Partition → committed position of the group; absent if none."""
+    group: dict[str, dict[int, int]]
+    """Topic → partition → committed position of the group; absent if none."""
 
 
-class Checked(msgspec.Struct, frozen=True, tag="checked"):
+class OutputObserved(msgspec.Struct, frozen=True, tag="output"):
     """The outputs visible under read_committed together with the group's positions, in the middle of a run."""
 
-    group: dict[int, int]
+    group: dict[str, dict[int, int]]
     outputs: tuple[tuple[str, Row], ...] | None
     """Topic and record, in the order of offsets within each partition. None when they were not looked at: because an
     open transaction of another task hides some, or because there are many and few are new."""
 
 
-Event = Reached | Seen | Started | Struck | Skipped | Ended | Final | Checked
+Event = (
+    Reached
+    | Started
+    | Processed
+    | Injected
+    | Skipped
+    | Ended
+    | StateObserved
+    | Queried
+    | OutputObserved
+    | Final
+)
 
 
 class History(msgspec.Struct):
@@ -120,3 +212,5 @@ class History(msgspec.Struct):
     events: list[Event]
     inconclusive: str = ""
     """Why the run could not be brought to an end by the world itself (not by the pipeline); empty if it was."""
+    choices: tuple[tuple[str, int, int], ...] = ()
+    """What the simulation was asked where it could go on in more than one way: question, answers there were, answer."""

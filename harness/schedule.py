@@ -1,4 +1,4 @@
-"""A schedule is plain data: the input, how the pipeline runs, and a sparse list of faults.
+"""A schedule is plain data: the input, the settings of the run, and a sparse list of faults and queries.
 
 It determines a run completely; seeds are never what is stored. A step that cannot apply is skipped and
 recorded as skipped, so that deleting any part of a schedule leaves a schedule, which is what makes shrinking easy.
@@ -8,28 +8,57 @@ step before it was done) and then, if it names a point, until the newest incarna
 point. When nothing is left to process, waiting is over: steps without a point apply at once, steps whose point
 can no longer be reached are skipped.
 
-A fault of the next commit or of the next write (`refuse`, `lose_reply`, `lose_request`, `crash_write`) is done, for the
-steps after it, as soon as it lies in wait. It counts as struck when the newest incarnation of the task meets it, and
-as skipped when that never happens.
+A fault that lies in wait for something the task does (`Where.OCCASION`) is done, for the steps after it, as soon as it
+lies there. It counts as injected when the newest incarnation of the task meets it, and as skipped when that never
+happens.
+
+Version 1 knew one input topic without time, tasks by partition, no settings but two and no queries; it is still read.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from codecs import BOM_UTF8
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from harness.faults import FAULTS, Occasion, Where
+from store.config import StreamsConfig
+from store.errors import ConfigError
 from store.points import Point
+from store.types import IsolationLevel
 
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 4_000_000
 MAX_INPUT = 10_000
 MAX_STEPS = 1_000
 MAX_PARTITIONS = 16
 MAX_HOSTS = 8
+
+INPUT = "input"
+"""The topic of an input record that names none."""
+
+TASK = "0_0"
+"""The task of a step that names none: the first partition of the first sub-topology."""
+
+_TASK = re.compile(r"(0|[1-9][0-9]{0,3})_(0|[1-9][0-9]{0,3})")
+_SETTING_OF_V1 = "commit.records"
+_FAULT_OF_V1 = {
+    "power": "power_loss",
+    "crash_write": "kill_after_write",
+    "take": "second_incarnation",
+    "expire": "transaction_timeout",
+    "refuse": "abort_commit",
+    "lag": "delay_markers",
+}
+"""How version 1 called some faults."""
+
+TRANSACTION_TIMEOUT_MS = 60_000
 
 
 class ScheduleError(Exception):
@@ -45,54 +74,78 @@ class Runtime(StrEnum):
     """Spark Structured Streaming: micro-batches, a Python worker per task attempt, retries."""
 
 
-class Operation(StrEnum):
-    KILL = "kill"
-    """SIGKILL the process that runs the task (at the points `batch_*`: Spark's driver). It is started again."""
-    WIPE = "wipe"
-    """The same, and the state of that task on that host is gone when it starts again."""
-    POWER = "power"
-    """The same, and the host's disk forgets some suffix of what was not yet synced: nothing, a part, or all of it,
-    as the moment has it (simulation only)."""
-    CRASH_WRITE = "crash_write"
-    """The process that runs the task dies right after the next write of its stores reached the operating system, before
-    that write returns (simulation only). It is started again."""
-    PAUSE = "pause"
-    """Stop the process that runs the task (SIGSTOP), and start a new incarnation on another host: a zombie."""
-    RESUME = "resume"
-    """Let the longest paused zombie of the task go on (SIGCONT)."""
-    TAKE = "take"
-    """Start a second incarnation of the task on another host while the first one runs on."""
-    EXPIRE = "expire"
-    """Let the transaction timeout pass: the coordinator aborts what is open (simulation only)."""
-    REFUSE = "refuse"
-    """The next commit of the task is answered with an error that requires an abort."""
-    LOSE_REPLY = "lose_reply"
-    """The next commit of the task happens, and its answer is lost."""
-    LOSE_REQUEST = "lose_request"
-    """The next commit of the task never reaches the broker, and the client cannot know."""
-    LAG = "lag"
-    """From now on commits are acknowledged before their markers are written (simulation only)."""
+class Edge(StrEnum):
+    """A side of a call of the client to the broker, where processes may switch or be struck as at a protocol point."""
+
+    BEFORE = "before"
+    """The request was not sent."""
+    AFTER = "after"
+    """The broker has answered, and the client has not taken the answer."""
 
 
-AT_POINT = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER, Operation.PAUSE, Operation.TAKE})
-SIMULATION_ONLY = frozenset({Operation.POWER, Operation.CRASH_WRITE, Operation.EXPIRE, Operation.LAG})
+class QueryKind(StrEnum):
+    """What a query asks of a store."""
+
+    KEY = "key"
+    """One row: of a versioned, window or session store the newest of the key."""
+    RANGE = "range"
+    """All rows between two keys, both included."""
+    ALL = "all"
+    """All rows."""
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A question to a store of a running task, as another thread of its process asks it."""
+
+    store: str
+    kind: QueryKind = QueryKind.ALL
+    key: str = ""
+    """The key, or the lower bound of a range."""
+    upper: str = ""
+    """The upper bound of a range."""
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    backward: bool = False
+    bound: int | None = None
+    """An input offset of each source that the store must have reached, or the answer is that it has not."""
+    hold: int = 0
+    """Records that are processed while the iterator stays open, after its first row was read."""
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Wait, operation, argument."""
+    """A fault or a query, with when and where: exactly one of `fault` and `query` is given."""
 
-    op: Operation
-    task: int = 0
-    """The partition whose task is meant."""
+    fault: str = ""
+    """A name of `harness.faults.FAULTS`."""
+    query: Query | None = None
+    task: str = TASK
+    """Sub-topology and partition."""
     at: Point | None = None
-    """The protocol point at which the operation strikes; None: as soon as the wait is over."""
+    """The protocol point at which the fault strikes; None: as soon as the wait is over."""
+    call: Occasion | None = None
+    """The client call at whose `edge` the fault strikes; or what a fault lies in wait for."""
+    edge: Edge | None = None
     wait: int = 0
     """Records processed, by all tasks together, before the step is armed."""
+    amount: int = 0
+    """Of a fault that has an amount: that, 0 for its usual one."""
+    topic: str = ""
+    """Of a fault that strikes a topic: its name without the application id."""
+    settings: Mapping[str, Any] = {}
+    """Of a fault that changes settings: those that change."""
 
     def __str__(self) -> str:
-        words = [str(self.op), f"task {self.task}"]
+        if self.query is not None:
+            query = self.query
+            words = [f"query {query.kind} of {query.store} at {query.isolation}", f"task {self.task}"]
+        else:
+            words = [self.fault, self.topic or f"task {self.task}"]
         if self.at is not None:
             words.append(f"at {self.at}")
+        if self.call is not None:
+            words.append(f"{self.edge or 'on'} {self.call}")
+        if self.amount:
+            words.append(f"by {self.amount}")
+        words += [f"{name}={value}" for name, value in self.settings.items()]
         if self.wait:
             words.append(f"after {self.wait} more record{'s' if self.wait > 1 else ''}")
         return " ".join(words)
@@ -105,28 +158,59 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     key: str
     value: Any = None
     aborted: bool = False
+    topic: str = INPUT
+    """Without the application id."""
+    timestamp: int = 0
+    """Milliseconds since the epoch; may go backward from record to record."""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One run: what goes in, how it runs, and what happens to it."""
+
     scenario: str
     input: tuple[Input, ...] = ()
     steps: tuple[Step, ...] = ()
     runtime: Runtime = Runtime.WORKER
     partitions: int = 1
     hosts: int = 2
-    commit_records: int = 3
-    """A task commits after this many records, and when its input runs dry."""
     batch_records: int = 6
     """Spark: records per partition in one micro-batch."""
+    settings: Mapping[str, Any] = {}
+    """Configuration of the tasks, by the dotted names of `store.config.StreamsConfig`, where it is not that of
+    `config_of`."""
+    choices: tuple[int, ...] = ()
+    """Answers to the first questions of the simulation in which it could go on in more than one way; 0 for the rest."""
     mutant: str | None = None
     """The planted bug that this schedule was found with; a note, not an instruction."""
     version: int = VERSION
 
     def faults(self) -> int:
-        return len(self.steps)
+        return sum(step.query is None for step in self.steps)
 
     def describe(self) -> list[str]:
         return [str(step) for step in self.steps]
+
+
+_BASE: Mapping[str, Any] = {
+    # By count only, so that a run does not depend on how fast it is.
+    "commit.interval.ms": TRANSACTION_TIMEOUT_MS - 1,
+    "commit.records": 3,
+    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    "restore.batch.records": 2,
+    "task.timeout.ms": 4 * TRANSACTION_TIMEOUT_MS,
+    "statestore.cache.max.bytes": 0,
+}
+
+
+def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> StreamsConfig:
+    """The configuration of the tasks of a run; `changed` are settings that a step of it has changed since."""
+    values = {**_BASE, **schedule.settings, **(changed or {})}
+    values.setdefault("poll.records", values["commit.records"])
+    with warnings.catch_warnings():
+        # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
+        warnings.simplefilter("ignore", UserWarning)
+        return StreamsConfig.of(values)
 
 
 def encode(schedule: Schedule) -> bytes:
@@ -148,48 +232,134 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
         raise ScheduleError(f"{source}: a schedule is a JSON object, this is {type(raw).__name__}")
     version = raw.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ScheduleError(f"{source}: no usable version; this release writes and reads version {VERSION}")
+        raise ScheduleError(f"{source}: no usable version; this release writes version {VERSION}")
     if version > VERSION:
         raise ScheduleError(
             f"{source}: version {version} is newer than this release, which reads up to {VERSION}; "
             "upgrade crashproof to replay it"
         )
+    if version == 1:
+        raw = _from_version_1(raw)
     try:
         schedule = msgspec.convert(raw, Schedule)
     except msgspec.ValidationError as error:
         raise ScheduleError(f"{source}: {error}{_allowed(str(error))}") from None
+    _check(schedule, source)
+    return schedule
+
+
+def _from_version_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same run in the words of this version. What is malformed stays, to be refused like any other."""
+    new = {**raw, "version": VERSION}
+    commit_records = new.pop("commit_records", None)
+    if commit_records is not None:
+        new["settings"] = {_SETTING_OF_V1: commit_records}
+    steps = new.get("steps")
+    if isinstance(steps, list):
+        new["steps"] = [_step_from_version_1(step) if isinstance(step, dict) else step for step in steps]
+    return new
+
+
+def _step_from_version_1(step: dict[str, Any]) -> dict[str, Any]:
+    new = dict(step)
+    if "op" in new:
+        op = new.pop("op")
+        new["fault"] = _FAULT_OF_V1.get(op, op) if isinstance(op, str) else op
+    task = new.get("task")
+    if isinstance(task, int) and not isinstance(task, bool):
+        new["task"] = f"0_{task}"
+    return new
+
+
+def _check(schedule: Schedule, source: str) -> None:
     for name, value, low, high in (
         ("partitions", schedule.partitions, 1, MAX_PARTITIONS),
         ("hosts", schedule.hosts, 1, MAX_HOSTS),
-        ("commit_records", schedule.commit_records, 1, 1_000_000),
         ("batch_records", schedule.batch_records, 1, 1_000_000),
         ("number of input records", len(schedule.input), 0, MAX_INPUT),
         ("number of steps", len(schedule.steps), 0, MAX_STEPS),
     ):
         if not low <= value <= high:
             raise ScheduleError(f"{source}: {name} is {value}, allowed are {low} to {high}")
+    try:
+        config_of(schedule)
+    except ConfigError as error:
+        raise ScheduleError(f"{source}: settings: {error}") from None
     for index, item in enumerate(schedule.input):
         if not 0 <= item.partition < schedule.partitions:
             raise ScheduleError(
                 f"{source}: input[{index}].partition is {item.partition}, there are {schedule.partitions}"
             )
+        if not 0 <= item.timestamp < 1 << 62:
+            raise ScheduleError(f"{source}: input[{index}].timestamp is {item.timestamp}, it cannot be")
     for index, step in enumerate(schedule.steps):
-        if not 0 <= step.task < schedule.partitions:
-            raise ScheduleError(
-                f"{source}: steps[{index}].task is {step.task}, there are {schedule.partitions}"
-            )
-        if step.wait < 0:
-            raise ScheduleError(f"{source}: steps[{index}].wait is {step.wait}, it cannot be negative")
-        if step.at is not None and step.op not in AT_POINT:
-            raise ScheduleError(f"{source}: steps[{index}]: {step.op} takes no point")
-    return schedule
+        wrong = _wrong(step, schedule)
+        if wrong:
+            raise ScheduleError(f"{source}: steps[{index}]{wrong}")
+
+
+def _wrong(step: Step, schedule: Schedule) -> str:
+    """What is wrong with a step, to be put after its name; empty if nothing is."""
+    match = _TASK.fullmatch(step.task)
+    if match is None:
+        return f".task is {step.task!r}, a task is named by sub-topology and partition, such as 0_1"
+    if int(match[2]) >= schedule.partitions:
+        return f".task is {step.task}, there are {schedule.partitions} partitions"
+    if step.wait < 0:
+        return f".wait is {step.wait}, it cannot be negative"
+    if bool(step.fault) == (step.query is not None):
+        return ": a step has either a fault or a query"
+    if step.query is not None:
+        unused = step.call or step.edge or step.amount or step.topic or step.settings
+        return ": a query takes task, at and wait alone" if unused else _wrong_query(step.query)
+    fault = FAULTS.get(step.fault)
+    if fault is None:
+        return f".fault is {step.fault!r}; there are {', '.join(FAULTS)}"
+    if step.at is not None and fault.where is not Where.POINT:
+        return f": {step.fault} takes no point"
+    if (step.edge is not None) and fault.where is not Where.POINT:
+        return f": {step.fault} takes no edge"
+    if fault.where is Where.POINT and (step.edge is None) != (step.call is None):
+        return ": call and edge come together"
+    if step.at is not None and step.call is not None:
+        return ": a point and a call exclude each other"
+    if fault.where is Where.OCCASION and step.call is not None and step.call not in fault.occasions:
+        return f".call is {step.call}, {step.fault} lies in wait for {', '.join(fault.occasions)}"
+    if fault.where is Where.NOW and step.call is not None:
+        return f": {step.fault} takes no call"
+    if step.amount and (not fault.amount or step.amount < 0):
+        return f".amount is {step.amount}: {step.fault} takes {'a positive one' if fault.amount else 'none'}"
+    if bool(step.topic) != fault.on_topics:
+        return f": {step.fault} {'strikes a topic, name it' if fault.on_topics else 'takes no topic'}"
+    if bool(step.settings) != fault.changes_settings:
+        return f": {step.fault} {'needs settings' if fault.changes_settings else 'takes no settings'}"
+    try:
+        config_of(schedule, step.settings)
+    except ConfigError as error:
+        return f".settings: {error}"
+    return ""
+
+
+def _wrong_query(query: Query) -> str:
+    if query.hold < 0:
+        return f".query.hold is {query.hold}, it cannot be negative"
+    if query.bound is not None and query.bound < 0:
+        return f".query.bound is {query.bound}, it cannot be negative"
+    return ""
 
 
 def _allowed(message: str) -> str:
     """The values that the field could have, when a name was not one of them."""
     if "enum value" not in message:
         return ""
-    names = {"op`": Operation, "at`": Point, "runtime`": Runtime}
+    names = {
+        "at`": Point,
+        "runtime`": Runtime,
+        "call`": Occasion,
+        "edge`": Edge,
+        "kind`": QueryKind,
+        "isolation`": IsolationLevel,
+    }
     kind = next((kind for field, kind in names.items() if message.endswith(field)), None)
     return "" if kind is None else f"; there are {', '.join(kind)}"
 

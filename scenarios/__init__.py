@@ -1,28 +1,68 @@
-"""Pipelines under test, one file each: the pipeline, its input, its reference function.
+"""Pipelines under test: what each does, its input, and a reference that says in plain Python what must come out.
 
 A scenario speaks JSON to the harness: keys are strings, values any JSON, None a deletion. On the wire a key is
-UTF-8 and a value is compact JSON, so that a schedule file can be read and edited by hand.
+UTF-8 and a value is compact JSON, so that a schedule file can be read and edited by hand. Topics are named without
+the application id.
+
+A scenario of this package is found by being here. One of your own is a Python file, or a module, with a `SCENARIO`:
+`crashproof run path/to/my_scenario.py` and `crashproof run my_package.my_module:SCENARIO` take it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from random import Random
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from store.config import StoreType, StreamsConfig
+from store.serdes import BytesSerde, Serde
 from store.streams.topology import Topology
+from store.suppliers import (
+    KeyValueSupplier,
+    ListValueSupplier,
+    SessionSupplier,
+    StoreBuilder,
+    StoreSupplier,
+    VersionedSupplier,
+    WindowSupplier,
+    key_value_store_builder,
+    list_value_store_builder,
+    session_store_builder,
+    timestamped_key_value_store_builder,
+    timestamped_window_store_builder,
+    versioned_key_value_store_builder,
+    window_store_builder,
+)
 
 Json = Any
 """Anything that a JSON text can hold."""
 
-State = dict[str, dict[str, Json]]
-"""Store name → key → value."""
+Headers = tuple[tuple[str, str], ...]
+
+
+class InputRecord(NamedTuple):
+    """One input record as the reference meets it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    value: Json
+    timestamp: int
+    """Milliseconds since the epoch."""
+    headers: Headers = ()
 
 
 @dataclass(frozen=True)
@@ -32,30 +72,165 @@ class Output:
     topic: str
     key: str
     value: Json
+    timestamp: int | None = None
+    """Milliseconds since the epoch; None: that of the input record."""
+    headers: Headers = ()
+
+
+class OneOf:
+    """A value that may be any of several, where the order of arrival is free. Equal to each of them."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, values: Iterable[Json]) -> None:
+        self.values = tuple(values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, OneOf):
+            return self.values == other.values
+        return other in self.values
+
+    def __repr__(self) -> str:
+        return f"one of {', '.join(map(repr, self.values))}"
 
 
 @dataclass(frozen=True)
-class Scenario:
-    """A pipeline together with what it has to compute."""
+class Sample:
+    """One input record that a scenario makes. Where it goes and when it is said to have happened is for the
+    generator, unless the sample says so itself."""
 
-    name: str
-    summary: str
+    key: str
+    value: Json
+    topic: str = "input"
+    timestamp: int | None = None
+    """Milliseconds since the epoch; None: the generator's clock, which mostly goes forward."""
+    headers: Headers = ()
+
+
+Serdes = tuple[Serde[Any], Serde[Any]]
+"""For keys and for values."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Makes stores as the settings of a run want them: with or without transactions, on disk or in memory, cached or
+    not. A scenario that does not care asks here; one that does makes its supplier itself. Stores take and give bytes
+    unless serdes are given."""
+
+    kind: StoreType = StoreType.TXN_ROCKS_DB
+    cached: bool = False
+
+    @classmethod
+    def of(cls, config: StreamsConfig) -> Stores:
+        return cls(config.default_dsl_store, config.statestore_cache_max_bytes > 0)
+
+    def key_value(
+        self, name: str, *, serdes: Serdes | None = None, timestamped: bool = False
+    ) -> StoreSupplier[Any]:
+        """A value for each key. A timestamped one takes and gives values with the time of their record."""
+        supplier = KeyValueSupplier(name, timestamped=timestamped, **self._kind)
+        builder = timestamped_key_value_store_builder if timestamped else key_value_store_builder
+        return self._made(supplier, builder, serdes)
+
+    def window(
+        self,
+        name: str,
+        *,
+        retention_ms: int,
+        size_ms: int,
+        serdes: Serdes | None = None,
+        retain_duplicates: bool = False,
+        timestamped: bool = False,
+    ) -> StoreSupplier[Any]:
+        """A value for each key and start of a window, or several where duplicates are retained."""
+        supplier = WindowSupplier(
+            name,
+            retention_ms=retention_ms,
+            window_size_ms=size_ms,
+            retain_duplicates=retain_duplicates,
+            timestamped=timestamped,
+            **self._kind,
+        )
+        builder = timestamped_window_store_builder if timestamped else window_store_builder
+        return self._made(supplier, builder, serdes)
+
+    def session(self, name: str, *, retention_ms: int, serdes: Serdes | None = None) -> StoreSupplier[Any]:
+        """A value for each key, start and end of a session."""
+        return self._made(
+            SessionSupplier(name, retention_ms=retention_ms, **self._kind), session_store_builder, serdes
+        )
+
+    def versioned(self, name: str, *, retention_ms: int, serdes: Serdes | None = None) -> StoreSupplier[Any]:
+        """The versions of each key. It never has a cache."""
+        supplier = VersionedSupplier(name, history_retention_ms=retention_ms, **self._kind)
+        if serdes is None:
+            return supplier
+        return versioned_key_value_store_builder(supplier, *serdes)
+
+    def list_value(self, name: str, *, serdes: Serdes | None = None) -> StoreSupplier[Any]:
+        """The values of each key, in the order in which they were put."""
+        return self._made(ListValueSupplier(name, **self._kind), list_value_store_builder, serdes)
+
+    @property
+    def _kind(self) -> dict[str, bool]:
+        return {
+            "transactional": self.kind is not StoreType.ROCKS_DB,
+            "persistent": self.kind is not StoreType.IN_MEMORY,
+        }
+
+    def _made(
+        self, supplier: StoreSupplier[Any], builder: Callable[..., StoreBuilder[Any]], serdes: Serdes | None
+    ) -> StoreSupplier[Any]:
+        if serdes is None and not self.cached:
+            return supplier
+        built = builder(supplier, *(serdes or (BytesSerde(), BytesSerde())))
+        return built.with_caching_enabled() if self.cached else built
+
+
+State = Mapping[str, Any]
+"""The reference's own tables of one task, by store name; see `harness.reference.tables` for what each can do. That of
+a key-value store is a dict."""
+
+
+class Scenario(ABC):
+    """A pipeline together with what it has to compute. Subclass it, and make one instance, `SCENARIO`."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
     """One sentence for `crashproof scenarios`."""
-    topology: Callable[[str], Topology]
-    """The pipeline for an application id. Its source and sink topics start with that id."""
-    reference: Callable[[State, str, Json], list[Output]]
-    """One step of the specification: changes the state, returns the outputs in order. Topics are named
-    without the application id. Written independently of the pipeline."""
-    sample: Callable[[Random], tuple[str, Json]]
-    """One input record."""
-    decode: Callable[[str, bytes, bytes], tuple[str, Json]]
-    """A row of a store, as bytes: (store, key, value) → key and value as the reference writes them. Raises
-    ValueError for what cannot be one."""
-    decode_key: Callable[[str, bytes], str]
-    """The key alone, of a row that the changelog deletes."""
-    accepts: Callable[[str, Json], bool] | None = None
-    """Whether the pipeline takes an input record (key and value); None: it takes every one. A schedule with another
-    is refused before anything runs."""
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Settings that the pipeline needs, by their dotted names; all others vary from schedule to schedule."""
+    time_step_ms: ClassVar[int] = 1_000
+    """About how much time lies between two input records."""
+
+    @abstractmethod
+    def pipeline(self, application_id: str, stores: Stores) -> Topology | Sequence[Topology]:
+        """The pipeline: one topology, or its sub-topologies in the order of their ordinals. Its topics start with
+        the application id and a dash."""
+
+    @abstractmethod
+    def input(self, random: Random) -> Sample:
+        """One input record."""
+
+    @abstractmethod
+    def reference(self, state: State, record: InputRecord) -> Iterable[Output]:
+        """One step of the specification, for the task that gets the record: changes its tables, returns the outputs
+        in order. Written independently of the pipeline, without stores, buffers or transactions."""
+
+    def accepts(self, record: InputRecord) -> bool:  # noqa: ARG002 - the default takes every one
+        """Whether the pipeline takes an input record. A schedule with another is refused before anything runs."""
+        return True
+
+    def decode(self, store: str, value: bytes) -> Json:  # noqa: ARG002 - the default is for every store
+        """The value of a row of a store, as the reference writes it; JSON unless a scenario says otherwise. Raises
+        ValueError for what cannot be one."""
+        return msgspec.json.decode(value)
+
+
+def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -> tuple[Topology, ...]:
+    """The sub-topologies of a scenario's pipeline, by ordinal."""
+    made = scenario.pipeline(application_id, Stores.of(config))
+    return (made,) if isinstance(made, Topology) else tuple(made)
 
 
 def encode_key(key: str) -> bytes:
@@ -84,10 +259,66 @@ def load_all() -> Mapping[str, Scenario]:
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
         file = f"scenarios/{module.name}.py"
         try:
-            scenario = importlib.import_module(f"{__name__}.{module.name}").SCENARIO
+            loaded = importlib.import_module(f"{__name__}.{module.name}")
         except Exception as error:
             raise ScenarioError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
-        if not isinstance(scenario, Scenario):
-            raise ScenarioError(f"{file}: SCENARIO is {type(scenario).__name__}, it has to be a Scenario")
+        scenario = _scenario_in(loaded, "SCENARIO", file)
         found[scenario.name] = scenario
     return found
+
+
+@cache
+def load(reference: str) -> Scenario:
+    """The scenario that `reference` names: one of this package by name, a Python file by its path, or an object by
+    `package.module:NAME`. Runs the code of that file or module.
+
+    `ScenarioError` says what is wrong with it, or which there are.
+    """
+    known = load_all()
+    if reference in known:
+        return known[reference]
+    if reference.endswith(".py"):
+        return _scenario_in(_load_file(Path(reference)), "SCENARIO", reference)
+    module, colon, name = reference.partition(":")
+    if colon:
+        try:
+            loaded = importlib.import_module(module)
+        except Exception as error:
+            raise ScenarioError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
+        return _scenario_in(loaded, name, reference)
+    raise ScenarioError(
+        f"no scenario is named {reference!r}; there are {', '.join(known)}. One of your own is named by its file, "
+        "such as path/to/my_scenario.py, or as package.module:SCENARIO"
+    )
+
+
+def _load_file(path: Path) -> ModuleType:
+    try:
+        path = path.resolve(strict=True)
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    # The same file has the same module name in every process, which pickling needs.
+    name = f"crashproof_scenario_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ScenarioError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ScenarioError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _scenario_in(module: ModuleType, name: str, source: str) -> Scenario:
+    try:
+        scenario = getattr(module, name)
+    except AttributeError:
+        raise ScenarioError(f"{source} has no {name}") from None
+    if not isinstance(scenario, Scenario):
+        raise ScenarioError(f"{source}: {name} is {type(scenario).__name__}, it has to be a Scenario")
+    return scenario

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from random import Random
 
-from scenarios import Json, Output, Scenario, State
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
 from store.streams.topology import Context, Topology
 from store.types import Record
 
@@ -38,57 +39,44 @@ class Balances:
             context.forward(self.output, record.key, b"%d" % balance)
 
 
-def topology(application_id: str) -> Topology:
-    return Topology(
-        application_id=application_id,
-        sources=(f"{application_id}-input",),
-        sinks=(f"{application_id}-output",),
-        stores=(ACCOUNTS,),
-        process=Balances(f"{application_id}-output"),
-    )
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "balances"
+    summary = "A running sum per account, with deletions and audits, from Kafka to Kafka."
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        return Topology(
+            application_id=application_id,
+            sources=(f"{application_id}-input",),
+            sinks=(f"{application_id}-output",),
+            stores=(stores.key_value(ACCOUNTS),),
+            process=Balances(f"{application_id}-output"),
+        )
+
+    def input(self, random: Random) -> Sample:
+        account = random.choice(("ann", "bob", "cy"))
+        kind = random.random()
+        if kind < 0.2:
+            return Sample(account, None)
+        if kind < 0.3:
+            return Sample(account, "audit")
+        return Sample(account, random.randint(-3, 9))
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        """What must hold after one record, said without stores, buffers or transactions."""
+        balances = state[ACCOUNTS]
+        if record.value is None:
+            balances.pop(record.key, None)
+            return [Output("output", record.key, None)]
+        if record.value == "audit":
+            return [Output("output", record.key, sum(balances.values()))]
+        balances[record.key] = balances.get(record.key, 0) + record.value
+        return [Output("output", record.key, balances[record.key])]
+
+    def accepts(self, record: InputRecord) -> bool:
+        value = record.value
+        return value is None or value == "audit" or (isinstance(value, int) and not isinstance(value, bool))
 
 
-def reference(state: State, key: str, value: Json) -> list[Output]:
-    """What must hold after one record, said without stores, buffers or transactions."""
-    balances = state[ACCOUNTS]
-    if value is None:
-        balances.pop(key, None)
-        return [Output("output", key, None)]
-    if value == "audit":
-        return [Output("output", key, sum(balances.values()))]
-    balances[key] = balances.get(key, 0) + value
-    return [Output("output", key, balances[key])]
-
-
-def sample(random: Random) -> tuple[str, Json]:
-    account = random.choice(("ann", "bob", "cy"))
-    kind = random.random()
-    if kind < 0.2:
-        return account, None
-    if kind < 0.3:
-        return account, "audit"
-    return account, random.randint(-3, 9)
-
-
-def accepts(_key: str, value: Json) -> bool:
-    return value is None or value == "audit" or (isinstance(value, int) and not isinstance(value, bool))
-
-
-def decode_key(_store: str, key: bytes) -> str:
-    return key.decode()
-
-
-def decode(_store: str, key: bytes, value: bytes) -> tuple[str, Json]:
-    return key.decode(), int(value)
-
-
-SCENARIO = Scenario(
-    name="balances",
-    summary="A running sum per account, with deletions and audits, from Kafka to Kafka.",
-    topology=topology,
-    reference=reference,
-    sample=sample,
-    decode=decode,
-    decode_key=decode_key,
-    accepts=accepts,
-)
+SCENARIO = Scenario()

@@ -1,0 +1,126 @@
+"""Faults of calls to the broker and of the processing function: errors, timeouts, lost answers, exceptions.
+
+Each happens around one call of the process under test. After an error that requires an abort the producer refuses
+everything but the abort, as a real client does; `harness.worlds.faulty` sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from harness.faults.description import (
+    CALLS,
+    TRANSACTION_CALLS,
+    Capability,
+    Excuse,
+    Fault,
+    Occasion,
+    Where,
+)
+from store.errors import AbortRequiredError, FatalLogError, OutcomeUnknownError, RetriableError
+
+_CALLS = frozenset({Capability.PROCESSES, Capability.CALLS})
+_TRANSACTION = (Occasion.COMMIT_TRANSACTION, Occasion.SEND_OFFSETS, Occasion.FLUSH)
+_STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
+
+
+class ProcessingError(Exception):
+    """What the processing function raises where a schedule says so."""
+
+
+def _refuse(_: Callable[[], Any]) -> NoReturn:
+    raise AbortRequiredError("the schedule refuses this call; abort the transaction")
+
+
+def _lose_reply(call: Callable[[], Any]) -> NoReturn:
+    call()
+    raise OutcomeUnknownError("the schedule lost the answer to this commit")
+
+
+def _lose_request(_: Callable[[], Any]) -> NoReturn:
+    raise OutcomeUnknownError("the schedule lost this commit before it arrived")
+
+
+def _repeat_later(_: Callable[[], Any]) -> NoReturn:
+    raise RetriableError("the schedule lets this call fail; repeat it")
+
+
+def _answer_late(call: Callable[[], Any]) -> NoReturn:
+    call()
+    raise RetriableError("the schedule lets the answer to this call come too late; repeat the call")
+
+
+def _fatal(_: Callable[[], Any]) -> NoReturn:
+    raise FatalLogError("the schedule breaks this client; make a new one")
+
+
+def _raise(_: Callable[[], Any]) -> NoReturn:
+    raise ProcessingError("the schedule makes the processing function fail at this record")
+
+
+FAULTS = (
+    Fault(
+        "abort_commit",
+        "The next commit of the task is answered with an error that requires an abort.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=_STARTS_AGAIN,
+        occasions=_TRANSACTION,
+        around=_refuse,
+    ),
+    Fault(
+        "lose_reply",
+        "The next commit of the task happens, and its answer is lost.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=_STARTS_AGAIN,
+        occasions=(Occasion.COMMIT_TRANSACTION,),
+        around=_lose_reply,
+    ),
+    Fault(
+        "lose_request",
+        "The next commit of the task never reaches the broker, and the client cannot know.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=_STARTS_AGAIN,
+        occasions=(Occasion.COMMIT_TRANSACTION,),
+        around=_lose_request,
+    ),
+    Fault(
+        "fail_call",
+        "The next call of that kind fails before it reaches the broker, with an error that allows to repeat it.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=_STARTS_AGAIN,
+        occasions=CALLS,
+        around=_repeat_later,
+    ),
+    Fault(
+        "answer_late",
+        "The next call of that kind does its work, but the client gives up waiting and is told to repeat it.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=_STARTS_AGAIN,
+        occasions=(Occasion.FLUSH, Occasion.SEND_OFFSETS, Occasion.COMMIT_OFFSETS, Occasion.READ),
+        around=_answer_late,
+    ),
+    Fault(
+        "break_client",
+        "The next call of that kind ends with a fatal error of the client.",
+        Where.OCCASION,
+        needs=_CALLS,
+        excuses=_STARTS_AGAIN,
+        occasions=TRANSACTION_CALLS,
+        around=_fatal,
+    ),
+    Fault(
+        "fail_processing",
+        "The processing function raises at the next record of the task.",
+        Where.OCCASION,
+        needs=frozenset({Capability.PROCESSES, Capability.RECORDS}),
+        excuses=frozenset({Excuse.FAIL}),
+        occasions=(Occasion.RECORD,),
+        around=_raise,
+    ),
+)

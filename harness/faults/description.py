@@ -1,0 +1,161 @@
+"""What a description of a fault consists of, and what faults ask of the director and of a world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from harness.schedule import Step
+    from harness.worlds.actors import Actor
+
+
+class Capability(StrEnum):
+    """An ability of a world. A fault that needs one which a world lacks is skipped there, and the run says so."""
+
+    PROCESSES = "processes"
+    """Processes can be killed, stopped, continued and asked to end."""
+    HOSTS = "hosts"
+    """There are several hosts, each with a disk of its own."""
+    CALLS = "calls"
+    """Calls of the client to the broker can be made to fail."""
+    RECORDS = "records"
+    """The processing function can be made to raise."""
+    WRITES = "writes"
+    """A process can be struck inside a write of its stores, and a write or an open can be made to fail."""
+    POWER = "power"
+    """A disk can forget what was not synced."""
+    TIME = "time"
+    """The clock of the cluster can be moved."""
+    MARKERS = "markers"
+    """Transaction markers can be held back."""
+    LOGS = "logs"
+    """Topics can be compacted and truncated at any moment."""
+    SETTINGS = "settings"
+    """A process can be started again with other settings."""
+
+
+class Where(Enum):
+    """When a fault strikes, see `harness.faults`."""
+
+    POINT = 1
+    NOW = 2
+    OCCASION = 3
+
+
+class Occasion(StrEnum):
+    """Something that a process of a task does and that a fault can lie in wait for."""
+
+    INIT_TRANSACTIONS = "init_transactions"
+    BEGIN_TRANSACTION = "begin_transaction"
+    PRODUCE = "produce"
+    FLUSH = "flush"
+    SEND_OFFSETS = "send_offsets"
+    COMMIT_TRANSACTION = "commit_transaction"
+    ABORT_TRANSACTION = "abort_transaction"
+    COMMIT_OFFSETS = "commit_offsets"
+    """The commit of positions under at least once."""
+    READ = "read"
+    OFFSETS = "offsets"
+    COMMITTED = "committed"
+    RECORD = "record"
+    """The processing function is about to be called."""
+    OPEN = "open"
+    """A store's engine is about to be opened."""
+    WRITE = "write"
+    """A batch of a store is on its way to the disk."""
+
+
+CALLS = tuple(Occasion)[: tuple(Occasion).index(Occasion.RECORD)]
+"""The calls to the broker."""
+
+TRANSACTION_CALLS = CALLS[: CALLS.index(Occasion.COMMIT_OFFSETS)]
+
+
+class Excuse(StrEnum):
+    """What a process may do because of a fault, and must not do without one."""
+
+    ABORT = "aborted a transaction"
+    NEW_PRODUCER = "made a new producer"
+    RETRY = "gave up, to be run again"
+    FENCED = "was fenced"
+    BLOCKED = "was blocked"
+    FAIL = "failed"
+    SET_ASIDE = "set a store aside"
+
+
+class SkipError(Exception):
+    """A step that cannot apply: says why. Raised before anything was changed."""
+
+
+class Stage(Protocol):
+    """What a fault can ask for: the director's part and that of the world under it."""
+
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        """End the process as SIGKILL does, and have it started again. `wipe`: the state of its task on that host is
+        gone then; `power`: every process on the host dies, and its disk forgets what was not synced, or a part."""
+
+    def pause(self, actor: Actor) -> None:
+        """Stop the process, and start a new incarnation of its task on another host."""
+
+    def resume(self, task: str) -> None:
+        """Let the longest stopped incarnation of the task go on."""
+
+    def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
+        """Ask the process to end by itself, as SIGTERM does, and start it again, with other settings if given."""
+
+    def start_another(self, actor: Actor) -> None:
+        """Start a second incarnation of the task on another host while this one runs on."""
+
+    def advance(self, ms: int) -> None:
+        """Move the clock of the cluster."""
+
+    def hold_markers(self) -> None:
+        """From now on transactions are acknowledged before their markers are written."""
+
+    def compact(self, topic: str) -> None:
+        """Clean every partition of a topic, named without the application id, as the broker's cleaner does."""
+
+    def truncate(self, topic: str, keep: int) -> None:
+        """Delete all but about the last `keep` records of each partition of a topic, as retention does."""
+
+    def hold_open(self, topic: str) -> None:
+        """Have an open transaction of somebody else in the topic, which settles when nothing else is left to do."""
+
+
+Around = Callable[[Callable[[], Any]], Any]
+"""Takes the call that was about to be made, and makes it or not."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault, described once. Equal by name."""
+
+    name: str
+    sentence: str
+    """What happens, for people: stands alone, ends with a full stop."""
+    where: Where
+    needs: frozenset[Capability] = frozenset({Capability.PROCESSES})
+    deadly: bool = False
+    """Whether the process dies of it."""
+    excuses: frozenset[Excuse] = frozenset()
+    """What the process that it struck may do because of it, once each time it strikes."""
+    occasions: tuple[Occasion, ...] = ()
+    """For `Where.OCCASION`: what it can lie in wait for; the first one is meant when a step names none."""
+    apply: Callable[[Stage, Actor, Step], None] | None = None
+    """For `Where.POINT` and `Where.NOW`: make it happen. For `Where.NOW` the actor is the newest of the step's task."""
+    around: Around | None = None
+    """For `Where.OCCASION`: what happens in the process under test instead of the plain call; None: the director
+    strikes the process right after the call (see `apply`)."""
+    amount: tuple[int, ...] = ()
+    """Values that a step's `amount` may take, the first one by default; empty: it takes none."""
+    on_topics: bool = False
+    """Whether a step names a topic."""
+    changes_settings: bool = False
+    """Whether a step names settings."""
+    runtimes: tuple[str, ...] = ("worker", "spark")
+
+    def __hash__(self) -> int:
+        return hash(self.name)

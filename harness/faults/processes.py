@@ -1,0 +1,70 @@
+"""Faults of processes and hosts: death, loss of state, zombies, second incarnations, stops and other settings."""
+
+from __future__ import annotations
+
+from harness.faults.description import Capability, Excuse, Fault, Where
+
+_HOSTS = frozenset({Capability.PROCESSES, Capability.HOSTS})
+
+FAULTS = (
+    Fault(
+        "kill",
+        "The process that runs the task is killed and started again.",
+        Where.POINT,
+        deadly=True,
+        apply=lambda stage, actor, _: stage.kill(actor),
+    ),
+    Fault(
+        "wipe",
+        "The process that runs the task is killed, and the task's state on that host is gone when it starts again.",
+        Where.POINT,
+        deadly=True,
+        apply=lambda stage, actor, _: stage.kill(actor, wipe=True),
+    ),
+    Fault(
+        "power_loss",
+        "The host loses power: its processes die, and its disk forgets what was not synced, all of it or a part.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.POWER}),
+        deadly=True,
+        apply=lambda stage, actor, _: stage.kill(actor, power=True),
+    ),
+    Fault(
+        "pause",
+        "The process that runs the task is stopped, as a zombie, and a new incarnation starts on another host.",
+        Where.POINT,
+        needs=_HOSTS,
+        apply=lambda stage, actor, _: stage.pause(actor),
+    ),
+    Fault(
+        "resume",
+        "The longest stopped zombie of the task goes on.",
+        Where.NOW,
+        needs=_HOSTS,
+        apply=lambda stage, _, step: stage.resume(step.task),
+    ),
+    Fault(
+        "second_incarnation",
+        "A second incarnation of the task starts on another host while the first one runs on.",
+        Where.POINT,
+        needs=_HOSTS,
+        apply=lambda stage, actor, _: stage.start_another(actor),
+    ),
+    Fault(
+        "clean_stop",
+        "The process that runs the task is asked to end, ends by itself, and is started again.",
+        Where.POINT,
+        runtimes=("worker",),
+        apply=lambda stage, actor, _: stage.stop(actor),
+    ),
+    Fault(
+        "change_settings",
+        "The process that runs the task is asked to end, and is started again with other settings.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.SETTINGS}),
+        changes_settings=True,
+        runtimes=("worker",),
+        excuses=frozenset({Excuse.SET_ASIDE}),
+        apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
+    ),
+)

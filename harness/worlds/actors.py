@@ -1,0 +1,44 @@
+"""Incarnations of tasks as the director knows them: who they are, where they run, and whether they live."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+DRIVER = "driver"
+"""Spark's driver, where a task is asked for."""
+
+
+class Life(Enum):
+    """Whether a process runs."""
+
+    RUNNING = 1
+    PAUSED = 2
+    DEAD = 3
+    ENDED = 4
+
+
+class Actor:
+    """One incarnation of a task, or of Spark's driver: a process, from its start to its end."""
+
+    __slots__ = ("host", "incarnation", "life", "stopping", "task")
+
+    def __init__(self, task: str, incarnation: int, host: int) -> None:
+        self.task = task
+        self.incarnation = incarnation
+        self.host = host
+        self.life = Life.RUNNING
+        self.stopping = False
+        """Whether it was asked to end by itself."""
+
+    def __repr__(self) -> str:
+        return f"task {self.task} incarnation {self.incarnation} on host {self.host}"
+
+
+class Decision(Enum):
+    """What the process that reported does next."""
+
+    GO = 1
+    YIELD = 2
+    """Go on, after the others had a turn."""
+    STOP = 3
+    """It is paused or dead."""
