@@ -54,7 +54,7 @@ class Control(Protocol):
         """The process is at an edge of a client call. May not return."""
 
     def processing(self, record: Record) -> None:
-        """The processing function is about to be called."""
+        """The processing function is about to be called, where records or stores are watched."""
 
     def turned(self) -> None:
         """The worker has made one more turn. May raise, when it makes too many of them."""
@@ -74,6 +74,8 @@ class Watch:
     """Client calls, and other occasions."""
     records: bool
     """Whether the history needs to know each record that is processed."""
+    queries: bool = False
+    """Whether stores are asked."""
 
     @classmethod
     def of(cls, schedule: Schedule, topologies: tuple[Topology, ...], config: StreamsConfig) -> Watch:
@@ -89,6 +91,7 @@ class Watch:
             not config.exactly_once
             or "at_least_once" in guarantees
             or any(len(topology.sources) > 1 for topology in topologies),
+            any(step.query is not None for step in schedule.steps),
         )
 
 
@@ -149,13 +152,14 @@ class ObservedStorage:
         self._inner = inner
         self._control = control
         self.engines: dict[str, Engine] = {}
-        self.in_memory: dict[str, Any] = {}
-        """Stores that have no engine here, by name."""
+        self.stores: dict[str, Any] = {}
+        """Stores as they were opened, where they are watched: those without an engine here, and all where the schedule
+        has queries."""
 
     def lock(self, task_id: str) -> AbstractContextManager[None]:
         # A new incarnation in the same process; the engines of the one before are closed.
         self.engines.clear()
-        self.in_memory.clear()
+        self.stores.clear()
         return self._inner.lock(task_id)
 
     def open(self, task_id: str, store_name: str) -> Engine:
@@ -186,7 +190,7 @@ class ObservedStorage:
 
 @dataclass(frozen=True)
 class _Watched(StoreSupplier[StateStore]):
-    """A supplier in memory, whose store is remembered when it is opened: no engine of the storage shows it."""
+    """A supplier whose store is remembered when it is opened."""
 
     inner: StoreSupplier[StateStore]
     opened: Callable[[str, StateStore], None]
@@ -215,12 +219,12 @@ class _Watched(StoreSupplier[StateStore]):
 def watched(topology: Topology, watch: Watch, control: Control, storage: ObservedStorage) -> Topology:
     """The topology with what the schedule needs wrapped around it."""
     changes: dict[str, Any] = {}
-    if watch.records or Occasion.RECORD in watch.calls:
+    if watch.records or watch.queries or Occasion.RECORD in watch.calls:
         changes["process"] = _process(topology, watch, control)
-    if any(_in_memory(store) for store in topology.stores):
+    if watch.queries or any(map(_in_memory, topology.stores)):
         changes["stores"] = tuple(
-            _Watched(store.name, store, storage.in_memory.__setitem__)
-            if not isinstance(store, str) and _in_memory(store)
+            _Watched(store.name, store, storage.stores.__setitem__)
+            if not isinstance(store, str) and (watch.queries or _in_memory(store))
             else store
             for store in topology.stores
         )
@@ -236,8 +240,7 @@ def _process(topology: Topology, watch: Watch, control: Control) -> Callable[[Co
     inner = topology.process
 
     def process(context: Context, record: Record) -> None:
-        if watch.records:
-            control.processing(record)
+        control.processing(record)
         fault = control.meet(Occasion.RECORD) if Occasion.RECORD in watch.calls else None
         if fault is None:
             inner(context, record)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from harness.history import End
 from harness.worlds.actors import DRIVER, Actor, Life, is_driver, ordinal_of, partition_of
-from harness.worlds.process import WatchedLog, describe, how_it_ended, watched
+from harness.worlds.process import WatchedLog, describe, how_it_ended
 from store.points import Point
 from store.spark.executor import run_attempt
 from store.streams.topology import Topology
@@ -150,10 +150,9 @@ class Driver:
         def main(process: Process) -> tuple[End, str]:
             task = process.actor.task
             topology = run.new_topologies(run.config)[ordinal_of(task)]
-            process.topology = watched(topology, run.watch, process, process.storage)
             try:
                 run_attempt(
-                    process.topology,
+                    run.led(process, topology),
                     partition_of(task),
                     records,
                     WatchedLog.around(run.log, process, run.watch),

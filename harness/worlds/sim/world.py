@@ -7,7 +7,7 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Self
 
@@ -33,6 +33,7 @@ from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.director import DRIVER_POINTS, RestlessError
 from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.questions import Questions
 from harness.worlds.run import Run, WorkerRuntime
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.cluster import SimCluster
@@ -41,10 +42,11 @@ from harness.worlds.sim.memory import Memory
 from harness.worlds.sim.spark import SparkRuntime
 from scenarios import Scenario
 from store import points
-from store.engine import Engine
+from store.engine.protocol import View
 from store.errors import CrashproofError
 from store.points import Point
 from store.streams.topology import Topology
+from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 
 APPLICATION = "app"
@@ -71,9 +73,8 @@ class Process:
             HostStorage(run.hosts[actor.host], actor.incarnation, self.around_write),
             self if Occasion.OPEN in run.watch.calls else None,
         )
-        self.topology: Topology | None = (
-            None if is_driver(actor.task) else run.topologies[ordinal_of(actor.task)]
-        )
+        self.questions: Questions | None = None
+        self._uncommitted: dict[str, int] = {}
         self._main = main
         self.greenlet = greenlet(self._run, parent=run.hub)
 
@@ -89,8 +90,29 @@ class Process:
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
         decision = run.director.reached(self.actor, point)
+        if self.questions is not None:
+            self._answer(self.questions, point)
         if decision is not Decision.GO:
             self._obey(decision)
+
+    def _answer(self, questions: Questions, point: Point) -> None:
+        """Ask what the schedule wants to know now."""
+        if point is Point.RECORD_PROCESSED:
+            questions.processed()
+        elif point in (Point.PRODUCER_READY, Point.ABORTED):
+            self._uncommitted.clear()
+        for step, query in self.run.director.questions(self.actor):
+            found = self.run.images_of(self)
+            committed = found[query.store].positions if query.store in found else {}
+            questions.ask(
+                step,
+                query,
+                self.actor.task,
+                self.actor.incarnation,
+                self.storage.stores,
+                committed,
+                {**committed, **self._uncommitted},
+            )
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
@@ -206,6 +228,7 @@ class SimRun(Run):
             for topology in self.topologies
             for partition in range(schedule.partitions)
         }
+        self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
         self._reader = self.log.reader()
@@ -230,9 +253,8 @@ class SimRun(Run):
         task = process.actor.task
         config = self.config_for(task)
         topology = self.new_topologies(config)[ordinal_of(task)]
-        process.topology = watched(topology, self.watch, process, process.storage)
         return run_worker(
-            process.topology,
+            self.led(process, topology),
             partition_of(task),
             WatchedLog.around(self.log, process, self.watch),
             process.storage,
@@ -240,6 +262,14 @@ class SimRun(Run):
             self.clock,
             process,
         )
+
+    def led(self, process: Process, topology: Topology) -> Topology:
+        """The topology as that process runs it, with what the schedule wants to watch."""
+        if self.watch.queries:
+            process.questions = Questions(
+                self.scenario, topology, partition_of(process.actor.task), self.prefix, self.events.append
+            )
+        return watched(topology, self.watch, process, process.storage)
 
     def turn(self, actor: Actor) -> None:
         if actor.life is not Life.RUNNING:
@@ -312,36 +342,32 @@ class SimRun(Run):
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.actor
-        assert process.topology is not None
         self.events.append(
-            StateObserved(
-                actor.task,
-                actor.incarnation,
-                actor.host,
-                moment,
-                self._images(process.topology, actor.task, process.storage),
-            )
+            StateObserved(actor.task, actor.incarnation, actor.host, moment, self.images_of(process))
         )
 
-    def _images(self, topology: Topology, task: str, storage: ObservedStorage) -> dict[str, StoreImage]:
+    def images_of(self, process: Process) -> dict[str, StoreImage]:
+        """What the stores of a process hold as committed; those that it has not opened yet are absent."""
+        task = process.actor.task
+        topology = self.topologies[ordinal_of(task)]
+        storage = process.storage
         found: dict[str, StoreImage] = {}
-        for name, store in topology.suppliers().items():
+        for name, supplier in self._suppliers[topology.ordinal].items():
             if name in storage.engines:
-                found[name] = self._image(topology, task, name, storage.engines[name])
-            elif name in storage.in_memory:
-                view = storage.in_memory[name].snapshot()
-                found[name] = self._image(topology, task, name, view)
+                found[name] = self._image(topology, task, supplier, storage.engines[name])
+            elif name in storage.stores:
+                view = storage.stores[name].snapshot()
+                found[name] = self._image(topology, task, supplier, view)
                 view.close()
-            _ = store
         return found
 
-    def _image(self, topology: Topology, task: str, store: str, view: Any) -> StoreImage:
+    def _image(self, topology: Topology, task: str, supplier: StoreSupplier[Any], view: View) -> StoreImage:
         return images.image(
             self.scenario,
-            topology.suppliers()[store],
+            supplier,
             view,
             partition=partition_of(task),
-            changelog=topology.changelog_topic(store),
+            changelog=topology.changelog_topic(supplier.name),
             sources=topology.sources,
             prefix=self.prefix,
         )
@@ -399,16 +425,18 @@ class SimRun(Run):
 
     def _look(self, topology: Topology, task: str, host: Host) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
-        names = [
-            name
-            for name, supplier in topology.suppliers().items()
+        suppliers = [
+            supplier
+            for supplier in self._suppliers[topology.ordinal].values()
             if getattr(getattr(supplier, "supplier", supplier), "persistent", True)
         ]
-        if not names or not all((task, name) in host.files for name in names):
+        if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
             return
         try:
-            engines: Mapping[str, Engine] = {name: host.open(task, name) for name in names}
-            found = {name: self._image(topology, task, name, engine) for name, engine in engines.items()}
+            found = {
+                supplier.name: self._image(topology, task, supplier, host.open(task, supplier.name))
+                for supplier in suppliers
+            }
         except CrashproofError as error:
             self.events.append(Ended(task, None, End.FAILED, str(error)))
             return
