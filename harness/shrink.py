@@ -256,6 +256,9 @@ def _plainer_items(item: Input, schedule: Schedule) -> Iterator[Input]:
     first = schedule.input[0]
     if item.headers:
         yield msgspec.structs.replace(item, headers=())
+    for time in sorted({0, schedule.input[0].timestamp}):
+        if time < item.timestamp:
+            yield msgspec.structs.replace(item, timestamp=time)
     if item.key != first.key:
         yield msgspec.structs.replace(item, key=first.key, partition=first.partition)
     value = item.value
