@@ -19,7 +19,7 @@ from store.errors import ConfigError
 class Chooser(Protocol):
     """Decides between possible continuations of a simulated run."""
 
-    def choose(self, what: str, options: int) -> int:
+    def choose(self, what: str, options: int, /) -> int:
         """The number of the option taken, from 0 (the simulation's own order) to `options` - 1.
 
         `what` names the question in a few words, e.g. "marker written first"; `options` is at least 1. A
@@ -40,7 +40,7 @@ class FirstChoice:
 
     __slots__ = ()
 
-    def choose(self, what: str, options: int) -> int:
+    def choose(self, _what: str, _options: int, /) -> int:
         return 0
 
 
@@ -56,7 +56,7 @@ class RecordedChoices:
         self.answers = answers
         self.asked: list[Choice] = []
 
-    def choose(self, what: str, options: int) -> int:
+    def choose(self, what: str, options: int, /) -> int:
         number = len(self.asked)
         answer = self.answers[number] if number < len(self.answers) else 0
         if not 0 <= answer < options:
