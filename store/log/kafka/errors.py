@@ -1,0 +1,97 @@
+"""The errors of the Kafka client, each as the class of `store.errors` that says what the caller has to do next.
+
+Must survive: a client that reports one cause under many codes, and flags them as retriable for transactions alone.
+What each means is decided in `translate`, and nowhere else. One meaning cannot be told from the code: a client says
+that it does not know a partition when there is none, and also when its metadata, or a broker's, is older than the
+topic. So whoever meets one of `MISSING` asks the cluster, see `store.log.kafka.client.settle_missing`.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException
+
+from store.errors import (
+    AbortRequiredError,
+    CrashproofError,
+    FatalLogError,
+    FencedError,
+    LogError,
+    ProtocolError,
+    RetriableError,
+)
+
+FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
+_NO_ANSWER = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._WAIT_COORD,
+        KafkaError._WAIT_CACHE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
+# Those that Kafka's Java clients repeat: leaders, coordinators and controllers move, and metadata follows later.
+_PASSING = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+MISSING = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+
+
+def translate(error: KafkaError, doing: str) -> CrashproofError:
+    """What an error of the client asks the caller to do. The order of the cases matters."""
+    code = error.code()
+    text = f"{doing}: {error.str()} ({error.name()})"
+    if code in FENCED:
+        return FencedError(
+            f"{text}. A newer producer has this transactional id, or its transaction timed out"
+        )
+    if error.fatal():
+        return FatalLogError(text)
+    if error.txn_requires_abort():
+        return AbortRequiredError(text)
+    if code == KafkaError._STATE:
+        return ProtocolError(text)
+    if code in MISSING:
+        return LogError(f"{text}. Create the topic, or check its name")
+    if error.retriable() or code in _NO_ANSWER or code in _PASSING or code == KafkaError._CONFLICT:
+        return RetriableError(text)
+    if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG, KafkaError.INVALID_REQUEST):
+        # Refused by the client before anything was sent: the transaction is as it was.
+        return LogError(text)
+    return FatalLogError(text)
+
+
+def cause_of(exception: KafkaException) -> KafkaError:
+    error = exception.args[0]
+    assert isinstance(error, KafkaError), error
+    return error
