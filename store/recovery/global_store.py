@@ -47,8 +47,8 @@ class Follower(Protocol[V_co]):
     def persistent(self) -> bool: ...
     def manages_offsets(self) -> bool: ...
     def get_committed_offset(self, tp: TopicPartition) -> int | None: ...
-    def caught_up(self, changelog: TopicPartition) -> int | None: ...
-    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None: ...
+    def last_caught_up_ms(self, changelog: TopicPartition) -> int | None: ...
+    def set_last_caught_up_ms(self, changelog: TopicPartition, time_ms: int) -> None: ...
     def is_empty(self) -> bool: ...
     def restore_batch(
         self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]
@@ -201,7 +201,7 @@ class GlobalStore(Generic[V]):
                     listener.on_batch_restored(tp, self.name, self._positions[tp], number)
         for tp in ends:
             if tp in self._held:
-                self._held[tp] = self._held[tp]._replace(caught_up_ms=began)
+                self._held[tp] = self._held[tp]._replace(last_caught_up_ms=began)
             if listener is not None:
                 listener.on_restore_end(tp, self.name, counts[tp])
         return sum(counts.values())
@@ -241,7 +241,7 @@ class GlobalStore(Generic[V]):
             )
         if not at_end(start, bounds):
             lag = f"it is at offset {held.offset} of {tp}, which ends at {bounds.end}"
-            _check_age(lag, held.caught_up_ms, now, self._tombstone_retention_ms)
+            _check_age(lag, held.last_caught_up_ms, now, self._tombstone_retention_ms)
         return start
 
     def _commit_some(self, behind: Sequence[TopicPartition], began: int) -> dict[TopicPartition, int]:
@@ -270,12 +270,12 @@ class GlobalStore(Generic[V]):
                 reached[tp] = fetch.records[-1].offset
                 if tp not in self._held and store.manages_offsets():
                     # What was in the log when this began is no older than that from its first record on.
-                    store.set_caught_up(tp, began)
+                    store.set_last_caught_up_ms(tp, began)
         if reached:
             store.restore_batch(records, reached)
         for tp, offset in reached.items():
             if offset is not None:
-                since = self._held[tp].caught_up_ms if tp in self._held else began
+                since = self._held[tp].last_caught_up_ms if tp in self._held else began
                 self._held[tp] = Checkpointed(offset, since)
         self._positions |= positions
         if reached:
@@ -306,7 +306,7 @@ class GlobalStore(Generic[V]):
                 TopicPartition(self.topic, number) for number in range(self._reader.partitions(self.topic))
             ]
             return {
-                tp: Checkpointed(offset, store.caught_up(tp))
+                tp: Checkpointed(offset, store.last_caught_up_ms(tp))
                 for tp in partitions
                 if (offset := store.get_committed_offset(tp)) is not None
             }
@@ -328,8 +328,10 @@ class GlobalStore(Generic[V]):
         if store.manages_offsets():
             for tp, held in self._held.items():
                 kept = self._kept.get(tp)
-                if held.caught_up_ms is not None and (kept is None or kept.caught_up_ms != held.caught_up_ms):
-                    store.set_caught_up(tp, held.caught_up_ms)
+                if held.last_caught_up_ms is not None and (
+                    kept is None or kept.last_caught_up_ms != held.last_caught_up_ms
+                ):
+                    store.set_last_caught_up_ms(tp, held.last_caught_up_ms)
         elif store.persistent() and self._held != self._kept:
             store.sync()
             self._storage.write_checkpoint(self.task_id, self._held)

@@ -105,7 +105,7 @@ class TaskOffsets:
         if isinstance(store, EngineStore) and changelog in store.inherited_offsets:
             # From when it had transactions; an entry would be older still.
             offset = store.inherited_offsets[changelog]
-            self._held[changelog] = Checkpointed(offset, store.caught_up(changelog))
+            self._held[changelog] = Checkpointed(offset, store.last_caught_up_ms(changelog))
             self._write_entries([changelog])
         elif entry is None:
             return
@@ -161,7 +161,7 @@ class TaskOffsets:
             if tp in ends:
                 self._held[tp] = Checkpointed(ends[tp], now, exact)
             elif held is not None:
-                self._held[tp] = held._replace(caught_up_ms=now)
+                self._held[tp] = held._replace(last_caught_up_ms=now)
         direct = self._direct()
         self._write_entries([tp for tp in self._stores if tp in ends and tp not in direct])
         if not self._exactly_once:
@@ -188,8 +188,8 @@ class TaskOffsets:
         if entry is None:
             return
         if entry.exact and store.get_committed_offset(changelog) is None and not store.is_empty():
-            if entry.caught_up_ms is not None:
-                store.set_caught_up(changelog, entry.caught_up_ms)
+            if entry.last_caught_up_ms is not None:
+                store.set_last_caught_up_ms(changelog, entry.last_caught_up_ms)
             store.commit({changelog: entry.offset})
             store.sync()
             _log.info(

@@ -123,7 +123,7 @@ def restore(
     place = Place(store, changelog, offsets)
     bounds = _settled_bounds(changelog, reader, waiting)
     start = place.first_offset(bounds, began, tombstone_retention_ms)
-    store.keep_time(clock.time_ms)
+    store.track_last_caught_up(clock.time_ms)
     if listener is not None:
         listener.on_restore_start(changelog, store.name, start, bounds.end)
     total = 0
@@ -261,10 +261,10 @@ class Place:
         if self._own:
             offset = store.get_committed_offset(changelog)
             if offset is not None:
-                self.committed = Checkpointed(offset, store.caught_up(changelog))
+                self.committed = Checkpointed(offset, store.last_caught_up_ms(changelog))
         elif offsets is not None:
             self.committed = offsets.known(changelog)
-        self._kept_time = None if self.committed is None else self.committed.caught_up_ms
+        self._kept_time = None if self.committed is None else self.committed.last_caught_up_ms
 
     def first_offset(self, bounds: Offsets, now: int, tombstone_retention_ms: int) -> int:
         """The offset of the first record that the store may lack. `now` is in milliseconds since the epoch.
@@ -315,7 +315,7 @@ class Place:
     def reached_end(self, began: int) -> None:
         """The store holds all that the changelog had at `began`. Nothing is written before `keep`."""
         if self.committed is not None:
-            self.committed = self.committed._replace(caught_up_ms=began)
+            self.committed = self.committed._replace(last_caught_up_ms=began)
 
     def keep(self) -> None:
         """Write since when the store is up to date, and what the checkpoint has to say."""
@@ -327,9 +327,9 @@ class Place:
 
     def _keep_time(self) -> None:
         assert self.committed is not None
-        time = self.committed.caught_up_ms
+        time = self.committed.last_caught_up_ms
         if self._own and time is not None and time != self._kept_time:
-            self.store.set_caught_up(self.changelog, time)
+            self.store.set_last_caught_up_ms(self.changelog, time)
         self._kept_time = time
 
 

@@ -25,10 +25,10 @@ _OF_THE_TASK = frozenset(
         "discard",
         "flush",
         "flush_cache",
-        "keep_time",
+        "track_last_caught_up",
         "recover",
         "restore_batch",
-        "set_caught_up",
+        "set_last_caught_up_ms",
     }
 )
 

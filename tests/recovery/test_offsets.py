@@ -299,7 +299,7 @@ def test_a_store_that_now_keeps_its_offset_takes_it_over_once_and_replays_nothin
     assert task.results["orders"].set_aside is None
     assert disk.entries() == {}
     assert task.stores["orders"].get_committed_offset(changelogs["orders"].tp) == changelogs["orders"].end - 2
-    assert task.stores["orders"].caught_up(changelogs["orders"].tp) == 0
+    assert task.stores["orders"].last_caught_up_ms(changelogs["orders"].tp) == 0
 
 
 @pytest.mark.requirement("892.10")

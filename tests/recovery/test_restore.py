@@ -48,7 +48,7 @@ def store() -> KeyValueStore:
 
 
 def at(store: KeyValueStore, offset: int) -> None:
-    store.keep_time(SystemClock().time_ms)
+    store.track_last_caught_up(SystemClock().time_ms)
     store.put(b"kept", b"1")
     store.commit({CHANGELOG: offset})
 
@@ -256,7 +256,7 @@ def aged(age_ms: int | None, *, now: int = 10 * DAY) -> tuple[KeyValueStore, Ste
     store, clock = open_store(), StepClock()
     clock.now = now / 1000
     if age_ms is not None:
-        store.keep_time(lambda: now - age_ms)
+        store.track_last_caught_up(lambda: now - age_ms)
     store.put_all([(b"a", b"1"), (b"b", b"1")])
     store.commit({CHANGELOG: 1})
     return store, clock
@@ -319,7 +319,7 @@ def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
 def test_a_restore_that_reaches_the_end_makes_the_store_as_young_as_its_beginning() -> None:
     store, clock = aged(DAY // 4)
     restore(store, CHANGELOG, COMPACTED, clock=clock)
-    assert store.caught_up(CHANGELOG) == clock.time_ms()
+    assert store.last_caught_up_ms(CHANGELOG) == clock.time_ms()
 
 
 def crash_after_first_batch(store: KeyValueStore, log: WrittenLog, clock: StepClock) -> None:
@@ -347,7 +347,7 @@ def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
     store, clock = open_store(), StepClock()
     log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1"), 3: (b"a", None)}, end=5)
     crash_after_first_batch(store, log, clock)
-    assert store.caught_up(CHANGELOG) == 0
+    assert store.last_caught_up_ms(CHANGELOG) == 0
     clock.sleep((DAY / 2 + 1) / 1000)
     with pytest.raises(StoreOutOfStepError):
         restore(store, CHANGELOG, COMPACTED, clock=clock)
@@ -359,7 +359,7 @@ def test_after_a_restore_every_commit_says_when_it_was() -> None:
     clock.sleep(7)
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 0})
-    assert store.caught_up(CHANGELOG) == 7000
+    assert store.last_caught_up_ms(CHANGELOG) == 7000
 
 
 def test_every_prefix_of_a_restores_writes_is_a_state_that_belongs_to_its_own_offset() -> None:
@@ -407,7 +407,7 @@ def maker(directory: StateDirectory) -> Callable[[], KeyValueStore]:
 
 def prepare(directory: StateDirectory, offset: int) -> None:
     store = maker(directory)()
-    store.keep_time(SystemClock().time_ms)
+    store.track_last_caught_up(SystemClock().time_ms)
     for number in range(500):
         store.put(b"stale %d" % number, b"x" * 100)
     store.commit({CHANGELOG: offset})

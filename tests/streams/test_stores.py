@@ -114,7 +114,16 @@ def rows(task: Task) -> dict[bytes, bytes]:
 @pytest.mark.requirement("892.6", "x.1")
 @pytest.mark.parametrize(
     "call",
-    ["commit", "flush", "flush_cache", "discard", "recover", "restore_batch", "close", "keep_time"],
+    [
+        "commit",
+        "flush",
+        "flush_cache",
+        "discard",
+        "recover",
+        "restore_batch",
+        "close",
+        "track_last_caught_up",
+    ],
 )
 @pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
 def test_a_processor_of_any_store_that_calls_what_is_the_tasks_is_told_to_ask_for_a_commit(
