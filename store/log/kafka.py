@@ -26,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka import Producer as ClientProducer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka._types import HeadersType
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
@@ -866,6 +866,15 @@ class KafkaAdmin:
     def close(self) -> None:
         self._admin = None
 
+    def topic_config(self, topic: str) -> dict[str, str]:
+        admin, resource = self._live(), ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def ask(seconds: float) -> dict[str, str]:
+            found = admin.describe_configs([resource], request_timeout=seconds)[resource].result()
+            return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+        return self._repeat(f"ask for the configuration of topic {topic}", ask)
+
     def _await_leaders(self, admin: AdminClient, spec: TopicSpec) -> None:
         found = -1
 
@@ -889,9 +898,11 @@ class KafkaAdmin:
                 "Delete it or use another name"
             )
 
-    def _repeat(self, doing: str, call: Callable[[float], None]) -> None:
+    def _repeat(self, doing: str, call: Callable[[float], Built]) -> Built:
         admin = self._live()
-        _repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
+        return _repeat(
+            self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds)
+        )
 
     def _live(self) -> AdminClient:
         if self._admin is None:

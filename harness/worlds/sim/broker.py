@@ -46,6 +46,12 @@ _LAST_EPOCH = 32_766
 _RECORD_OVERHEAD = 70
 """Bytes that a batch of one small record occupies beside key, value and headers."""
 
+_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+}
+
 _READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
 
@@ -186,6 +192,7 @@ class SimBroker:
     """
 
     __slots__ = (
+        "_configs",
         "_groups",
         "_held",
         "_next_producer_id",
@@ -213,6 +220,7 @@ class SimBroker:
         self.max_transaction_timeout_ms = max_transaction_timeout_ms
         self.now = now
         self._topics: dict[str, list[_Partition]] = {}
+        self._configs: dict[str, dict[str, str]] = {}
         self._groups: dict[str, _Group] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._held: dict[str, _Transaction] = {}
@@ -233,7 +241,8 @@ class SimBroker:
             return
         if partitions < 1:
             raise ConfigError(f"partitions of topic {name}", partitions, "at least 1")
-        max_bytes = int((config or {}).get("max.message.bytes", 1_048_588))
+        self._configs[name] = {**_TOPIC_DEFAULTS, **(config or {})}
+        max_bytes = int(self._configs[name]["max.message.bytes"])
         self._topics[name] = [
             _Partition(TopicPartition(name, number), max_bytes) for number in range(partitions)
         ]
@@ -241,6 +250,7 @@ class SimBroker:
     def delete_topic(self, name: str) -> None:
         """Forget a topic, its records and its committed positions; one that does not exist is passed over."""
         self._topics.pop(name, None)
+        self._configs.pop(name, None)
         for group in self._groups.values():
             for tp in [tp for tp in group.committed if tp.topic == name]:
                 del group.committed[tp]
@@ -880,6 +890,11 @@ class SimAdmin:
         self._check()
         for name in topics:
             self._broker.delete_topic(name)
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        self._check()
+        self._broker._logs(topic)
+        return dict(self._broker._configs[topic])
 
     def close(self) -> None:
         self._closed = True

@@ -288,7 +288,7 @@ class SimRun:
     def _set_up(self) -> None:
         partitions = self.schedule.partitions
         for spec in topics_of(self.topology, partitions):
-            self.broker.create_topic(spec.name, spec.partitions)
+            self.broker.create_topic(*spec)
         write_input(self.log, self.topology, self.schedule)
         if self.schedule.runtime is Runtime.SPARK:
             self.driver = SparkDriver(self)
