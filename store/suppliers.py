@@ -49,6 +49,10 @@ Duration = int | timedelta
 CHANGELOG_SLACK_MS = 24 * 60 * 60 * 1000
 """How much longer than its store a changelog keeps what has expired, as in Kafka Streams: clocks differ."""
 
+TOMBSTONE_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
+"""How long a changelog that is created for a store keeps deletions. A store that was away for up to half of it
+replays only the difference; Kafka's default of one day would have it rebuilt after a night."""
+
 _LONGEST_MS = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -92,7 +96,7 @@ class StoreSupplier(ABC, Generic[S_co]):
 
     def changelog_config(self) -> Mapping[str, str]:
         """The configuration of the changelog topic."""
-        return {"cleanup.policy": "compact"}
+        return _compacted()
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,7 @@ class VersionedSupplier(_EngineSupplier[VersionedKeyValueStore]):
     def changelog_config(self) -> Mapping[str, str]:
         # Compaction would remove the older versions of a key, which are history until they expire.
         lag = min(self.history_retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-        return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(lag)}
+        return {**_compacted(), "min.compaction.lag.ms": str(lag)}
 
 
 @dataclass(frozen=True)
@@ -504,9 +508,13 @@ def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
         raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
 
 
+def _compacted() -> dict[str, str]:
+    return {"cleanup.policy": "compact", "delete.retention.ms": str(TOMBSTONE_RETENTION_MS)}
+
+
 def _expiring(retention_ms: int) -> Mapping[str, str]:
     retention = min(retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention)}
+    return {**_compacted(), "cleanup.policy": "compact,delete", "retention.ms": str(retention)}
 
 
 def _milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:

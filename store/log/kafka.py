@@ -26,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka import Producer as ClientProducer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka._types import HeadersType
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 

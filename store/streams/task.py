@@ -38,6 +38,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
@@ -58,11 +59,13 @@ from store.metrics import Metrics
 from store.points import Point, reach
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
-    TOMBSTONE_RETENTION_MS,
+    LoggedStore,
     RestoreListener,
+    RestoreSettings,
     open_and_restore,
     restore,
     suspects,
+    tombstone_retention,
 )
 from store.state.protocol import StateStore, StoreContext
 from store.streams.context import TaskContext
@@ -227,10 +230,11 @@ class Task:
                         store,
                         self.topology.changelog(name, self.partition),
                         reader,
+                        replace(self._restore_settings, listener=None),
                         offsets=offsets,
-                        batch=self._config.restore_batch_records,
-                        clock=self._clock,
-                        patience=self._restore_patience_s,
+                        tombstone_retention_ms=tombstone_retention(
+                            self._log, self.topology.changelog_topic(name)
+                        ),
                     )
         if self._plain_producer is None:
             self._check_positions(committed, offsets)
@@ -296,29 +300,23 @@ class Task:
             self._exit.callback(store.close)
             reach(Point.STORE_OPENED)
             return
-        retention = supplier.changelog_config().get("delete.retention.ms")
-        self.stores[name], _ = open_and_restore(
-            self._storage,
-            self.task_id,
+        logged = LoggedStore(
             name,
-            lambda: supplier.open(made),
             changelog,
-            reader,
-            offsets=offsets,
-            batch=config.restore_batch_records,
-            listener=self._listener,
-            clock=self._clock,
-            patience=self._restore_patience_s,
-            tombstone_retention_ms=TOMBSTONE_RETENTION_MS if retention is None else int(retention),
-            count=None if metrics is None else metrics.restored,
+            lambda: supplier.open(made),
+            tombstone_retention(self._log, changelog.topic),
+            None if metrics is None else metrics.restored,
         )
+        self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
         self._exit.callback(self.stores[name].close)
 
     @property
-    def _restore_patience_s(self) -> float:
+    def _restore_settings(self) -> RestoreSettings:
         """At least once fences nobody, so a transaction that a run under exactly once has left goes by its timeout."""
         left = 0.0 if self._config.exactly_once else self._config.transaction_timeout_ms / 1000
-        return _PATIENCE_S + left
+        return RestoreSettings(
+            self._config.restore_batch_records, _PATIENCE_S + left, self._clock, self._listener
+        )
 
     def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
         return {

@@ -374,6 +374,7 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 
 def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     day = 86_400_000
+    compact = {"cleanup.policy": "compact", "delete.retention.ms": str(30 * day)}
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
@@ -385,20 +386,20 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     )
     topology = Topology("app", ("in",), ("out",), stores, count)
     assert {spec.name: (spec.partitions, dict(spec.config)) for spec in topology.internal_topics(3)} == {
-        "app-plain-changelog": (3, {"cleanup.policy": "compact"}),
+        "app-plain-changelog": (3, compact),
         "app-window-changelog": (
             3,
-            {"cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
+            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
         ),
         "app-session-changelog": (
             3,
-            {"cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
+            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
         ),
         "app-versioned-changelog": (
             3,
-            {"cleanup.policy": "compact", "min.compaction.lag.ms": str(3_000 + day)},
+            {**compact, "min.compaction.lag.ms": str(3_000 + day)},
         ),
-        "app-configured-changelog": (3, {"cleanup.policy": "delete", "segment.ms": "7"}),
+        "app-configured-changelog": (3, {**compact, "cleanup.policy": "delete", "segment.ms": "7"}),
     }
 
 
