@@ -1,4 +1,4 @@
-"""Store suppliers: plain, picklable descriptions of stores, which a task opens where it runs (rows 844.6, 954.2).
+"""Store suppliers: plain, picklable descriptions of stores, which a task opens where it runs.
 
 A supplier is frozen and equal by its values, so that a topology can be sent to another process and compared.
 Durations are whole milliseconds, as a number or a `timedelta`. What cannot be is a `ValueError` that names the
@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from store.clock import Clock
 from store.config import StoreType
 from store.engine.memory import MemoryEngine
 from store.serdes import Serde
@@ -32,10 +33,11 @@ from store.state.metered import (
     MeteredVersionedKeyValueStore,
     MeteredWindowStore,
 )
-from store.state.protocol import StateStore, StoreContext
+from store.state.protocol import Offsets, StateStore, StoreContext, StoreMetrics
 from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
+from store.types import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -200,7 +202,48 @@ class CustomSupplier(StoreSupplier[S_co]):
     factory: Callable[[StoreContext], S_co]
 
     def open(self, context: StoreContext) -> S_co:
-        return self.factory(context)
+        if context.metrics is None:
+            return self.factory(context)
+        told = _Told(context.metrics)
+        store = self.factory(replace(context, metrics=told))
+        told.complete(store, context.clock)
+        return store
+
+
+class _Told:
+    """`StoreMetrics` of a store of one's own: what it does not report by itself is measured from outside."""
+
+    def __init__(self, metrics: StoreMetrics) -> None:
+        self._metrics = metrics
+        self._watched = False
+        self._commits = 0
+        self.dropped = metrics.dropped
+        self.measure = metrics.measure
+        self.close = metrics.close
+
+    def committed(self, seconds: float) -> None:
+        self._commits += 1
+        self._metrics.committed(seconds)
+
+    def watch(self, uncommitted_bytes: Callable[[], int], cached_bytes: Callable[[], int]) -> None:
+        self._watched = True
+        self._metrics.watch(uncommitted_bytes, cached_bytes)
+
+    def complete(self, store: StateStore, clock: Clock) -> None:
+        """Measure the commits of the open store, and watch its bytes, unless it has seen to that itself."""
+        if not self._watched:
+            self._metrics.watch(store.approximate_num_uncommitted_bytes, int)
+        commit = store.commit
+
+        def measured(
+            changelog_offsets: Offsets = None, position: Mapping[TopicPartition, int] | None = None
+        ) -> None:
+            before, began = self._commits, clock.monotonic()
+            commit(changelog_offsets, position)
+            if self._commits == before:
+                self._metrics.committed(clock.monotonic() - began)
+
+        store.__dict__["commit"] = measured
 
 
 def persistent_key_value_store(name: str, transactional: bool = True) -> KeyValueSupplier:
