@@ -345,6 +345,26 @@ def custom_store(name: str, factory: Callable[[StoreContext], S]) -> CustomSuppl
 
 
 @dataclass(frozen=True)
+class GlobalStoreSupplier:
+    """A store that holds a whole topic, all partitions of it, in every worker: read-only for processors."""
+
+    supplier: StoreSupplier[Any]
+    topic: str
+    """Its records are the store's rows, as a changelog of that type of store has them; records without a key are
+    passed over. Compact it, or what is older than its retention is missing after a rebuild."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the stores of the topology."""
+        return self.supplier.name
+
+
+def global_store(supplier: StoreSupplier[Any], topic: str) -> GlobalStoreSupplier:
+    """A global store over `topic`, for `Topology.global_stores`; `supplier` may be a builder with serdes."""
+    return GlobalStoreSupplier(supplier, topic)
+
+
+@dataclass(frozen=True)
 class StoreBuilder(StoreSupplier[S_co]):
     """A supplier of a typed store: serdes around what another supplier opens, with or without cache and changelog.
 

@@ -197,11 +197,12 @@ def test_every_commit_of_a_store_of_ones_own_is_measured_once(
 ) -> None:
     reported: list[float] = []
     report = StateStoreMetrics.committed
-    monkeypatch.setattr(
-        StateStoreMetrics,
-        "committed",
-        lambda self, seconds: (reported.append(seconds), report(self, seconds)),
-    )
+
+    def committed(metrics: StateStoreMetrics, seconds: float) -> None:
+        reported.append(seconds)
+        report(metrics, seconds)
+
+    monkeypatch.setattr(StateStoreMetrics, "committed", committed)
     clock = StepClock()
     metrics = Metrics(clock)
     with open_store(supplier, tmp_path, metrics=metrics, clock=clock) as store:

@@ -29,6 +29,7 @@ from store.recovery.restore import (
     RestoreSettings,
     close_after,
     kafka_default,
+    readable,
     warn_of_rebuild,
 )
 from store.recovery.standby import KEEP_TIME_EVERY_MS
@@ -150,6 +151,19 @@ class GlobalStore(Generic[V]):
         if abs(self._clock.time_ms() - self._kept_ms) >= KEEP_TIME_EVERY_MS:
             self._keep()
         return applied
+
+    def rebuild_if_damaged(self) -> bool:
+        """Read every row, and set the store aside and rebuild it when one cannot be read; whether that was so.
+
+        For a `StoreCorruptedError` that came from a view. Raises as `open` does.
+        """
+        if readable(self._opened()):
+            return False
+        self._close_store()
+        self._rebuild("a row of it cannot be read")
+        self._catch_up()
+        self._keep()
+        return True
 
     def view(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> V:
         """The store for reading. All that is in it is committed, so the levels do not differ."""

@@ -71,7 +71,7 @@ def offset_keeping(store: Keeps) -> OffsetKeeping:
     return OffsetKeeping.CHECKPOINTED if store.transactional() else OffsetKeeping.DIRECT
 
 
-def engine_store(store: StateStore) -> EngineStore | None:
+def engine_store(store: object) -> EngineStore | None:
     """The store over an engine that this one is, or that it gives types to; None for one with a format of its own."""
     inner = store.inner if isinstance(store, MeteredStore) else store
     return inner if isinstance(inner, EngineStore) else None

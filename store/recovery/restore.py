@@ -255,10 +255,11 @@ def suspects(stores: Mapping[str, StateStore]) -> list[str]:
     they are, and while the task is still locked, `TaskOffsets.set_aside` each, so that the next start does not go
     on with a store that opens cleanly. A crash before that is harmless: what was found once is found again.
     """
-    return [name for name, store in stores.items() if not _readable(store)]
+    return [name for name, store in stores.items() if not readable(store)]
 
 
-def _readable(store: StateStore) -> bool:
+def readable(store: object) -> bool:
+    """Whether every row of an open store can be read; also true for a store that is closed, or not over an engine."""
     below = engine_store(store)
     if below is None or not below.is_open():
         return True

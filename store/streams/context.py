@@ -12,6 +12,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import PlainProducer, Producer
+from store.recovery.global_store import GlobalStore
 from store.state.protocol import LogChange, StateStore
 from store.types import Headers, TopicPartition
 
@@ -60,6 +61,23 @@ class ProcessorStore:
         )
 
 
+class GlobalReads(ProcessorStore):
+    """A global store as a processing function may use it: the reads of its type, always of what it holds now."""
+
+    def __init__(self, store: GlobalStore[Any], failed: Callable[[StoreError], None]) -> None:
+        self._global_store = store
+        self._failed = failed
+
+    def __getattr__(self, name: str) -> Any:
+        view = self._global_store.view()
+        if name.startswith("_") or not callable(getattr(view, name, None)):
+            raise ProtocolError(
+                f"global store {self._global_store.name} has no {name!r} for a processor: it follows topic "
+                f"{self._global_store.topic} and is only read. Write to that topic instead"
+            )
+        return _telling(getattr(view, name), self._failed)
+
+
 @cache
 def _methods(kind: type[StateStore]) -> tuple[str, ...]:
     """The public ones, but for those of the task."""
@@ -88,7 +106,10 @@ class Context(Protocol):
     """What the processing function may do. Valid only during the call that received it."""
 
     def store(self, name: str) -> ProcessorStore:
-        """The task's store of that name. Writes are uncommitted until the task commits."""
+        """The task's store of that name. Writes are uncommitted until the task commits.
+
+        Or the worker's global store of that name, which is read-only, and no part of any transaction.
+        """
 
     def forward(self, topic: str, key: bytes | None, value: bytes | None, *, headers: Headers = ()) -> None:
         """Send a record to an output topic, in the task's transaction. The record's key picks the partition."""
@@ -108,9 +129,10 @@ class TaskContext:
         self.commit_requested = False
         self.failure: LogError | StoreError | None = None
 
-    def offer(self, stores: Mapping[str, StateStore]) -> None:
+    def offer(self, stores: Mapping[str, StateStore], global_stores: Mapping[str, GlobalStore[Any]]) -> None:
         """The stores that `store` hands out."""
         self._stores = {name: ProcessorStore(store, self._failed) for name, store in stores.items()}
+        self._stores |= {name: GlobalReads(store, self._failed) for name, store in global_stores.items()}
 
     def store(self, name: str) -> ProcessorStore:
         try:

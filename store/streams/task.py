@@ -40,13 +40,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
     InputGapError,
     OutcomeUnknownError,
     PositionLostError,
@@ -57,6 +58,7 @@ from store.errors import (
 from store.log import Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
+from store.recovery.global_store import GlobalStore
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
     LoggedStore,
@@ -115,8 +117,16 @@ class Task:
         tasks_in_process: int = 1,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        global_stores: Mapping[str, GlobalStore[Any]] | None = None,
     ) -> None:
-        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it."""
+        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
+        are those of the topology, open, and stay the caller's; `ConfigError` when one is missing."""
+        self._global_stores = global_stores or {}
+        missing = [one.name for one in topology.global_stores if one.name not in self._global_stores]
+        if missing:
+            raise ConfigError(
+                "global_stores", missing, "only a Worker runs them: not a task by itself, nor Spark"
+            )
         self.topology = topology
         self.partition = partition
         self.task_id = topology.task_id(partition)
@@ -180,7 +190,7 @@ class Task:
             self._reader = reader
             context = TaskContext(producer, self.topology.sinks)
             self._restore(context, reader)
-            context.offer(self.stores)
+            context.offer(self.stores, self._global_stores)
             self._context = context
             # Asked after each record, so bound once.
             self._uncommitted_bytes = [

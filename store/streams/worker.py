@@ -12,7 +12,7 @@ again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 
 from store.clock import Clock
@@ -20,6 +20,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
     CrashproofError,
     FatalLogError,
     FencedError,
@@ -30,6 +31,7 @@ from store.errors import (
 from store.log import Log, Reader
 from store.metrics import Metrics
 from store.recovery.restore import RestoreListener
+from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.types import IsolationLevel
@@ -64,9 +66,10 @@ class Worker:
         tasks_in_process: int | None = None,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        standbys: Iterable[int] = (),
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
-        gets those of the stores, `listener` is told of every restore."""
+        gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`."""
         self._topology = topology
         self._log = log
         self._storage = storage
@@ -77,12 +80,15 @@ class Worker:
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
         self._metrics = metrics
         self._listener = listener
+        self.replicas = Replicas(topology, log, storage, config, clock, listener=listener)
+        self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
         self._last_commit: dict[int, float] = {}
 
     def poll(self) -> bool:
         """Let every task make one step: some records, or a commit. False when there was nothing to do."""
+        self.replicas.open_global_stores()
         progress = False
         for partition in list(self._partitions):
             try:
@@ -92,7 +98,37 @@ class Worker:
             except BaseException:
                 self._drop(partition)
                 raise
-        return progress
+        return self.replicas.update(busy=progress) or progress
+
+    def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
+        """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
+
+        Tasks and copies that stay go on; a task that goes is committed first. The next polls open what is new. A task
+        takes over the directory of its standby and replays only what the copy lacks, and a standby goes on from
+        where the task stopped. Raises `ConfigError` for a partition that is in both.
+        """
+        partitions = list(dict.fromkeys(active))
+        standbys = self._only_standbys(partitions, standby)
+        for partition, task in [(one, task) for one, task in self.tasks.items() if one not in partitions]:
+            try:
+                task.commit()
+            except CrashproofError as error:
+                # As after a crash: the input since the last commit is read again by whoever has the task next.
+                _log.warning("task %s is let go with its last records uncommitted: %s", task.task_id, error)
+            finally:
+                self._failures.pop(partition, None)
+                self._drop(partition)
+        self._partitions = partitions
+        for task in self.tasks.values():
+            task.tasks_in_process = self._others + len(partitions)
+        self.replicas.assign(standbys)
+
+    @staticmethod
+    def _only_standbys(active: Collection[int], standby: Iterable[int]) -> list[int]:
+        standbys = list(standby)
+        if both := [partition for partition in standbys if partition in active]:
+            raise ConfigError("standby", both, "partitions that are not active in the same worker")
+        return standbys
 
     def run(self, stopping: Callable[[], bool], *, idle_s: float = 0.05) -> None:
         """Poll until `stopping()`; then commit and close.
@@ -114,6 +150,7 @@ class Worker:
         """Close all tasks, dropping what they did not commit. One that fails to close does not keep the others."""
         with ExitStack() as all_of_them:
             all_of_them.callback(self._reader.close)
+            all_of_them.callback(self.replicas.close)
             for task in self.tasks.values():
                 all_of_them.callback(task.close)
             self.tasks = {}
@@ -131,6 +168,7 @@ class Worker:
                 tasks_in_process=self._others + len(self._partitions),
                 metrics=self._metrics,
                 listener=self._listener,
+                global_stores=self.replicas.global_stores,
             )
             task.open()
             self.tasks[partition] = task
@@ -151,7 +189,9 @@ class Worker:
                 self._drop(partition)
             return True
         except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
-            if isinstance(error, StoreCorruptedError) and not task.rebuilds:
+            if isinstance(error, StoreCorruptedError) and not (
+                task.rebuilds or self.replicas.rebuild_damaged()
+            ):
                 raise
             _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
             self._count_failure(partition, task, error)
