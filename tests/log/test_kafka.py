@@ -536,6 +536,21 @@ def test_a_topic_setting_that_kafka_does_not_know_is_an_error(
         place.log.admin().create_topics([TopicSpec(unique("other"), 1, {"no.such.setting": "1"})])
 
 
+def test_the_configuration_of_a_topic_has_what_it_was_created_with_and_the_defaults(
+    place: Place, unique: Callable[[str], str]
+) -> None:
+    admin = place.log.admin()
+    admin.create_topics([TopicSpec(unique("set"), 1, {"delete.retention.ms": "2592000000"})])
+    config = admin.topic_config(unique("set"))
+    assert (config["delete.retention.ms"], config["cleanup.policy"]) == ("2592000000", "delete")
+    assert admin.topic_config(place.topic)["delete.retention.ms"] == "86400000"
+
+
+def test_the_configuration_of_a_missing_topic_is_an_error(place: Place, unique: Callable[[str], str]) -> None:
+    with pytest.raises(LogError, match=unique("missing")):
+        place.log.admin().topic_config(unique("missing"))
+
+
 # A broker that is not there
 
 
@@ -550,6 +565,7 @@ def test_an_address_where_nobody_answers_is_named() -> None:
         lambda: log.reader().committed("group", tp),
         lambda: log.admin().create_topics([TopicSpec("topic", 1)]),
         lambda: log.admin().delete_topics(["topic"]),
+        lambda: log.admin().topic_config("topic"),
     ]
     for call in calls:
         with pytest.raises(UnreachableError, match=NOBODY):

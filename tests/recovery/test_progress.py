@@ -8,7 +8,7 @@ from rich.console import Console
 
 from store.engine.memory import MemoryEngine
 from store.recovery.progress import ProgressListener
-from store.recovery.restore import restore
+from store.recovery.restore import RestoreSettings, restore
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.types import TopicPartition
@@ -52,7 +52,7 @@ def test_a_short_restore_shows_nothing() -> None:
     console, text = terminal()
     store = KeyValueStore(StoreContext(name="orders", open_engine=MemoryEngine))
     with ProgressListener(console, clock=StepClock()) as listener:
-        restore(store, CHANGELOG, WrittenLog({0: (b"a", b"1")}, end=2), listener=listener)
+        restore(store, CHANGELOG, WrittenLog({0: (b"a", b"1")}, end=2), RestoreSettings(listener=listener))
     assert text.getvalue() == ""
 
 

@@ -114,7 +114,16 @@ def rows(task: Task) -> dict[bytes, bytes]:
 @pytest.mark.requirement("892.6", "x.1")
 @pytest.mark.parametrize(
     "call",
-    ["commit", "flush", "flush_cache", "discard", "recover", "restore_batch", "close", "keep_time"],
+    [
+        "commit",
+        "flush",
+        "flush_cache",
+        "discard",
+        "recover",
+        "restore_batch",
+        "close",
+        "track_last_caught_up",
+    ],
 )
 @pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
 def test_a_processor_of_any_store_that_calls_what_is_the_tasks_is_told_to_ask_for_a_commit(
@@ -365,6 +374,7 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 
 def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     day = 86_400_000
+    compact = {"cleanup.policy": "compact", "delete.retention.ms": str(30 * day)}
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
@@ -376,20 +386,20 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     )
     topology = Topology("app", ("in",), ("out",), stores, count)
     assert {spec.name: (spec.partitions, dict(spec.config)) for spec in topology.internal_topics(3)} == {
-        "app-plain-changelog": (3, {"cleanup.policy": "compact"}),
+        "app-plain-changelog": (3, compact),
         "app-window-changelog": (
             3,
-            {"cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
+            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
         ),
         "app-session-changelog": (
             3,
-            {"cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
+            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
         ),
         "app-versioned-changelog": (
             3,
-            {"cleanup.policy": "compact", "min.compaction.lag.ms": str(3_000 + day)},
+            {**compact, "min.compaction.lag.ms": str(3_000 + day)},
         ),
-        "app-configured-changelog": (3, {"cleanup.policy": "delete", "segment.ms": "7"}),
+        "app-configured-changelog": (3, {**compact, "cleanup.policy": "delete", "segment.ms": "7"}),
     }
 
 
