@@ -10,7 +10,6 @@ import pytest
 from harness.worlds.local.broker import LocalBroker
 from store.log.kafka import KafkaLog
 
-
 pytest_plugins = ["harness.pytest_plugin"]
 
 
