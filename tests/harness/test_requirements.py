@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,9 @@ def test_failing_afterwards(leaking): pass
 """
 
 
+XDIST = ("-p", "xdist.plugin", "-p", "xdist.looponfail")
+
+
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "harness.pytest_plugin"]
     return subprocess.run(
@@ -83,6 +87,14 @@ def git(directory: Path, *arguments: str) -> str:
         ["git", *identity, *arguments], cwd=directory, check=True, capture_output=True, text=True
     )
     return answer.stdout.strip()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_plugins_that_are_not_asked_for() -> Iterator[None]:
+    """Spares each of the many runs of pytest the import of Hypothesis."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        yield
 
 
 def project_in(directory: Path) -> Path:
@@ -107,7 +119,7 @@ def standing(directory: Path) -> dict[str, Row]:
 
 @pytest.fixture(
     scope="module",
-    params=[["-p", "no:xdist"], ["-n", "2", "--dist", "loadgroup"]],
+    params=[[], [*XDIST, "-n", "2", "--dist", "loadgroup"]],
     ids=["one process", "workers"],
 )
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
@@ -219,7 +231,7 @@ def test_a_test_that_took_its_worker_with_it_has_failed(project: Path) -> None:
     found = standing(project)
     assert found["892.8"].status == "passed"
     (project / "world.txt").write_text("crash")
-    run(project, "-n", "2", "-k", "right or crashing")
+    run(project, *XDIST, "-n", "2", "-k", "right or crashing")
     found = standing(project)
     assert found["892.8"].status == "failed"
     assert found["892.3"].status == "passed"
@@ -228,7 +240,7 @@ def test_a_test_that_took_its_worker_with_it_has_failed(project: Path) -> None:
 def test_a_run_that_was_killed_leaves_no_result_of_an_earlier_one(project: Path) -> None:
     run(project)
     (project / "world.txt").write_text("crash")
-    assert run(project, "-p", "no:xdist").returncode == -signal.SIGKILL
+    assert run(project).returncode == -signal.SIGKILL
     found = standing(project)
     assert found["892.8"].status == "not run"
     assert found["892.8"].because == ("tests/test_some.py::test_crashing: begun, and its end is not known",)
