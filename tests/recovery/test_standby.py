@@ -24,8 +24,6 @@ from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import Changelogs, Pair, StepClock, WrittenLog
 from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store
 
-pytestmark = pytest.mark.requirement("x.3")
-
 
 def standby_over(
     disk: CrashDisk,
@@ -50,6 +48,7 @@ def held(standby: Standby, name: str) -> dict[bytes, bytes]:
     return contents(store)
 
 
+@pytest.mark.requirement("x.3")
 @pytest.mark.parametrize("kind", ["A", "B", "C", "D"])
 def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
@@ -67,6 +66,7 @@ def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> No
         assert len(log.reads) == reads
 
 
+@pytest.mark.requirement("x.3")
 def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_it() -> None:
     disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
     log = changelogs["orders"]
@@ -82,7 +82,7 @@ def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_
         assert standby.update() == 2
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 @pytest.mark.parametrize("kind", ["A", "B", "C"])
 def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
@@ -99,6 +99,7 @@ def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kin
     assert disk.aside == []
 
 
+@pytest.mark.requirement("x.3")
 def test_a_standby_goes_on_where_a_closed_task_stopped() -> None:
     disk, changelogs = CrashDisk(), Changelogs("a", "b", "c")
     kinds = {"a": "A", "b": "B", "c": "C"}
@@ -128,7 +129,7 @@ def test_a_standby_after_a_crashed_task_rebuilds_only_what_had_no_transactions()
     assert [name for name, _ in disk.aside] == ["c"]
 
 
-@pytest.mark.requirement("844.4")
+@pytest.mark.requirement("x.3")
 def test_a_standby_that_crashes_at_any_moment_leaves_what_a_task_takes_over() -> None:
     kinds = {"a": "A", "b": "B", "c": "C", "d": "D"}
 
@@ -315,7 +316,7 @@ def test_a_standby_that_is_not_open_says_so() -> None:
         standby.lag()
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 def test_a_task_takes_over_from_a_standby_on_disk(tmp_path: Path) -> None:
     directory, log = StateDirectory(tmp_path, "app"), WrittenLog({}, end=0)
     log.append(*FIRST)
@@ -349,7 +350,7 @@ class Replayed:
         self.records += total_restored
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 def test_a_real_task_takes_over_stores_of_both_kinds_in_the_middle_of_its_predecessors_transaction(
     tmp_path: Path,
 ) -> None:
