@@ -278,7 +278,7 @@ def doctor() -> None:
 def requirements(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """List the rows of requirements with the tests that show them and their last result."""
+    """List the rows of requirements with the tests that show them, and what these came to on the code that is here."""
     standing = collect()
     if json:
         _print_json(standing)
