@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -11,10 +10,7 @@ import pytest
 from harness.worlds.local.broker import LocalBroker
 from store.log.kafka import KafkaLog
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    if importlib.util.find_spec("harness.pytest_plugin") is None:
-        config.addinivalue_line("markers", "requirement(row): the row of requirements that the test shows")
+pytest_plugins = ["harness.pytest_plugin"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -76,7 +76,7 @@ def test_stores_of_different_names_live_side_by_side(tmp_path: Path) -> None:
         assert numbers.get(b"a") is None
 
 
-@pytest.mark.requirement("844.3")
+@pytest.mark.requirement("892.3")
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_process_that_is_killed_loses_what_it_did_not_commit_and_nothing_else(
     mechanism: Mechanism, tmp_path: Path

@@ -133,6 +133,7 @@ def test_committed_records_come_back_as_they_were_sent(place: Place) -> None:
     ]
 
 
+@pytest.mark.requirement("129.2", "129.4")
 def test_aborted_records_are_passed_over_and_so_is_their_marker(place: Place) -> None:
     producer = place.producer()
     producer.begin_transaction()
@@ -290,6 +291,7 @@ def test_an_outdated_report_of_the_end_does_not_end_a_read(place: Place) -> None
 # Successors, and transactions that take too long
 
 
+@pytest.mark.requirement("129.3")
 @pytest.mark.parametrize("call", ["flush", "send_offsets", "commit", "abort"])
 def test_whoever_was_superseded_learns_that_it_is_fenced(place: Place, call: str) -> None:
     zombie = place.producer()
@@ -344,6 +346,7 @@ def test_a_group_that_never_committed_has_no_offset(place: Place) -> None:
     assert place.committed() is None
 
 
+@pytest.mark.requirement("129.2")
 def test_offsets_count_when_the_transaction_commits(place: Place) -> None:
     producer = place.producer()
     producer.begin_transaction()
@@ -485,6 +488,7 @@ def test_one_reader_may_go_back_and_forth_between_partitions(place: Place) -> No
             assert [record.value for record in fetch.records] == [b"%d" % (offset * 2 + tp.partition)]
 
 
+@pytest.mark.requirement("129.2")
 def test_read_committed_stops_at_the_last_stable_offset(place: Place) -> None:
     producer = place.producer()
     place.commit(producer, b"a")
@@ -603,6 +607,7 @@ def test_a_transaction_goes_on_after_a_sigkill_of_the_broker(own_broker: LocalBr
     assert fragile.committed() == 4
 
 
+@pytest.mark.requirement("129.5")
 @pytest.mark.xdist_group("own-broker")
 def test_a_commit_that_is_never_answered_has_an_unknown_outcome(
     own_broker: LocalBroker, fragile: Place
@@ -622,6 +627,7 @@ def test_a_commit_that_is_never_answered_has_an_unknown_outcome(
     fragile.until(lambda: fragile.values(RC) == [b"value"])
 
 
+@pytest.mark.requirement("129.5")
 @pytest.mark.xdist_group("own-broker")
 def test_a_successors_init_settles_an_unknown_outcome(own_broker: LocalBroker, fragile: Place) -> None:
     producer = fragile.producer(log=KafkaLog(own_broker.bootstrap, timeout=1.0))

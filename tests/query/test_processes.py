@@ -349,7 +349,6 @@ def test_two_other_processes_see_whole_commits_while_one_writes(
 
 
 @pytest.mark.long
-@pytest.mark.requirement("892.7")
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_two_other_processes_see_whole_commits_for_thirty_seconds(
     directory: StateDirectory,

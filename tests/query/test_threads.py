@@ -118,7 +118,6 @@ def test_a_store_that_closes_under_its_readers_lets_each_of_them_know(
 
 
 @pytest.mark.long
-@pytest.mark.requirement("892.7")
 @pytest.mark.usefixtures("fast_switches")
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_hundred_threads_see_whole_commits_for_thirty_seconds(

@@ -37,7 +37,6 @@ def process(context: Context, record: Record) -> None:
             store.put(record.key, record.value)
 
 
-@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("suppliers", [BYTES, TYPED], ids=["bytes", "typed"])
 def test_a_block_found_damaged_by_a_processor_costs_a_rebuild_of_that_store_and_nothing_else(
     suppliers: tuple[StoreSupplier[Any], ...], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -508,7 +508,6 @@ def agrees(engine: Engine, history: Topic) -> None:
         }
 
 
-@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None])
 @pytest.mark.parametrize("power_lost", [False, True])
 def test_a_crash_at_any_moment_costs_nothing(mechanism: Mechanism | None, power_lost: bool) -> None:

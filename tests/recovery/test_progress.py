@@ -14,8 +14,6 @@ from store.state.protocol import StoreContext
 from store.types import TopicPartition
 from tests.recovery.logs import CHANGELOG, StepClock, WrittenLog
 
-pytestmark = pytest.mark.requirement("x.3")
-
 OTHER = TopicPartition("app-totals-changelog", 3)
 
 
@@ -29,6 +27,7 @@ def refresh(listener: ProgressListener) -> None:
     listener._progress.refresh()
 
 
+@pytest.mark.requirement("x.3")
 def test_a_restore_over_two_seconds_shows_how_far_it_is_and_then_what_it_did() -> None:
     console, text = terminal()
     clock = StepClock()
@@ -85,6 +84,7 @@ def test_a_read_beyond_the_end_that_was_known_is_not_more_than_all() -> None:
     assert "100%" in text.getvalue()
 
 
+@pytest.mark.requirement("x.3")
 def test_restores_of_several_threads_each_have_a_bar_of_their_own() -> None:
     console, text = terminal()
     with ProgressListener(console, after_s=0.0) as listener:

@@ -107,7 +107,7 @@ def test_an_empty_changelog_that_begins_late_restores_nothing(store: KeyValueSto
     assert store.get_committed_offset(CHANGELOG) is None
 
 
-@pytest.mark.requirement("844.4")
+@pytest.mark.requirement("892.11")
 def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> None:
     class Crash(BaseException):
         pass
@@ -142,6 +142,7 @@ def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> Non
         assert contents(store) == contents(whole)
 
 
+@pytest.mark.requirement("x.3")
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 def test_the_listener_hears_start_every_batch_and_end(store: KeyValueStore, batch: int) -> None:
     heard: list[tuple[object, ...]] = []
@@ -452,6 +453,7 @@ def forget_time(path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.requirement("129.4")
 @pytest.mark.parametrize(
     "damage",
     [damage_manifest, damage_offset, forget_time],
@@ -582,7 +584,6 @@ def test_an_error_after_setting_aside_says_where_the_store_went_and_why(tmp_path
     assert "no store over RocksEngine" in note
 
 
-@pytest.mark.requirement("x.3")
 def test_the_metrics_of_a_store_say_how_many_records_were_restored(store: KeyValueStore) -> None:
     metrics = Metrics().store("orders", task_id="0_0", scope="rocksdb")
     log = WrittenLog(dict.fromkeys(range(5), (b"a", b"1")), end=6)

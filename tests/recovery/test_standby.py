@@ -25,8 +25,6 @@ from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import Changelogs, Pair, StepClock, WrittenLog
 from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store
 
-pytestmark = pytest.mark.requirement("x.3")
-
 
 def standby_over(
     disk: CrashDisk,
@@ -56,6 +54,7 @@ def held(standby: Standby, name: str) -> dict[bytes, bytes]:
     return contents(store)
 
 
+@pytest.mark.requirement("x.3")
 @pytest.mark.parametrize("kind", ["own", "checkpointed", "direct", "volatile"])
 def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
@@ -73,6 +72,7 @@ def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> No
         assert len(log.reads) == reads
 
 
+@pytest.mark.requirement("x.3")
 def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_it() -> None:
     disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
     log = changelogs["orders"]
@@ -88,7 +88,7 @@ def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_
         assert standby.update() == 2
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 @pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
@@ -105,6 +105,7 @@ def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kin
     assert disk.aside == []
 
 
+@pytest.mark.requirement("x.3")
 def test_a_standby_goes_on_where_a_closed_task_stopped() -> None:
     disk, changelogs = CrashDisk(), Changelogs("a", "b", "c")
     kinds = {"a": "own", "b": "checkpointed", "c": "direct"}
@@ -134,7 +135,7 @@ def test_a_standby_after_a_crashed_task_rebuilds_only_what_had_no_transactions()
     assert [name for name, _ in disk.aside] == ["c"]
 
 
-@pytest.mark.requirement("844.4")
+@pytest.mark.requirement("x.3")
 def test_a_standby_that_crashes_at_any_moment_leaves_what_a_task_takes_over() -> None:
     kinds = {"a": "own", "b": "checkpointed", "c": "direct", "d": "volatile"}
 
@@ -321,7 +322,7 @@ def test_a_standby_that_is_not_open_says_so() -> None:
         standby.lag()
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 def test_a_task_takes_over_from_a_standby_on_disk(tmp_path: Path) -> None:
     directory, log = StateDirectory(tmp_path, "app"), WrittenLog({}, end=0)
     log.append(*FIRST)
@@ -357,7 +358,7 @@ class Replayed:
         self.records += total_restored
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 def test_a_real_task_takes_over_stores_of_both_kinds_in_the_middle_of_its_predecessors_transaction(
     tmp_path: Path,
 ) -> None:

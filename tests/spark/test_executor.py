@@ -50,7 +50,6 @@ class Cluster:
         return [(record.key, record.value) for record in visible]
 
 
-@pytest.mark.requirement("card.3")
 def test_a_batch_that_is_run_again_changes_nothing() -> None:
     cluster = Cluster(b"a", b"b")
     host = Host(0)
@@ -59,7 +58,6 @@ def test_a_batch_that_is_run_again_changes_nothing() -> None:
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
 
 
-@pytest.mark.requirement("card.3")
 def test_of_a_batch_that_begins_before_the_committed_position_only_the_rest_is_applied() -> None:
     cluster = Cluster(b"a", b"b", b"c")
     host = Host(0)
@@ -68,7 +66,6 @@ def test_of_a_batch_that_begins_before_the_committed_position_only_the_rest_is_a
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
 
 
-@pytest.mark.requirement("card.3")
 def test_a_batch_that_leaves_records_out_is_refused_and_writes_nothing() -> None:
     cluster = Cluster(b"a", b"b", b"c")
     host = Host(0)

@@ -272,6 +272,16 @@ def test_discard_goes_back_to_the_last_commit(store: KeyValueStore) -> None:
 
 
 @pytest.mark.requirement("844.1")
+def test_flush_says_that_it_is_deprecated_and_commits(store: KeyValueStore) -> None:
+    fill(store)
+    with pytest.warns(DeprecationWarning, match="use commit"):
+        store.flush()
+    written = [(b"a", b"old"), (b"b", b"new"), (b"d", b"new"), (b"e", b"new"), (b"g", b"old")]
+    assert list(store.view(IsolationLevel.READ_COMMITTED).all()) == written
+    assert store.get_committed_offset(CHANGELOG) == 3
+
+
+@pytest.mark.requirement("844.1")
 def test_what_was_not_committed_is_gone_after_reopening(open_engine: OpenEngine) -> None:
     store = KeyValueStore(context_over(open_engine))
     fill(store)

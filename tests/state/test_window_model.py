@@ -29,8 +29,6 @@ from tests.state.segmented import (
     within,
 )
 
-pytestmark = [pytest.mark.requirement(row) for row in ("x.1", "844.3", "844.4", "892.3", "892.7")]
-
 SIZE_MS = 5
 SUFFIX = struct.Struct(">qi")
 
@@ -156,9 +154,9 @@ class OnDisk(WindowsAgainstDicts):
     on_disk = True
 
 
-TestInMemory = InMemory.TestCase
+TestInMemory = pytest.mark.requirement("x.1", "844.3")(InMemory.TestCase)
 TestInMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestOnDisk = OnDisk.TestCase
+TestOnDisk = pytest.mark.requirement("x.1", "844.3", "844.4", "892.3")(OnDisk.TestCase)
 TestOnDisk.settings = settings(
     max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

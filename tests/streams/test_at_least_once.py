@@ -158,7 +158,6 @@ def test_transactional_stores_count_less_twice() -> None:
     assert twice == {"direct": 1 + 2 + 2 + 2 + 3 * (2 + 2), "transactional": 3 * (2 + 2)}
 
 
-@pytest.mark.requirement("844.8")
 @BOTH
 @pytest.mark.parametrize("point", [Point.STORE_COMMITTED, Point.CHECKPOINT_WRITTEN])
 def test_input_is_read_from_the_positions_of_the_group_whatever_the_stores_say(

@@ -208,7 +208,7 @@ def committed(window: str) -> list[Item]:
     return INPUT[:2] if WINDOWS[window] is Point.OFFSETS_SENT else INPUT[:4]
 
 
-@pytest.mark.requirement("844.4", "844.2", "x.1")
+@pytest.mark.requirement("844.4", "844.2")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_store_of_any_type_is_at_its_last_commit_after_a_crash_in_any_window(
@@ -249,7 +249,7 @@ def first_end(kind: Kind) -> int:
     return cluster.broker.visible(CHANGELOG, RC)[-1].offset
 
 
-@pytest.mark.requirement("844.4", "x.1")
+@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", IN_MEMORY, ids=str)
 def test_a_store_in_memory_is_restored_to_the_last_commit_of_kafka(

@@ -107,7 +107,7 @@ class Renamed:
         self._inner.forward(self._sink, key, value, headers=headers)
 
 
-@pytest.mark.requirement("x.1", "844.4", "129.4")
+@pytest.mark.requirement("129.4")
 @pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
 def test_a_store_of_any_type_whose_disk_is_lost_comes_back_from_its_changelog(
     kind: Kind, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path

@@ -111,7 +111,7 @@ def rows(task: Task) -> dict[bytes, bytes]:
 # -- what a processor may call --------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("892.6", "x.1")
+@pytest.mark.requirement("892.6")
 @pytest.mark.parametrize(
     "call",
     [

@@ -132,6 +132,7 @@ def test_records_that_were_left_out_are_an_error(cluster: Cluster) -> None:
         apply(task, cluster.records(1))
 
 
+@pytest.mark.requirement("129.2")
 def test_offsets_of_aborted_records_are_no_gap(cluster: Cluster) -> None:
     producer = SimLog(cluster.broker).producer("upstream", 60_000)
     producer.init_transactions()
@@ -386,7 +387,6 @@ class FullDisk(HostStorage):
         return engine
 
 
-@pytest.mark.requirement("844.4")
 def test_a_store_that_fails_after_the_kafka_commit_is_only_closed(cluster: Cluster) -> None:
     storage = FullDisk(cluster.host, 1)
     with Task(cluster.topology, 0, SimLog(cluster.broker), storage, StreamsConfig(), StoppedClock()) as task:

@@ -97,9 +97,9 @@ class KafkaAdmin:
                 "Delete it or use another name"
             )
 
-    def _repeat(self, doing: str, call: Callable[[float], None]) -> None:
+    def _repeat(self, doing: str, call: Callable[[float], T]) -> T:
         admin = self._live()
-        repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
+        return repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
 
     def _live(self) -> AdminClient:
         if self._admin is None:
