@@ -13,7 +13,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import PlainProducer, Producer
 from store.state.protocol import LogChange, StateStore
-from store.types import Headers, TopicPartition
+from store.types import Headers, Record, TopicPartition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +37,7 @@ class ProcessorStore:
     """A task's store as its processing function may use it: reads and uncommitted writes, of any type of store.
 
     It has the store's own methods. Committing, discarding, restoring and closing belong to the task; each raises
-    `ProtocolError` naming `context.commit()` (KIP-892, row 892.6).
+    `ProtocolError` naming `context.commit()`.
     """
 
     def __init__(self, store: StateStore, failed: Callable[[StoreError], None]) -> None:
@@ -85,16 +85,57 @@ def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Call
 
 
 class Context(Protocol):
-    """What the processing function may do. Valid only during the call that received it."""
+    """What the processing function sees and may do. Valid only during the call that received it, in its thread."""
+
+    @property
+    def topic(self) -> str:
+        """The topic of the record being processed."""
+
+    @property
+    def partition(self) -> int:
+        """The partition of the record being processed, which is that of the task."""
+
+    @property
+    def offset(self) -> int:
+        """The offset of the record being processed."""
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp of the record being processed, in milliseconds since the epoch."""
+
+    @property
+    def headers(self) -> Headers:
+        """The headers of the record being processed, in their order."""
 
     def store(self, name: str) -> ProcessorStore:
-        """The task's store of that name. Writes are uncommitted until the task commits."""
+        """The task's store of that name. Writes are uncommitted until the task commits.
 
-    def forward(self, topic: str, key: bytes | None, value: bytes | None, *, headers: Headers = ()) -> None:
-        """Send a record to an output topic, in the task's transaction. The record's key picks the partition."""
+        Raises `ProtocolError` for a name that the topology does not declare.
+        """
+
+    def forward(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Send a record to an output topic, in the task's transaction. The record's key picks the partition.
+
+        `timestamp` is in milliseconds since the epoch; None is that of the record being processed. Headers are sent
+        as given: those of the record being processed go along only as `headers=context.headers`.
+
+        Raises `ProtocolError` for a topic that the topology does not declare, `ValueError` for a timestamp below 0,
+        and `LogError` when the record cannot be sent.
+        """
 
     def commit(self) -> None:
         """Ask for a commit of the whole task after this record. The only way for a processor to commit."""
+
+
+_BEFORE_THE_FIRST = Record("", -1, -1, None, None, 0)
 
 
 class TaskContext:
@@ -104,9 +145,30 @@ class TaskContext:
         self._producer = producer
         self._sinks = frozenset(sinks)
         self._stores: dict[str, ProcessorStore] = {}
-        self.timestamp = 0
+        self.record = _BEFORE_THE_FIRST
+        """The record being processed, or the last one: what caches held back is written at a commit, with its time."""
         self.commit_requested = False
         self.failure: LogError | StoreError | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def timestamp(self) -> int:
+        return self.record.timestamp
+
+    @property
+    def headers(self) -> Headers:
+        return self.record.headers
 
     def offer(self, stores: Mapping[str, StateStore]) -> None:
         """The stores that `store` hands out."""
@@ -120,13 +182,25 @@ class TaskContext:
                 f"the topology has no store {name!r}; it declares {', '.join(self._stores) or 'none'}"
             ) from None
 
-    def forward(self, topic: str, key: bytes | None, value: bytes | None, *, headers: Headers = ()) -> None:
+    def forward(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
         if topic not in self._sinks:
             raise ProtocolError(
                 f"the topology has no sink {topic!r}; it declares {', '.join(sorted(self._sinks)) or 'none'}"
             )
+        if timestamp is None:
+            timestamp = self.record.timestamp
+        elif timestamp < 0:
+            raise ValueError(f"timestamp {timestamp} of a record for {topic}: milliseconds from 0 on")
         try:
-            self._producer.produce(topic, key, value, timestamp=self.timestamp, headers=headers)
+            self._producer.produce(topic, key, value, timestamp=timestamp, headers=headers)
         except LogError as error:
             self.failure = self.failure or error
             raise
@@ -139,7 +213,7 @@ class TaskContext:
         topic, partition = changelog
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
-            at = self.timestamp if timestamp is None else timestamp
+            at = self.record.timestamp if timestamp is None else timestamp
             try:
                 self._producer.produce(topic, key, value, partition=partition, timestamp=at)
             except LogError as error:

@@ -284,7 +284,7 @@ class Task:
             cache_max_bytes=(
                 config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
             ),
-            record_time=lambda: context.timestamp,
+            record_time=lambda: context.record.timestamp,
             uncommitted_position=lambda: _last_records(dict(self._positions)),
             isolation=config.default_state_isolation_level,
             metrics=metrics,
@@ -417,7 +417,7 @@ class Task:
             self._begin()
         context = self._context
         assert context is not None
-        context.timestamp = record.timestamp
+        context.record = record
         # Whatever ends the function early leaves a part of its writes in the transaction.
         self._state = self._after_failure
         try:

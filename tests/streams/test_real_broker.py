@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -34,7 +35,7 @@ class Application:
         self.sink = TopicPartition(f"{name}-out", 0)
 
         def process(context: Context, record: Record) -> None:
-            kind.process(Renamed(context, self.sink.topic), record)
+            kind.process(cast(Context, Renamed(context, self.sink.topic)), record)
 
         self.topology = Topology(name, (self.source.topic,), (self.sink.topic,), (kind.supplier,), process)
         admin = log.admin()

@@ -1,0 +1,81 @@
+"""The seam to Kafka over confluent-kafka (librdkafka).
+
+Must survive: threads that share one log. What it makes has clients of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka import Producer as ClientProducer
+from confluent_kafka.admin import AdminClient
+
+from store.errors import ConfigError
+from store.log.kafka.admin import KafkaAdmin
+from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, Client, Config, build
+from store.log.kafka.producer import KafkaPlainProducer, KafkaProducer
+from store.log.kafka.reader import KafkaReader
+
+__all__ = ["KafkaAdmin", "KafkaLog", "KafkaPlainProducer", "KafkaProducer", "KafkaReader"]
+
+
+class KafkaLog:
+    """`store.log.protocol.Log`: the cluster at `bootstrap` ("host:port", several with commas).
+
+    `timeout` in seconds bounds every call; a call that makes progress may take longer in all. `config` holds
+    further librdkafka properties, such as those for TLS; `ConfigError` for those that must not be changed.
+    No connection is made before the first call. The log may be shared by threads, what it returns may not.
+    """
+
+    def __init__(self, bootstrap: str, *, timeout: float = 30.0, config: Config | None = None) -> None:
+        self.bootstrap = bootstrap
+        self.timeout = timeout
+        self._config: Config = dict(config or {})
+        for key, value in self._config.items():
+            if key in RESERVED:
+                raise ConfigError(key, value, RESERVED[key])
+        if timeout <= 0:
+            raise ConfigError("timeout", timeout, "a number of seconds above 0")
+        self._metadata: dict[str, object] = {}
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> KafkaProducer:
+        client = Client(self.bootstrap, self.timeout)
+        own: Config = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": transaction_timeout_ms,
+        }
+        made = build(ClientProducer, client.config(PRODUCER, self._config, own))
+        return KafkaProducer(client, made, transactional_id, self._group_metadata)
+
+    def plain_producer(self) -> KafkaPlainProducer:
+        client = Client(self.bootstrap, self.timeout)
+
+        def committer(group_id: str) -> Consumer:
+            return build(Consumer, client.config(CONSUMER, self._config, {"group.id": group_id}))
+
+        return KafkaPlainProducer(
+            client, build(ClientProducer, client.config(PRODUCER, self._config)), committer
+        )
+
+    def reader(self) -> KafkaReader:
+        return KafkaReader(Client(self.bootstrap, self.timeout), self._config)
+
+    def admin(self) -> KafkaAdmin:
+        client = Client(self.bootstrap, self.timeout)
+        return KafkaAdmin(client, build(_make_admin, client.config(self._config)))
+
+    def _group_metadata(self, group_id: str) -> object:
+        """The group as a transaction names it. Only a consumer can make it; it need not have joined."""
+        if group_id not in self._metadata:
+            client = Client(self.bootstrap, self.timeout)
+            consumer = build(Consumer, client.config(CONSUMER, self._config, {"group.id": group_id}))
+            try:
+                self._metadata[group_id] = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        return self._metadata[group_id]
+
+
+def _make_admin(config: dict[str, Any]) -> AdminClient:
+    return AdminClient(config)

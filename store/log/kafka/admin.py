@@ -1,0 +1,103 @@
+"""Creating and deleting topics.
+
+Must survive: metadata that follows only some time after a topic was made or deleted. A created topic can be written
+to, a deleted one is gone, when the call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from store.errors import LogError, ProtocolError
+from store.log.kafka.client import Client, repeat
+from store.log.kafka.errors import cause_of
+from store.log.protocol import TopicSpec
+
+_LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class KafkaAdmin:
+    """`store.log.protocol.Admin`."""
+
+    def __init__(self, client: Client, admin: AdminClient) -> None:
+        self._client = client
+        self._admin: AdminClient | None = admin
+
+    def create_topics(self, topics: Sequence[TopicSpec]) -> None:
+        admin = self._live()
+        for spec in topics:
+            # -1 leaves the number of replicas to the broker's default.
+            topic = NewTopic(spec.name, spec.partitions, -1, config=dict(spec.config))
+
+            def create(seconds: float, topic: NewTopic = topic) -> None:
+                future = admin.create_topics([topic], operation_timeout=seconds, request_timeout=seconds)
+                _await(future[topic.topic], KafkaError.TOPIC_ALREADY_EXISTS)
+
+            self._repeat(f"create topic {spec.name}", create)
+        for spec in topics:
+            self._await_leaders(admin, spec)
+
+    def delete_topics(self, topics: Sequence[str]) -> None:
+        admin = self._live()
+        for name in topics:
+
+            def delete(seconds: float, name: str = name) -> None:
+                future = admin.delete_topics([name], operation_timeout=seconds, request_timeout=seconds)
+                _await(future[name], KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+            def check_gone(seconds: float, name: str = name) -> None:
+                if name in admin.list_topics(timeout=seconds).topics:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+            self._repeat(f"delete topic {name}", delete)
+            self._repeat(f"delete topic {name}", check_gone)
+
+    def close(self) -> None:
+        self._admin = None
+
+    def _await_leaders(self, admin: AdminClient, spec: TopicSpec) -> None:
+        found = -1
+
+        def check(seconds: float) -> None:
+            nonlocal found
+            topic = admin.list_topics(timeout=seconds).topics.get(spec.name)
+            if topic is None or topic.error is not None or not topic.partitions:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            if any(partition.leader < 0 for partition in topic.partitions.values()):
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            found = len(topic.partitions)
+            # A leader that answers for its offsets takes writes.
+            wanted = {ClientPartition(spec.name, number): _LATEST for number in topic.partitions}
+            for future in admin.list_offsets(wanted, request_timeout=seconds).values():
+                future.result()
+
+        self._repeat(f"leaders of topic {spec.name}", check)
+        if found != spec.partitions:
+            raise LogError(
+                f"topic {spec.name} exists with {found} partitions, {spec.partitions} were asked for. "
+                "Delete it or use another name"
+            )
+
+    def _repeat(self, doing: str, call: Callable[[float], None]) -> None:
+        admin = self._live()
+        repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
+
+    def _live(self) -> AdminClient:
+        if self._admin is None:
+            raise ProtocolError("the admin client is closed")
+        return self._admin
+
+
+def _await(future: Future[None], allowed: int) -> None:
+    try:
+        future.result()
+    except KafkaException as exception:
+        if cause_of(exception).code() != allowed:
+            raise

@@ -1,0 +1,141 @@
+"""What producers, readers and admin clients have in common: configuration, deadlines, repeated calls.
+
+Must survive: a broker that is down, restarted or slow at any moment. Every call has a deadline, and repeats what
+the client says may be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from store.errors import ConfigError, LogError, RetriableError, UnreachableError
+from store.log.kafka.errors import FENCED, cause_of, translate
+
+Built = TypeVar("Built")
+ConfigValue = str | int | float | bool
+Config = Mapping[str, ConfigValue]
+
+LOGGER = logging.getLogger("store.log.kafka")
+# Without a handler Python prints warnings to standard error; a library leaves that to the application.
+LOGGER.addHandler(logging.NullHandler())
+
+RESERVED: Mapping[str, str] = {
+    "bootstrap.servers": "it is the first argument",
+    "transactional.id": "the task decides it",
+    "transaction.timeout.ms": "the task decides it",
+    "enable.idempotence": "without it repeats of the client double and reorder records",
+    "partitioner": "simulation, restore and Java clients agree on murmur2",
+    "metadata.recovery.strategy": "with others send_offsets may hang after a restart, librdkafka#5511",
+    "isolation.level": "each call of the reader says it",
+    "enable.auto.commit": "tasks commit their positions themselves",
+    "enable.partition.eof": "the reader needs it to see the end of a partition",
+    "auto.offset.reset": "an offset that is gone is an error, never a jump",
+    "group.id": "each call says it",
+    "error_cb": "the log listens to it",
+    "logger": "the messages of the client go to the logger store.log.kafka",
+}
+
+BASE: Config = {
+    "metadata.recovery.strategy": "none",
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 500,
+    # By default back-to-back transactions take 100 ms each, which is this pause.
+    "retry.backoff.ms": 2,
+    "retry.backoff.max.ms": 200,
+}
+
+PRODUCER: Config = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "linger.ms": 1,
+    "topic.metadata.propagation.max.ms": 5000,
+    "queue.buffering.max.messages": 500_000,
+}
+
+CONSUMER: Config = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": False,
+    # A broker answers one request of a connection after the other, so a fetch that waits delays what follows.
+    "fetch.wait.max.ms": 20,
+    "fetch.error.backoff.ms": 20,
+    "fetch.message.max.bytes": 4 << 20,
+    "queued.min.messages": 200_000,
+}
+
+STEP = 1.0
+"""Seconds that one call into the client may take: it does not react to Ctrl-C before it returns."""
+
+_PAUSE = 0.01
+
+
+class Client:
+    """What producer, consumers and admin have in common: configuration, the client's errors, deadlines."""
+
+    def __init__(self, bootstrap: str, timeout: float) -> None:
+        self.bootstrap = bootstrap
+        self.timeout = timeout
+        self.ping_seconds = min(STEP, timeout)
+        self.fatal: KafkaError | None = None
+
+    def config(self, *parts: Config) -> dict[str, object]:
+        merged: dict[str, object] = {"bootstrap.servers": self.bootstrap, **BASE}
+        for part in parts:
+            merged.update(part)
+        return {**merged, "error_cb": self._on_error, "logger": LOGGER}
+
+    def _on_error(self, error: KafkaError) -> None:
+        # An exception raised here would come out of whatever call serves the callback.
+        LOGGER.info("%s: %s", self.bootstrap, error)
+        if error.fatal() or error.code() in FENCED:
+            self.fatal = error
+
+    def gave_up(self, doing: str, last: KafkaError | None, ping: Callable[[], object]) -> LogError:
+        """The deadline has passed: is nobody there, or does somebody there not answer?"""
+        seconds = f"{self.timeout:g} s"
+        try:
+            ping()
+        except KafkaException as error:
+            return UnreachableError(
+                f"{doing}: no Kafka broker answered at {self.bootstrap} within {seconds} "
+                f"({cause_of(error).str()}). Is it running, and is the address right?"
+            )
+        return RetriableError(
+            f"{doing}: the broker at {self.bootstrap} did not finish within {seconds}"
+            + (f" ({last.str()})" if last is not None else "")
+        )
+
+
+def build(make: Callable[[dict[str, object]], Built], config: dict[str, object]) -> Built:
+    try:
+        return make(config)
+    except KafkaException as error:
+        raise ConfigError("Kafka client", sorted(config), cause_of(error).str()) from error
+
+
+def repeat(client: Client, doing: str, call: Callable[[float], Built], ping: Callable[[], object]) -> Built:
+    """Call with a time limit in seconds, again as long as the client says that it may be repeated."""
+    deadline = time.monotonic() + client.timeout
+    last: KafkaError | None = None
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            return call(min(STEP, left))
+        except KafkaException as exception:
+            last = cause_of(exception)
+            error = translate(last, doing)
+            if not isinstance(error, RetriableError) or last.code() == KafkaError._CONFLICT:
+                raise error from exception
+            time.sleep(_PAUSE)
+    raise client.gave_up(doing, last, ping)
+
+
+def number(value: int | None) -> int:
+    assert value is not None, "the client left out a field that every delivered message has"
+    return value

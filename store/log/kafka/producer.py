@@ -1,0 +1,415 @@
+"""Producers, with transactions and without.
+
+Must survive: a successor that takes the transactional id over, a commit whose answer never comes, records that the
+broker refuses one by one, and the client's own surprises, which are noted where they are met.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Producer as ClientProducer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from store.errors import (
+    AbortRequiredError,
+    CrashproofError,
+    FatalLogError,
+    FencedError,
+    OutcomeUnknownError,
+    ProtocolError,
+    RetriableError,
+)
+from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
+from store.log.kafka.errors import FENCED, cause_of, translate
+from store.types import Headers, TopicPartition
+
+_SERVE_EVERY = 1000
+
+
+class _Deliveries:
+    """What became of the records of one transaction. Reports that come too late go to its own object."""
+
+    __slots__ = ("failure", "lost", "reached")
+
+    def __init__(self) -> None:
+        self.reached: dict[TopicPartition, int] = {}
+        self.failure: KafkaError | None = None
+        self.lost: TopicPartition | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            # One refused record makes the client purge the others: the first report has the reason, except
+            # that a successor's fencing explains everything.
+            if self.failure is None or error.code() in FENCED:
+                self.failure = error
+            return
+        where = TopicPartition(message.topic() or "", number(message.partition()))
+        offset = message.offset()
+        if offset is None or offset < 0:
+            # A repeated batch that the broker no longer remembers counts as delivered, without an offset.
+            self.lost = where
+        else:
+            self.reached[where] = offset
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _remembers_fencing(
+    method: Callable[Concatenate[KafkaProducer, P], R],
+) -> Callable[Concatenate[KafkaProducer, P], R]:
+    """Once a producer was fenced every call says so, and an error that only follows from fencing says so too.
+
+    The client itself forgets: after `FENCED` its calls answer `_FATAL`, `_CONFLICT` or `_STATE`, and the first
+    report of a fenced producer's record is often that it was purged.
+    """
+
+    @wraps(method)
+    def call(self: KafkaProducer, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        producer = self._live()
+        if self._fenced is not None:
+            raise FencedError(self._fenced)
+        try:
+            return method(self, *args, **kwargs)
+        except FencedError as error:
+            self._fenced = str(error)
+            raise
+        except (AbortRequiredError, FatalLogError) as error:
+            self._fenced = _fencing(producer)
+            if self._fenced is None:
+                raise
+            raise FencedError(self._fenced) from error
+
+    return call
+
+
+def _fencing(producer: ClientProducer) -> str | None:
+    """Why the client is fenced, None if it is not. Only to be asked of one that can begin no transaction."""
+    try:
+        producer.begin_transaction()
+    except KafkaException as exception:
+        error = translate(cause_of(exception), "the producer")
+        return str(error) if isinstance(error, FencedError) else None
+    raise AssertionError("a producer whose transaction has failed began another one")
+
+
+class _Sender:
+    """What both kinds of producers do alike: queue records, and wait until they are delivered."""
+
+    def __init__(self, client: Client, producer: ClientProducer, name: str) -> None:
+        self._client = client
+        self._producer: ClientProducer | None = producer
+        self._id = name
+        self._deliveries = _Deliveries()
+        self._unserved = 0
+
+    def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
+        """Raise what an error of the client means."""
+        raise NotImplementedError
+
+    def _check_deliveries(self) -> None:
+        """Raise when a record was not delivered."""
+        raise NotImplementedError
+
+    def _enqueue(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+    ) -> None:
+        producer = self._live()
+        deadline = 0.0
+        self._unserved += 1
+        if self._unserved >= _SERVE_EVERY:
+            self._unserved = 0
+            self._serve(producer, 0)
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value,
+                    key,
+                    -1 if partition is None else partition,
+                    self._deliveries,
+                    timestamp=0 if timestamp is None else timestamp,
+                    headers=list(headers) if headers else None,
+                )
+            except BufferError:
+                now = time.monotonic()
+                deadline = deadline or now + self._client.timeout
+                if now > deadline:
+                    raise self._client.gave_up(
+                        f"{self._id}: produce to {topic}, whose queue is full", None, self._ping
+                    ) from None
+                self._serve(producer, 0.1)
+            except KafkaException as exception:
+                self._refuse("produce", exception)
+            else:
+                return
+
+    def _drain(self) -> Mapping[TopicPartition, int]:
+        producer = self._live()
+        waiting = len(producer)
+        deadline = time.monotonic() + self._client.timeout
+        while True:
+            try:
+                left = producer.flush(STEP)
+            except KafkaException as exception:
+                self._refuse("flush", exception)
+            except SystemError as error:
+                # Seen of a producer that a successor fenced; the reports and the error callback say why.
+                self._check_deliveries()
+                self._check_fatal("flush")
+                raise FatalLogError(f"{self._id}: flush failed inside the Kafka client: {error}") from error
+            self._check_deliveries()
+            if left == 0:
+                break
+            if left < waiting:
+                waiting = left
+                deadline = time.monotonic() + self._client.timeout
+            elif time.monotonic() > deadline:
+                raise self._client.gave_up(f"{self._id}: flush of {left} records", None, self._ping)
+        self._check_fatal("flush")
+        return dict(self._deliveries.reached)
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        # The client's own close() would abort the open transaction, and wait for a broker that may be gone.
+        try:
+            producer.purge(blocking=False)
+        except KafkaException as exception:
+            LOGGER.info("%s: purge at close: %s", self._id, exception)
+
+    def _live(self) -> ClientProducer:
+        if self._producer is None:
+            raise ProtocolError(f"{self._id}: the producer is closed")
+        return self._producer
+
+    def _ping(self) -> object:
+        return self._live().list_topics(timeout=self._client.ping_seconds)
+
+    def _serve(self, producer: ClientProducer, seconds: float) -> None:
+        try:
+            producer.poll(seconds)
+        except KafkaException as exception:
+            self._refuse("poll", exception)
+
+    def _check_fatal(self, doing: str) -> None:
+        if self._client.fatal is not None:
+            error = translate(self._client.fatal, f"{self._id}: {doing}")
+            raise error if isinstance(error, FencedError) else FatalLogError(str(error))
+
+
+class KafkaProducer(_Sender):
+    """`store.log.protocol.Producer` over one librdkafka producer. Not thread-safe."""
+
+    def __init__(
+        self,
+        client: Client,
+        producer: ClientProducer,
+        transactional_id: str,
+        metadata: Callable[[str], object],
+    ) -> None:
+        super().__init__(client, producer, transactional_id)
+        self._metadata = metadata
+        self._open = False
+        self._commit_sent = False
+        self._fenced: str | None = None
+
+    @_remembers_fencing
+    def init_transactions(self) -> None:
+        producer = self._live()
+        # Without a connection to any broker the client looks for the coordinator only every half second.
+        self._repeat("init_transactions", lambda seconds: producer.list_topics(timeout=seconds))
+        self._repeat("init_transactions", lambda seconds: producer.init_transactions(seconds))
+
+    @_remembers_fencing
+    def begin_transaction(self) -> None:
+        producer = self._live()
+        self._repeat("begin_transaction", lambda _seconds: producer.begin_transaction())
+        self._deliveries = _Deliveries()
+        self._open = True
+
+    @_remembers_fencing
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self._enqueue(topic, key, value, partition, timestamp, headers)
+
+    @_remembers_fencing
+    def flush(self) -> Mapping[TopicPartition, int]:
+        return self._drain()
+
+    @_remembers_fencing
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        producer = self._live()
+        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+        metadata = self._metadata(group_id)
+        self._repeat(
+            f"send_offsets of group {group_id}",
+            lambda seconds: producer.send_offsets_to_transaction(positions, metadata, seconds),
+        )
+
+    @_remembers_fencing
+    def commit_transaction(self) -> None:
+        producer = self._live()
+        doing = f"{self._id}: commit_transaction"
+
+        def commit(seconds: float) -> None:
+            try:
+                producer.commit_transaction(seconds)
+            except KafkaException as exception:
+                error = cause_of(exception)
+                self._commit_sent = self._commit_sent or error.retriable()
+                raise
+
+        try:
+            repeat(self._client, doing, commit, self._ping)
+        except (FencedError, AbortRequiredError, ProtocolError):
+            raise
+        except CrashproofError as error:
+            if self._commit_sent:
+                raise OutcomeUnknownError(f"{error}. The transaction may or may not be committed") from error
+            raise
+        self._end()
+
+    @_remembers_fencing
+    def abort_transaction(self) -> None:
+        producer = self._live()
+        self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))
+        self._end()
+
+    def _end(self) -> None:
+        self._open = False
+        self._commit_sent = False
+        self._deliveries = _Deliveries()
+
+    def _repeat(self, doing: str, call: Callable[[float], object]) -> None:
+        try:
+            repeat(self._client, f"{self._id}: {doing}", call, self._ping)
+        except RetriableError as error:
+            if self._commit_sent:
+                raise OutcomeUnknownError(
+                    f"{error}. An earlier commit was sent and never answered"
+                ) from error
+            raise
+
+    def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
+        cause = cause_of(exception)
+        if cause.code() in (KafkaError._FATAL, KafkaError._STATE):
+            self._check_fatal(doing)
+        if self._commit_sent:
+            raise OutcomeUnknownError(f"{self._id}: {doing}: a commit was sent and never answered")
+        if doing == "produce" and self._open and cause.code() == KafkaError._STATE:
+            # The client refuses more records after one has failed, without saying so.
+            raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
+        raise translate(cause, f"{self._id}: {doing}") from exception
+
+    def _check_deliveries(self) -> None:
+        failure = self._deliveries.failure
+        if failure is not None:
+            if failure.code() not in FENCED:
+                self._check_fatal("a record was not delivered")
+            error = translate(failure, f"{self._id}: a record was not delivered")
+            raise (
+                error
+                if isinstance(error, FencedError | FatalLogError)
+                and (failure.fatal() or failure.code() in FENCED)
+                else AbortRequiredError(str(error))
+            )
+        if self._deliveries.lost is not None:
+            raise AbortRequiredError(
+                f"{self._id}: the broker has a record in {self._deliveries.lost}, but the answer with its "
+                "offset was lost"
+            )
+
+
+class KafkaPlainProducer(_Sender):
+    """`store.log.protocol.PlainProducer` over one idempotent librdkafka producer. Not thread-safe."""
+
+    def __init__(
+        self, client: Client, producer: ClientProducer, committer: Callable[[str], Consumer]
+    ) -> None:
+        super().__init__(client, producer, "the plain producer")
+        self._make_committer = committer
+        self._committers: dict[str, Consumer] = {}
+
+    def produce(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        self._enqueue(topic, key, value, partition, timestamp, headers)
+
+    def flush(self) -> Mapping[TopicPartition, int]:
+        reached = self._drain()
+        self._deliveries = _Deliveries()
+        return reached
+
+    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self._live()
+        if not offsets:
+            return
+        if group_id not in self._committers:
+            self._committers[group_id] = self._make_committer(group_id)
+        committer = self._committers[group_id]
+        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+
+        def commit(seconds: float) -> None:
+            # The commit takes no time limit, and without a broker it waits for one.
+            committer.list_topics(timeout=seconds)
+            for answer in committer.commit(offsets=positions, asynchronous=False) or ():
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+
+        repeat(self._client, f"commit_offsets of group {group_id}", commit, self._ping)
+
+    def close(self) -> None:
+        committers = list(self._committers.values())
+        self._committers.clear()
+        super().close()
+        for committer in committers:
+            committer.close()
+
+    def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
+        error = translate(cause_of(exception), f"{self._id}: {doing}")
+        # Nobody can fence it: an epoch that the broker does not take any more is its own trouble.
+        raise FatalLogError(str(error)) if isinstance(error, FencedError) else error from exception
+
+    def _check_fatal(self, doing: str) -> None:
+        if self._client.fatal is not None:
+            raise FatalLogError(f"{self._id}: {doing}: {self._client.fatal.str()}")
+
+    def _check_deliveries(self) -> None:
+        # A record that did not arrive is not sent again; only from the committed position on it is made anew.
+        failure = self._deliveries.failure
+        if failure is not None:
+            raise FatalLogError(f"{self._id}: a record was not delivered: {failure.str()} ({failure.name()})")
+        if self._deliveries.lost is not None:
+            raise FatalLogError(
+                f"{self._id}: the broker has a record in {self._deliveries.lost}, but the answer with its "
+                "offset was lost"
+            )
