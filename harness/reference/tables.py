@@ -285,20 +285,18 @@ class VersionedTable:
         return found
 
     def versions(self, key: str, first: int) -> list[Version]:
-        """The versions that were valid at `first` or later, by timestamp. `first` has to be within the history
-        retention: which older versions a store still knows is for it to say."""
-        if first < self._oldest():
-            raise ValueError(f"{first} is before {self._oldest()}, where the history may end")
+        """The versions that were valid at `first` or later, by timestamp. Those that ended before the history retention
+        are left out, though a store may still know some of them: do not ask it for them."""
+        oldest = max(first, self._oldest())
         return [
-            version for version in self._history(key) if version.valid_to is None or version.valid_to > first
+            version for version in self._history(key) if version.valid_to is None or version.valid_to > oldest
         ]
 
     def rows(self) -> dict[str, Json]:
         return {
             f"{key}@{version.timestamp}": version.value
             for key in self._versions
-            for version in self._history(key)
-            if version.valid_to is None or version.valid_to > self._oldest()
+            for version in self.versions(key, self._oldest())
         }
 
     def copy(self) -> VersionedTable:
