@@ -206,6 +206,8 @@ class Scenario(ABC):
     """One sentence for `crashproof scenarios`."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that the pipeline needs, by their dotted names; all others vary from schedule to schedule."""
+    runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")
+    """What can drive it."""
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
     runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")

@@ -1,0 +1,46 @@
+"""Temporary: key-value stores alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.history import Row, StoreImage
+from scenarios import Scenario
+from store.engine import Family
+from store.engine.protocol import View
+from store.state import metadata
+from store.suppliers import StoreSupplier
+from store.types import Record
+
+
+def image(
+    scenario: Scenario,
+    supplier: StoreSupplier[Any],
+    view: View,
+    *,
+    partition: int,
+    changelog: str,
+    sources: Sequence[str],
+    prefix: str,
+) -> StoreImage:
+    rows = {
+        key.decode(): scenario.decode(supplier.name, value)
+        for key, value in view.scan(Family.DATA, None, None)
+    }
+    positions: dict[str, int] = {}
+    offset = None
+    for kind, tp, number in metadata.read_all(view, where=supplier.name):
+        if kind is metadata.Kind.OFFSET and tp == (changelog, partition):
+            offset = number
+        elif kind is metadata.Kind.POSITION and tp.partition == partition and tp.topic in sources:
+            positions[tp.topic.removeprefix(prefix)] = number
+    return StoreImage(rows, positions, offset)
+
+
+def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[[Record], Row]:
+    def row(record: Record) -> Row:
+        value = None if record.value is None else scenario.decode(supplier.name, record.value)
+        return Row(record.partition, record.offset, (record.key or b"").decode(), value, record.timestamp)
+
+    return row
