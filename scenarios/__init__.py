@@ -207,11 +207,9 @@ class Scenario(ABC):
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that the pipeline needs, by their dotted names; all others vary from schedule to schedule."""
     runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")
-    """What can drive it."""
+    """What can run the pipeline, by the names of `harness.schedule.Runtime`. A query of Spark takes one topology."""
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
-    runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")
-    """What can run the pipeline, by the names of `harness.schedule.Runtime`. A query of Spark takes one topology."""
 
     @abstractmethod
     def pipeline(self, application_id: str, stores: Stores) -> Topology | Sequence[Topology]:
