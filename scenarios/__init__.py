@@ -211,6 +211,13 @@ class Scenario(ABC):
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
 
+    _reference: str = ""
+
+    @property
+    def reference_name(self) -> str:
+        """How `load` finds the scenario again: its name, or the file or module that it was loaded from."""
+        return self._reference or self.name
+
     @abstractmethod
     def pipeline(self, application_id: str, stores: Stores) -> Topology | Sequence[Topology]:
         """The pipeline: one topology, or its sub-topologies in the order of their ordinals. Its topics start with
@@ -286,18 +293,23 @@ def load(reference: str) -> Scenario:
     if reference in known:
         return known[reference]
     if reference.endswith(".py"):
-        return _scenario_in(_load_file(Path(reference)), "SCENARIO", reference)
+        return _named(_scenario_in(_load_file(Path(reference)), "SCENARIO", reference), reference)
     module, colon, name = reference.partition(":")
     if colon:
         try:
             loaded = importlib.import_module(module)
         except Exception as error:
             raise ScenarioError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
-        return _scenario_in(loaded, name, reference)
+        return _named(_scenario_in(loaded, name, reference), reference)
     raise ScenarioError(
         f"no scenario is named {reference!r}; there are {', '.join(known)}. One of your own is named by its file, "
         "such as path/to/my_scenario.py, or as package.module:SCENARIO"
     )
+
+
+def _named(scenario: Scenario, reference: str) -> Scenario:
+    scenario._reference = reference
+    return scenario
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -92,7 +92,7 @@ class _Generator:
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         steps += self._steps()
         return Schedule(
-            scenario=self._scenario.name,
+            scenario=self._scenario.reference_name,
             input=self._input(),
             steps=tuple(steps),
             runtime=self._runtime,

@@ -83,7 +83,7 @@ def schedules(
             )
         )
     return Schedule(
-        scenario=scenario.name,
+        scenario=scenario.reference_name,
         input=tuple(items),
         steps=tuple(draw(st.lists(steps(scenario, runtime, partitions), max_size=max_steps))),
         runtime=runtime,

@@ -24,7 +24,7 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
             steps.append(Step("abort_commit"))
         steps.append(Step("kill", at=point))
     return Schedule(
-        scenario=scenario.name,
+        scenario=scenario.reference_name,
         input=items,
         steps=tuple(steps),
         runtime=runtime,

@@ -41,7 +41,7 @@ def find_in(events: Sequence[Event], *, caused: bool = True) -> Iterator[Finding
                 owner[event.task] = event.incarnation
                 again = event.incarnation in ready
                 ready.add(event.incarnation)
-                if again and caused:
+                if again and caused and event.incarnation not in timed_out:
                     yield from _spend(unused, event, "made a new producer")
             elif event.point is Point.ABORTED and caused:
                 yield from _spend(unused, event, "aborted a transaction")

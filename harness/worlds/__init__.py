@@ -56,10 +56,9 @@ class WorldKind:
     """Whether a campaign can run it in several processes at once, and each schedule twice, at little cost."""
     uncaused: bool = False
     """Whether calls can fail without the schedule."""
-    schedules: int | None = None
-    """Schedules of each scenario in a run that says neither a number nor a time."""
-    seconds: float | None = None
-    """The same as a time."""
+    schedules: int = 0
+    """Schedules in a run that says neither a number nor a time: of each scenario where the world spreads, else of all
+    scenarios together, beside the tours."""
 
 
 def _open_simulation(_: Options) -> AbstractContextManager[World]:
@@ -94,7 +93,7 @@ WORLDS: Mapping[str, WorldKind] = {
             _open_simulation,
             frozenset(Capability),
             spreads=True,
-            seconds=5.0,
+            schedules=400,
         ),
         WorldKind(
             "local",

@@ -19,7 +19,23 @@ The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP
 4. An acknowledged commit can be undone by a later abort of the same producer if the broker died before it wrote
    the markers. So before an abort the last commit must have become visible.
 
-The argument for at least once (row 844.8): caches, then outputs and changelog records, then the stores with their
+A task that is refused. The broker refuses a producer alike after a takeover and after it gave the producer's own
+transaction up for its time (`transaction.timeout.ms`), and a client cannot ask which it was. What is known:
+
+* A transaction that was open for less than that, by the task's own clocks, was not given up: it is a takeover. The
+  broker's time begins later than the task's, with the first record or position that reaches it.
+* The group's positions are not what this incarnation committed last: somebody else has committed since. A pending
+  position is waited for. It is a takeover, and it is how a zombie whose transaction was given up while it was paused
+  learns of its successor: a transaction begins with a record, so that a live successor has input to commit, and
+  does so within its commit interval.
+* Else there is no successor, or one that still restores or has committed nothing. The task then ends with
+  `TransactionTimedOutError`, and a new incarnation goes on (as long as the task is given to this worker), which
+  is right in either case: it fences whoever is there, settles what they left, and restores. The worst is that a task
+  goes back from a successor that had just begun. Both do not take it from each other for ever: who lost it had a
+  transaction open for less than the timeout, or none, and so knows that it was taken. Only two that both exceed the
+  timeout each time go on, and those commit nothing and end by `store.streams.worker.MOST_FAILURES`.
+
+The argument for at least once: caches, then outputs and changelog records, then the stores with their
 offsets and positions, then the checkpoint, then the group's positions. Each step comes when all that it stands
 for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
 
@@ -46,12 +62,15 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    FencedError,
     InputGapError,
+    LogError,
     OutcomeUnknownError,
     PositionLostError,
     ProtocolError,
     RetriableError,
     StoreCorruptedError,
+    TransactionTimedOutError,
 )
 from store.log import Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
@@ -94,7 +113,8 @@ class _State(Enum):
 class Task:
     """One incarnation of one task. One thread. Use it as a context manager, or `open` and `close` it.
 
-    After `FencedError`, `OutcomeUnknownError` or `FatalLogError` the only allowed call is `close`; after
+    After `FencedError`, `OutcomeUnknownError` or `FatalLogError` (of which `TransactionTimedOutError` is one, after
+    which a new incarnation may go on) the only allowed call is `close`; after
     `AbortRequiredError`, or an exception of the processing function, it is `abort` or `close`. A task that
     cannot abort (`can_abort`) is closed. After `StoreCorruptedError` closing sets the store aside, and the next
     incarnation rebuilds it from its changelog.
@@ -140,6 +160,7 @@ class Task:
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
         self._began = 0.0
+        self._began_ms = 0
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
@@ -427,6 +448,8 @@ class Task:
         except Exception as error:
             error.add_note(f"while task {self.task_id} processed {tp} offset {record.offset}")
             self._look_for_corruption(error)
+            if isinstance(error, FencedError):
+                raise self._why_refused(error) from error
             raise
         self._state = _State.IN_TRANSACTION
         self._positions[tp] = record.offset + 1
@@ -439,10 +462,14 @@ class Task:
         self._context.reset()
         self._state = _State.MUST_CLOSE
         self._require_offsets().begin_unclean()
-        if self._producer is not None:
-            self._producer.begin_transaction()
-        self._state = _State.IN_TRANSACTION
         self._began = self._clock.monotonic()
+        self._began_ms = self._clock.time_ms()
+        if self._producer is not None:
+            try:
+                self._producer.begin_transaction()
+            except FencedError as error:
+                raise self._why_refused(error) from error
+        self._state = _State.IN_TRANSACTION
         reach(Point.TRANSACTION_BEGUN)
 
     @property
@@ -513,6 +540,42 @@ class Task:
         except StoreCorruptedError as error:
             self._look_for_corruption(error)
             raise
+        except FencedError as error:
+            self._state = _State.MUST_CLOSE
+            raise self._why_refused(error) from error
+
+    def _why_refused(self, error: FencedError) -> LogError:
+        """What it means that the broker refuses this producer, see the argument above."""
+        timeout = self._config.transaction_timeout_ms
+        # Each clock may stand still while the machine sleeps, or be set.
+        took = int(
+            max((self._clock.monotonic() - self._began) * 1000, self._clock.time_ms() - self._began_ms)
+        )
+        if took < timeout:
+            return FencedError(
+                f"{error}. The transaction of task {self.task_id} was open for {took} ms, less than "
+                f"transaction.timeout.ms={timeout}, so a newer incarnation has the task, or another sub-topology of "
+                f"the application {self.topology.application_id} has the ordinal {self.topology.ordinal}"
+            )
+        committed = self._committed_positions(self._require_reader())
+        moved = {
+            tp: position
+            for tp, position in committed.items()
+            if position is not None and position != self._committed[tp]
+        }
+        if moved:
+            stands = ", ".join(
+                f"{tp} at {position}, not {self._committed[tp]}" for tp, position in moved.items()
+            )
+            return FencedError(
+                f"{error}. The group {self.topology.application_id} stands in {stands} where this incarnation of "
+                f"task {self.task_id} left it, so a newer one has the task"
+            )
+        return TransactionTimedOutError(
+            f"{error}. The transaction of task {self.task_id} was open for {took} ms, longer than "
+            f"transaction.timeout.ms={timeout}, so the broker gave it up, and nobody has committed since. Raise "
+            "that, or lower commit.records, if records take so long"
+        )
 
     def _commit_exactly_once(self, producer: Producer) -> None:
         self._state = self._after_failure
@@ -586,7 +649,10 @@ class Task:
             )
         self._state = _State.MUST_CLOSE
         self._confirm_last_commit()
-        self._retry(self._require_producer().abort_transaction)
+        try:
+            self._retry(self._require_producer().abort_transaction)
+        except FencedError as error:
+            raise self._why_refused(error) from error
         # First what queries take for the position, so that none is told of data that is about to go.
         self._positions = dict(self._committed)
         for store in self.stores.values():

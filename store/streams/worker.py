@@ -2,8 +2,9 @@
 
 Which error leads where is decided here, once, for every kind of driver that keeps a task open for long: aborted
 transactions resume from the last commit; unknown outcomes, broken clients and stores found corrupt make a new
-incarnation; and a fenced task is given up without touching what its successor owns (row 129.5). Every other
-error closes its task before it is raised, so that polling on can only start from what was committed.
+incarnation, as does a transaction that the broker gave up; and a task that was taken over is given up without
+touching what its successor owns, and never in silence. Every other error closes its task before it is raised, so that
+polling on can only start from what was committed.
 
 Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
 again with growing pauses, and after `MOST_FAILURES` times the error is raised.
@@ -12,7 +13,7 @@ again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 
 from store.clock import Clock
@@ -26,6 +27,7 @@ from store.errors import (
     OutcomeUnknownError,
     RetriableError,
     StoreCorruptedError,
+    TaskLostError,
 )
 from store.log import Log, Reader
 from store.metrics import Metrics
@@ -50,7 +52,7 @@ REFRESH_POSITIONS_S = 6 * 3600.0
 
 
 class Worker:
-    """Runs tasks of one topology in this thread. Raises `FencedError` when the last of its tasks was taken over."""
+    """Runs tasks of one topology, one after the other, in one thread."""
 
     def __init__(
         self,
@@ -64,9 +66,14 @@ class Worker:
         tasks_in_process: int | None = None,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        on_lost: Callable[[int, FencedError], None] | None = None,
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
-        gets those of the stores, `listener` is told of every restore."""
+        gets those of the stores, `listener` is told of every restore.
+
+        `on_lost` is told of each task that a newer incarnation has taken over, by partition, and the worker goes on
+        with the rest. Without it `poll` raises `TaskLostError` for such a task, and `run` ends with that.
+        """
         self._topology = topology
         self._log = log
         self._storage = storage
@@ -77,38 +84,74 @@ class Worker:
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
         self._metrics = metrics
         self._listener = listener
+        self._on_lost = on_lost
+        self._lost: dict[int, FencedError] = {}
+        self._untold: dict[int, FencedError] = {}
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
         self._last_commit: dict[int, float] = {}
 
+    @property
+    def lost(self) -> Mapping[int, FencedError]:
+        """The tasks that newer incarnations have taken over so far, by partition, and the error each ended with."""
+        return dict(self._lost)
+
     def poll(self) -> bool:
-        """Let every task make one step: some records, or a commit. False when there was nothing to do."""
+        """Let every task make one step: some records, or a commit. False when there was nothing to do.
+
+        Raises `TaskLostError` once for each task that a newer incarnation has taken over, after the step of all
+        others: polling on goes on with these. A worker that has none left raises it at every call, also with
+        `on_lost`. Any other error is raised at once; polling on then starts its task from what was committed.
+        """
         progress = False
         for partition in list(self._partitions):
             try:
                 progress |= self._step(partition)
             except FencedError as error:
                 self._give_up(partition, error)
-            except BaseException:
+            except BaseException as error:
+                if self._untold:
+                    error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
                 self._drop(partition)
                 raise
+        if self._lost and not self._partitions:
+            self._untold = {}
+            raise TaskLostError(self._lost)
+        if self._untold:
+            untold, self._untold = self._untold, {}
+            raise TaskLostError(untold)
         return progress
 
     def run(self, stopping: Callable[[], bool], *, idle_s: float = 0.05) -> None:
         """Poll until `stopping()`; then commit and close.
 
-        Raises `LogError` naming a source or sink that does not exist.
+        Raises `LogError` naming a source or sink that does not exist. Raises `TaskLostError` when a newer
+        incarnation has taken a task over and there is no `on_lost`, or no task is left; the others are committed
+        and closed before.
         """
         try:
             for topic in (*self._topology.sources, *self._topology.sinks):
                 self._reader.partitions(topic)
-            while not stopping():
-                if not self.poll():
-                    self._clock.sleep(idle_s)
-            for task in self.tasks.values():
-                task.commit()
+            try:
+                while not stopping():
+                    if not self.poll():
+                        self._clock.sleep(idle_s)
+            except TaskLostError as lost:
+                self._commit_all(lost.lost)
+                raise
+            self._commit_all({})
         finally:
             self.close()
+
+    def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
+        """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
+        for partition, task in list(self.tasks.items()):
+            try:
+                task.commit()
+            except FencedError as error:
+                self._give_up(partition, error)
+        if self._untold:
+            raise TaskLostError({**lost, **self._untold})
 
     def close(self) -> None:
         """Close all tasks, dropping what they did not commit. One that fails to close does not keep the others."""
@@ -192,12 +235,13 @@ class Worker:
             task.close()
 
     def _give_up(self, partition: int, error: FencedError) -> None:
-        _log.warning(
-            "task %s: a newer incarnation has it, giving it up: %s", self._topology.task_id(partition), error
-        )
+        _log.warning("task %s was taken over, giving it up: %s", self._topology.task_id(partition), error)
         self._partitions.remove(partition)
         self._drop(partition)
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(self._partitions)
-        if not self._partitions:
-            raise error
+        self._lost[partition] = error
+        if self._on_lost is None:
+            self._untold[partition] = error
+        else:
+            self._on_lost(partition, error)

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.worlds.sim.broker import (
-    NO_PRODUCER,
-    AbortedRange,
-    Kind,
-    Phase,
-    SimBroker,
-    SimLog,
-    SimProducer,
-    TransactionView,
-)
+from harness.worlds.sim.broker import Phase, SimBroker, SimLog, SimProducer, TransactionView
+from harness.worlds.sim.partition import NO_PRODUCER, AbortedRange, Kind
 from store.errors import (
     AbortRequiredError,
     CrashproofError,
