@@ -127,10 +127,10 @@ class Stores:
     def key_value(
         self, name: str, *, serdes: Serdes | None = None, timestamped: bool = False
     ) -> StoreSupplier[Any]:
-        """A value for each key. A timestamped one takes and gives values with the time of their record."""
+        """A value for each key. A timestamped one takes and gives `ValueAndTimestamp`."""
         supplier = KeyValueSupplier(name, timestamped=timestamped, **self._kind)
         builder = timestamped_key_value_store_builder if timestamped else key_value_store_builder
-        return self._made(supplier, builder, serdes)
+        return self._made(supplier, builder, serdes, typed=timestamped)
 
     def window(
         self,
@@ -142,7 +142,8 @@ class Stores:
         retain_duplicates: bool = False,
         timestamped: bool = False,
     ) -> StoreSupplier[Any]:
-        """A value for each key and start of a window, or several where duplicates are retained."""
+        """A value for each key and start of a window, or several where duplicates are retained. A timestamped one
+        takes and gives `ValueAndTimestamp`."""
         supplier = WindowSupplier(
             name,
             retention_ms=retention_ms,
@@ -152,7 +153,7 @@ class Stores:
             **self._kind,
         )
         builder = timestamped_window_store_builder if timestamped else window_store_builder
-        return self._made(supplier, builder, serdes)
+        return self._made(supplier, builder, serdes, typed=timestamped)
 
     def session(self, name: str, *, retention_ms: int, serdes: Serdes | None = None) -> StoreSupplier[Any]:
         """A value for each key, start and end of a session."""
@@ -179,9 +180,14 @@ class Stores:
         }
 
     def _made(
-        self, supplier: StoreSupplier[Any], builder: Callable[..., StoreBuilder[Any]], serdes: Serdes | None
+        self,
+        supplier: StoreSupplier[Any],
+        builder: Callable[..., StoreBuilder[Any]],
+        serdes: Serdes | None,
+        *,
+        typed: bool = False,
     ) -> StoreSupplier[Any]:
-        if serdes is None and not self.cached:
+        if serdes is None and not self.cached and not typed:
             return supplier
         built = builder(supplier, *(serdes or (BytesSerde(), BytesSerde())))
         return built.with_caching_enabled() if self.cached else built
@@ -201,7 +207,7 @@ class Scenario(ABC):
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that the pipeline needs, by their dotted names; all others vary from schedule to schedule."""
     runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")
-    """What can drive it."""
+    """What can run the pipeline, by the names of `harness.schedule.Runtime`. A query of Spark takes one topology."""
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
 
