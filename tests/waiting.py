@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from store.log import Reader
+from store.types import IsolationLevel, TopicPartition
+
 LONGEST_S = 120.0
 """Only there so that a failure ends."""
 
@@ -18,3 +21,13 @@ def until(holds: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             pytest.fail(f"what was waited for did not come within {LONGEST_S:g} s")
         time.sleep(0.01)
+
+
+def settle(reader: Reader, tp: TopicPartition) -> None:
+    """Wait until every transaction of `tp` has ended: a commit returns before its marker is written."""
+    until(
+        lambda: (
+            reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+            == reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
+        )
+    )
