@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,7 @@ from harness.worlds.local.broker import BrokerError, LocalBroker, PortInUseError
 from store.log.kafka import KafkaLog
 from store.log.protocol import TopicSpec
 from store.types import IsolationLevel, TopicPartition
-from tests.waiting import until
+from tests.waiting import settle, until
 
 pytestmark = pytest.mark.xdist_group("own-broker")
 
@@ -40,14 +40,9 @@ def write(log: KafkaLog, topic: str, value: bytes, transactional_id: str) -> Non
     reached = producer.flush()
     producer.commit_transaction()
     producer.close()
-    await_visible(log, reached)
-
-
-def await_visible(log: KafkaLog, reached: Mapping[TopicPartition, int]) -> None:
-    """A commit returns before its marker is written, so what it wrote shows a little later."""
     reader = log.reader()
-    for tp, offset in reached.items():
-        until(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED).end > offset)  # noqa: B023 - called at once
+    for tp in reached:
+        settle(reader, tp)
     reader.close()
 
 
