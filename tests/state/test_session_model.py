@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import MultipleResults, rule
 
 from store.state.protocol import StoreContext
@@ -159,8 +159,9 @@ class OnDisk(SessionsAgainstDicts):
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestInMemory.settings = settings(max_examples=150, stateful_step_count=40)
 TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = settings(
-    max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=6,
+    stateful_step_count=30,
 )

@@ -6,7 +6,7 @@ import struct
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import MultipleResults, rule
 
 from store.state import timestamped as timestamped_rows
@@ -157,8 +157,9 @@ class OnDisk(WindowsAgainstDicts):
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestInMemory.settings = settings(max_examples=150, stateful_step_count=40)
 TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = settings(
-    max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=6,
+    stateful_step_count=30,
 )
