@@ -6,11 +6,15 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness.worlds.local.broker import LocalBroker
 from store.log.kafka import KafkaLog
 
 pytest_plugins = ["harness.pytest_plugin"]
+
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -93,7 +93,7 @@ with open_store(words, {str(tmp_path)!r}, mechanism=Mechanism({mechanism.value!r
     store.put(b"b", b"2")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=300)
     assert ended.returncode == -9
     with open_store(SUPPLIER, tmp_path, mechanism=mechanism) as store:
         assert dict(store.all()) == {b"a": b"1"}

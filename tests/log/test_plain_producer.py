@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +12,7 @@ from store.errors import FatalLogError, ProtocolError
 from store.log import Log, PlainProducer, Reader, TopicSpec
 from store.log.kafka import KafkaLog
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.waiting import until
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED
@@ -52,14 +52,6 @@ def place(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Itera
     made = Place(log, unique("topic"), unique("group"))
     yield made
     made.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if holds():
-            return
-        time.sleep(0.01)
-    pytest.fail("what was waited for never came")
 
 
 def test_records_are_there_for_every_reader_once_they_are_flushed(place: Place) -> None:

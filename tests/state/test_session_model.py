@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import MultipleResults, rule
 
 from store.state.protocol import StoreContext
@@ -157,8 +157,9 @@ class OnDisk(SessionsAgainstDicts):
 
 
 TestInMemory = pytest.mark.requirement("x.1", "844.3")(InMemory.TestCase)
-TestInMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestInMemory.settings = settings(max_examples=150, stateful_step_count=40)
 TestOnDisk = pytest.mark.requirement("x.1", "844.3", "844.4", "892.3")(OnDisk.TestCase)
 TestOnDisk.settings = settings(
-    max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=6,
+    stateful_step_count=30,
 )
