@@ -21,7 +21,7 @@ from store.config import StreamsConfig
 from store.engine import Engine, Family, Storage
 from store.engine.protocol import Checkpointed
 from store.errors import AbortRequiredError, FencedError, HangingTransactionError, OutcomeUnknownError
-from store.log import Admin, Log, PlainProducer, Producer, Reader
+from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.points import Point
 from store.state import metadata
 from store.streams.topology import Topology
@@ -97,6 +97,9 @@ class ObservedStorage:
         # A new incarnation in the same process; the engines of the one before are closed.
         self.engines.clear()
         return self._inner.lock(task_id)
+
+    def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
+        return self._inner.remember(ordinal, content, instead_of)
 
     def open(self, task_id: str, store_name: str) -> Engine:
         engine = self._inner.open(task_id, store_name)
@@ -185,7 +188,7 @@ class FaultyLog:
     def plain_producer(self) -> PlainProducer:
         return self._inner.plain_producer()
 
-    def reader(self) -> Reader:
+    def reader(self) -> GroupReader:
         return self._inner.reader()
 
     def admin(self) -> Admin:

@@ -35,6 +35,15 @@ transaction up for its time (`transaction.timeout.ms`), and a client cannot ask 
   transaction open for less than the timeout, or none, and so knows that it was taken. Only two that both exceed the
   timeout each time go on, and those commit nothing and end by `store.streams.worker.MOST_FAILURES`.
 
+Ordinals. A sub-topology that starts with another ordinal than it had has new transactional ids, so it would not fence
+its own older incarnations, and new directories. One that has the ordinal of another takes the tasks away from it,
+over and over. So a task refuses to start:
+
+* when the group's position in one of its inputs was committed by another ordinal, which is noted beside it. Not
+  seen where nothing was committed yet, or by a version that noted nothing, or where positions were reset since.
+* when the state directory of its host was used for that ordinal by a sub-topology with none of its sources and
+  stores. Not seen on different hosts: there the two fence each other, and each ends with an error that says so.
+
 The argument for at least once: caches, then outputs and changelog records, then the stores with their
 offsets and positions, then the checkpoint, then the group's positions. Each step comes when all that it stands
 for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
@@ -52,6 +61,7 @@ for is safe, and the group's positions, from which input is read again, come las
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from enum import Enum
@@ -62,6 +72,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
     FencedError,
     InputGapError,
     LogError,
@@ -72,7 +83,7 @@ from store.errors import (
     StoreCorruptedError,
     TransactionTimedOutError,
 )
-from store.log import Log, PlainProducer, Producer, Reader
+from store.log import GroupReader, Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
 from store.recovery.offsets import TaskOffsets
@@ -94,6 +105,8 @@ _BACKOFF_S = 0.005
 _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
 """How long a changelog may take to settle, or to answer, each time while restoring."""
+
+_COMMITTED_BY = re.compile(r"sub-topology ([0-9]+)")
 
 T = TypeVar("T")
 
@@ -180,6 +193,7 @@ class Task:
         The directory comes first, so that a second start on one host changes nothing for the first. Fencing
         comes before anything is read: from then on nothing that a zombie does can change what is read here.
 
+        Raises `ConfigError` when the ordinal is another sub-topology's, or this one had another ordinal.
         Raises `StateLockedError` when a live process holds the state of this task on this host,
         `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
         group's positions are behind the stores.
@@ -188,6 +202,7 @@ class Task:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
         self._state = _State.MUST_CLOSE
         try:
+            self._check_directory()
             self._exit.enter_context(self._storage.lock(self.task_id))
             # Reversed, this comes after the stores are closed and before the lock is given up.
             self._exit.callback(self._set_corrupt_aside)
@@ -196,6 +211,7 @@ class Task:
             reader = self._log.reader()
             self._exit.callback(reader.close)
             self._reader = reader
+            self._check_group(reader)
             context = TaskContext(producer, self.topology.sinks)
             self._restore(context, reader)
             context.offer(self.stores)
@@ -224,6 +240,45 @@ class Task:
         self._producer = producer
         self._retry(producer.init_transactions)
         return producer
+
+    def _check_directory(self) -> None:
+        topology = self.topology
+        written = "\n".join(sorted(topology.content))
+        there = self._storage.remember(topology.ordinal, written)
+        while there != written and not topology.content.isdisjoint(there.splitlines()):
+            there = self._storage.remember(topology.ordinal, written, instead_of=there)
+        if there != written:
+            raise ConfigError(
+                "ordinal",
+                topology.ordinal,
+                f"in this state directory it is that of the sub-topology of {topology.application_id} with "
+                f"{', '.join(there.splitlines())}, and this one has {', '.join(sorted(topology.content))}. Give each "
+                "sub-topology an ordinal of its own; or, if this one takes the place of the other for good, move the "
+                f"file .sub-topology-{topology.ordinal} in the application's directory away on every host",
+            )
+
+    def _check_group(self, reader: GroupReader) -> None:
+        topology = self.topology
+        for tp in self.inputs:
+            said = self._retry(
+                lambda tp=tp: reader.committed_metadata(topology.application_id, tp)  # type: ignore[misc]
+            )
+            other = _COMMITTED_BY.fullmatch(said)
+            if other is not None and int(other[1]) != topology.ordinal:
+                raise ConfigError(
+                    "ordinal",
+                    topology.ordinal,
+                    f"the position of the group {topology.application_id} in {tp} was committed by the ordinal "
+                    f"{other[1]}, whose tasks this one would not fence. Set it to {other[1]} again; or, to change it, "
+                    f"stop all workers of the application, and have kafka-consumer-groups.sh --group "
+                    f"{topology.application_id} --topic {tp.topic} --reset-offsets --to-current --execute take the "
+                    "note away",
+                )
+
+    @property
+    def _committed_by(self) -> str:
+        """What is noted beside the positions that this task commits."""
+        return f"sub-topology {self.topology.ordinal}"
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -583,7 +638,8 @@ class Task:
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
-        self._retry(lambda: producer.send_offsets(self.topology.application_id, self._positions))
+        group = self.topology.application_id
+        self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))
         reach(Point.OFFSETS_SENT)
         try:
             self._retry(producer.commit_transaction)
@@ -606,7 +662,8 @@ class Task:
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
         self._commit_stores(ends)
-        self._retry(lambda: producer.commit_offsets(self.topology.application_id, self._positions))
+        group = self.topology.application_id
+        self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)
 

@@ -29,7 +29,11 @@ class Topology:
     A store is declared by its supplier, or by its name alone: then it is a key-value store of the kind that
     `default.dsl.store` says. `process` must depend on nothing but the record and the stores; what it does
     elsewhere (a call to a service, a file) is outside the exactly-once guarantee and may happen more than
-    once (row 129.6).
+    once.
+
+    `ordinal` tells the sub-topologies of an application apart. It is part of the names of transactional ids and state
+    directories, so it stays what it was when others come and go: a task refuses to start with an ordinal that
+    another sub-topology has, or when its own was another one, where either can be seen (see `store.streams.task`).
     """
 
     application_id: str
@@ -81,12 +85,19 @@ class Topology:
     def changelog(self, store: str, partition: int) -> TopicPartition:
         return TopicPartition(self.changelog_topic(store), partition)
 
+    @property
+    def content(self) -> frozenset[str]:
+        """Its sources and stores. Two versions of one sub-topology share one of them, two sub-topologies none."""
+        return frozenset(
+            (*(f"source {topic}" for topic in self.sources), *(f"store {name}" for name in self.store_names))
+        )
+
     def task_id(self, partition: int) -> str:
         """Sub-topology ordinal and partition, as in Kafka Streams: `0_3`."""
         return f"{self.ordinal}_{partition}"
 
     def transactional_id(self, partition: int) -> str:
-        """The same for every incarnation of the task on any host, so that a newer one fences an older (129.3)."""
+        """The same for every incarnation of the task on any host, so that a newer one fences an older."""
         return f"{self.application_id}-{self.task_id(partition)}"
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:

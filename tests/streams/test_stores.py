@@ -17,6 +17,7 @@ from store.engine import Engine, Family, Storage
 from store.errors import (
     AbortRequiredError,
     ConfigError,
+    FencedError,
     ProtocolError,
     StoreCorruptedError,
     StoreError,
@@ -234,8 +235,15 @@ def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> 
 @pytest.mark.requirement("892.2")
 def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave() -> None:
     cluster = Cluster(counting(), [b"a"], partitions=2)
+    lost: dict[int, FencedError] = {}
     worker = Worker(
-        cluster.topology, [0, 1], SimLog(cluster.broker), cluster.storage(), StreamsConfig(), SystemClock()
+        cluster.topology,
+        [0, 1],
+        SimLog(cluster.broker),
+        cluster.storage(),
+        StreamsConfig(),
+        SystemClock(),
+        on_lost=lost.__setitem__,
     )
     worker.poll()
     assert [task.tasks_in_process for task in worker.tasks.values()] == [2, 2]
@@ -245,6 +253,7 @@ def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave()
         newer.commit()
         while worker.poll():
             pass
+    assert list(lost) == [0]
     assert {number: task.tasks_in_process for number, task in worker.tasks.items()} == {1: 1}
     worker.close()
 
