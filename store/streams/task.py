@@ -8,7 +8,8 @@ The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP
 
 0. Caches of stores are flushed before the producer is: what they held back becomes changelog records, which have
    to be in the transaction. Flushed later, they would be in the stores' commit and in no transaction.
-1. Outputs, changelog records and input positions are in one Kafka transaction. A crash before Kafka has
+1. Outputs, changelog records and input positions (also those of `store.streams.positions`) are in one Kafka
+   transaction. A crash before Kafka has
    the commit leaves the stores at the previous commit, since store writes are only in the buffer. The successor's
    `init_transactions` aborts the rest, and the input is processed again from the group's committed position.
 2. After Kafka has the commit, the stores write data, changelog offset and position as one batch. A crash in
@@ -44,9 +45,9 @@ over and over. So a task refuses to start:
 * when the state directory of its host was used for that ordinal by a sub-topology with none of its sources and
   stores. Not seen on different hosts: there the two fence each other, and each ends with an error that says so.
 
-The argument for at least once: caches, then outputs and changelog records, then the stores with their
-offsets and positions, then the checkpoint, then the group's positions. Each step comes when all that it stands
-for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
+The argument for at least once: caches, then outputs and changelog records, then the stores with their offsets and
+positions, then the checkpoint, then the topic of positions, then the group's positions. Each step comes when all that
+it stands for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
 
 * Before the stores have the commit, everything since the last one is processed again. Outputs and changelog
   records that were sent are there twice, with their effects on the state. What a transactional store held, and
@@ -74,6 +75,7 @@ from store.errors import (
     AbortRequiredError,
     ConfigError,
     FencedError,
+    HangingTransactionError,
     InputGapError,
     LogError,
     OutcomeUnknownError,
@@ -95,6 +97,7 @@ from store.recovery.restore import (
     suspects,
 )
 from store.state.protocol import StateStore, StoreContext
+from store.streams import positions
 from store.streams.context import TaskContext
 from store.streams.topology import Topology
 from store.suppliers import StoreSupplier
@@ -152,6 +155,8 @@ class Task:
         self.task_id = topology.task_id(partition)
         self.inputs = tuple(TopicPartition(topic, partition) for topic in topology.sources)
         self.stores: dict[str, StateStore] = {}
+        topic = topology.positions_topic
+        self._positions_at = None if topic is None else TopicPartition(topic, partition)
         self.tasks_in_process = tasks_in_process
         self._suppliers = topology.suppliers(config.default_dsl_store)
         self._metrics = metrics
@@ -212,6 +217,7 @@ class Task:
             self._exit.callback(reader.close)
             self._reader = reader
             self._check_group(reader)
+            self._check_positions_topic(reader)
             context = TaskContext(producer, self.topology.sinks)
             self._restore(context, reader)
             context.offer(self.stores)
@@ -291,11 +297,11 @@ class Task:
             self._storage, self.task_id, self._clock, exactly_once=self._config.exactly_once
         )
         self._offsets = offsets
-        committed = self._committed_positions(reader)
+        committed = self._known_positions(reader)
         for name, supplier in self._suppliers.items():
             self._open_store(name, supplier, context, offsets, reader)
         self._exit.callback(offsets.close)
-        while (again := self._committed_positions(reader)) != committed:
+        while (again := self._known_positions(reader)) != committed:
             committed = again
             for name, store in self.stores.items():
                 if self._suppliers[name].logged:
@@ -315,6 +321,14 @@ class Task:
             for tp, position in committed.items()
         }
         self._positions = dict(self._committed)
+        if self._positions_at is not None and committed != self._committed_positions(reader):
+            _log.warning(
+                "task %s: the group %s has not all positions; going on at those that %s has: %s",
+                self.task_id,
+                self.topology.application_id,
+                self._positions_at,
+                ", ".join(f"{tp} {position}" for tp, position in committed.items()),
+            )
         # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
         for name, store in self.stores.items():
@@ -401,6 +415,43 @@ class Task:
             tp: self._retry(lambda tp=tp: reader.committed(self.topology.application_id, tp))  # type: ignore[misc]
             for tp in self.inputs
         }
+
+    def _known_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
+        """The group's, and those of the topic of positions where the group has none."""
+        committed = self._committed_positions(reader)
+        at = self._positions_at
+        if at is None or None not in committed.values():
+            return committed
+        try:
+            limit_ms = int(self._restore_patience_s * 1000)
+            self._retry(lambda: positions.check_settled(reader, at), limit_ms=limit_ms)
+        except RetriableError as error:
+            raise HangingTransactionError(
+                f"task {self.task_id}: {error}. A transaction of an earlier incarnation has no end there; "
+                "kafka-transactions.sh find-hanging shows it, and abort ends it"
+            ) from error
+        kept = self._retry(lambda: positions.read(reader, at))
+        return {
+            tp: kept.get(tp.topic) if position is None else position for tp, position in committed.items()
+        }
+
+    def _check_positions_topic(self, reader: Reader) -> None:
+        at = self._positions_at
+        if at is None:
+            return
+        try:
+            partitions = self._retry(lambda: reader.partitions(at.topic))
+        except LogError as error:
+            if type(error) is not LogError:
+                raise
+            raise LogError(
+                f"{error}. It keeps the input positions of {self.topology.application_id}, which has no changelog; "
+                "Topology.internal_topics says how to make it"
+            ) from error
+        if partitions <= at.partition:
+            raise LogError(
+                f"{at} does not exist: the topic {at.topic} has {partitions} partitions, one for each task"
+            )
 
     def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest
@@ -635,6 +686,7 @@ class Task:
     def _commit_exactly_once(self, producer: Producer) -> None:
         self._state = self._after_failure
         self._flush_caches()
+        self._write_positions(producer)
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
@@ -662,10 +714,19 @@ class Task:
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
         self._commit_stores(ends)
+        if self._positions_at is not None:
+            self._write_positions(producer)
+            self._retry(producer.flush)
         group = self.topology.application_id
         self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)
+
+    def _write_positions(self, producer: Producer | PlainProducer) -> None:
+        if self._positions_at is not None:
+            topic, partition = self._positions_at
+            for tp, position in self._positions.items():
+                producer.produce(topic, *positions.encode(tp, position), partition=partition)
 
     def _flush_caches(self) -> None:
         for store in self.stores.values():

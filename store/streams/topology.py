@@ -13,6 +13,7 @@ from typing import Any
 from store.config import StoreType
 from store.errors import ConfigError
 from store.log import TopicSpec
+from store.streams import positions
 from store.streams.context import Context
 from store.suppliers import StoreSupplier, default_store
 from store.types import Record, TopicPartition
@@ -58,13 +59,14 @@ class Topology:
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
-        topics = (*self.sources, *self.sinks, *map(self.changelog_topic, self.store_names))
+        positions = () if self.positions_topic is None else (self.positions_topic,)
+        topics = (*self.sources, *self.sinks, *map(self.changelog_topic, self.store_names), *positions)
         twice = next((topic for topic in topics if topics.count(topic) > 1), None)
         if twice is not None:
             raise ConfigError(
                 "topology",
                 self.application_id,
-                f"topic {twice} is named twice; sources, sinks and changelogs must all differ",
+                f"topic {twice} is named twice; sources, sinks and internal topics must all differ",
             )
 
     @property
@@ -100,8 +102,17 @@ class Topology:
         """The same for every incarnation of the task on any host, so that a newer one fences an older."""
         return f"{self.application_id}-{self.task_id(partition)}"
 
+    @property
+    def positions_topic(self) -> str | None:
+        """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
+        if any(supplier.logged for supplier in self.suppliers().values()):
+            return None
+        return f"{self.application_id}-{self.ordinal}-positions"
+
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
-        """The changelogs of the stores that are logged, one partition per task."""
+        """The changelogs of the stores that are logged, or the topic of positions; one partition per task."""
+        if self.positions_topic is not None:
+            return [positions.spec(self.positions_topic, partitions)]
         return [
             TopicSpec(self.changelog_topic(name), partitions, dict(supplier.changelog_config()))
             for name, supplier in self.suppliers().items()
