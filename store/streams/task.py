@@ -609,7 +609,7 @@ class Task:
     def should_commit(self) -> bool:
         """Whether the configuration or the processor asks for a commit of what is uncommitted.
 
-        Also when the stores hold more than this task's share of `statestore.uncommitted.max.bytes` (row 892.2).
+        Also when the stores hold more than this task's share of `statestore.uncommitted.max.bytes`.
         """
         if self._state is not _State.IN_TRANSACTION:
             return False
