@@ -3,7 +3,8 @@
 Which error leads where is decided here, once, for every kind of driver that keeps a task open for long: aborted
 transactions resume from the last commit; unknown outcomes, broken clients and stores found corrupt make a new
 incarnation; and a fenced task is given up without touching what its successor owns (row 129.5). Every other
-error closes its task before it is raised, so that polling on can only start from what was committed.
+error closes its task before it is raised, so that polling on can only start from what was committed. Global stores are
+opened before any task, and they and the standbys follow after the tasks' steps (`store.streams.replicas`).
 
 Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
 again with growing pauses, and after `MOST_FAILURES` times the error is raised.
