@@ -1,8 +1,8 @@
 """A campaign: many independent schedules over one or more worlds, counted, judged, and reduced where they fail.
 
 The schedules of a campaign depend on scenario, seed and index alone, not on how many processes share the work. Each
-world starts with the tours, which kill at every protocol point. A share of the simulated schedules is run twice and
-must give the same history: a simulation that is not deterministic proves nothing.
+world starts with the tours, which kill at every protocol point. Where a world can be run in several processes, a share
+of the schedules is run twice and must give the same history: a simulation that is not deterministic proves nothing.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 
 import msgspec
 
-from harness.generate import KILL_POINTS, generate, tour
-from harness.history import History, Reached, Skipped, Struck
+from harness.generate import generate, tour
+from harness.history import History
+from harness.met import Met
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate, simulate_within
-from harness.schedule import Operation, Runtime, Schedule
+from harness.result import WorldResult
+from harness.schedule import Runtime, Schedule
 from harness.shrink import Reduction
-from harness.verdict import Outcome, Verdict, WorldResult
-from harness.worlds.director import DRIVER
-from scenarios import Scenario, load_all
+from harness.verdict import Outcome, Verdict
+from harness.worlds import WORLDS, World
+from scenarios import Scenario, load
 
-CHUNK = 40
+CHUNK = 20
 """Schedules per unit of work: some tens of milliseconds."""
 
 REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""
-
-KILLS = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER, Operation.CRASH_WRITE})
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -54,73 +54,36 @@ class Part(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run in one world: `schedules` of each scenario, or as many as fit into `seconds`."""
+    """What to run in one world: `schedules` of each scenario, or as many as fit into `seconds`, or the usual."""
 
     scenarios: tuple[str, ...]
+    """Names, files or modules, see `scenarios.load`."""
     seed: int
-    schedules: int | None
-    seconds: float | None
-    mutant: str | None
+    schedules: int | None = None
+    seconds: float | None = None
+    mutant: str | None = None
     max_failures: int = 1
+
+    @property
+    def whole(self) -> bool:
+        """Whether nobody has said how much to run: then it has to be enough."""
+        return self.schedules is None and self.seconds is None
 
 
 Progress = Callable[[int, int], None]
 """Called with schedules done and failures found so far."""
 
 
-def schedule_at(scenario: Scenario, seed: int, index: int) -> Schedule:
-    """The schedule at `index`; below zero are the tours, one per runtime."""
+def schedule_at(scenario: Scenario, seed: int, index: int, world: str = "sim") -> Schedule:
+    """The schedule at `index`; below zero are the tours, one per runtime of the scenario."""
     if index < 0:
-        return tour(scenario, seed, tuple(Runtime)[index + len(Runtime)])
-    return generate(scenario, seed, index)
+        return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
+    return generate(scenario, seed, index, WORLDS[world].capabilities)
 
 
-def count(result: WorldResult, schedule: Schedule, history: History) -> None:
-    """Add one run to the figures of its world."""
-    runtime = str(schedule.runtime)
-    result.schedules += 1
-    result.runtimes[runtime] = result.runtimes.get(runtime, 0) + 1
-    for event in history.events:
-        if isinstance(event, Reached):
-            result.reached[event.point] = result.reached.get(event.point, 0) + 1
-        elif isinstance(event, Struck):
-            result.operations[event.op] = result.operations.get(event.op, 0) + 1
-            if event.op in KILLS:
-                # On real systems the end of Spark's driver is a query that fails, not a process that is killed.
-                if history.world == "sim" or event.task != DRIVER:
-                    result.kills[runtime] = result.kills.get(runtime, 0) + 1
-                if event.point is not None:
-                    crashes = result.crashes.setdefault(runtime, {})
-                    crashes[event.point] = crashes.get(event.point, 0) + 1
-        elif isinstance(event, Skipped):
-            result.skipped += 1
-
-
-def merge(into: WorldResult, part: WorldResult) -> None:
-    """Add the figures of `part`."""
-    into.schedules += part.schedules
-    into.skipped += part.skipped
-    into.repeated += part.repeated
-    for mine, theirs in (
-        (into.runtimes, part.runtimes),
-        (into.kills, part.kills),
-        (into.operations, part.operations),
-        (into.reached, part.reached),
-        *((into.crashes.setdefault(runtime, {}), crashes) for runtime, crashes in part.crashes.items()),
-    ):
-        for key, number in theirs.items():
-            mine[key] = mine.get(key, 0) + number
-
-
-def missing_cells(result: WorldResult) -> list[str]:
-    """The cells (runtime × kill × point) that had to be reached and were not."""
-    return [
-        f"{runtime} × kill × {point}"
-        for runtime in Runtime
-        if result.runtimes.get(runtime)
-        for point in KILL_POINTS[runtime]
-        if not result.crashes.get(runtime, {}).get(point)
-    ]
+def tours_of(scenario: Scenario) -> int:
+    """How many tours a scenario has."""
+    return len(scenario.runtimes)
 
 
 def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
@@ -134,119 +97,149 @@ def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: 
 
 
 def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
-    scenario = load_all()[scenario_name]
+    scenario = load(scenario_name)
     part = Part(WorldResult())
+    met = Met()
     for index in range(start, stop):
         schedule = schedule_at(scenario, seed, index)
-        history, verdict = simulate_within(WATCHDOG_SECONDS, schedule, mutant)
-        record(part, "sim", index, schedule, history, verdict)
+        history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
+        met.add(scenario, schedule, history)
+        _record(part, "sim", index, schedule, verdict)
         if index % REPEAT_EVERY == 0 and history.events:
-            part.result.repeated += 1
-            again, _ = simulate(schedule, mutant)
+            met.result.repeated += 1
+            again, _ = simulate(scenario, schedule, mutant)
             if again.events != history.events:
                 part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different histories")
+    part.result = met.close()
     return part
 
 
-def record(
-    part: Part, world: str, index: int, schedule: Schedule, history: History, verdict: Verdict
-) -> None:
-    """Add one judged run."""
-    count(part.result, schedule, history)
+def _record(part: Part, world: str, index: int, schedule: Schedule, verdict: Verdict) -> None:
     if verdict.outcome is Outcome.VIOLATED:
         part.found.append(Found(world, schedule, verdict))
     elif verdict.outcome is Outcome.INCONCLUSIVE:
         part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}")
 
 
+class _Total:
+    """What a campaign in one world has come to so far."""
+
+    def __init__(self, plan: Plan, world: str, progress: Progress) -> None:
+        self.found: list[Found] = []
+        self.inconclusive: list[str] = []
+        self._plan = plan
+        self._world = world
+        self._progress = progress
+        self._met = Met()
+        self._started = time.monotonic()
+
+    def add(self, part: Part) -> None:
+        self._met.merge(part.result)
+        self.inconclusive += part.inconclusive
+        room = self._plan.max_failures - len(self.found)
+        self.found += part.found[: max(0, room)]
+        self._progress(self._met.result.schedules, len(self.found))
+
+    @property
+    def enough(self) -> bool:
+        seconds = self._plan.seconds
+        return len(self.found) >= self._plan.max_failures or (
+            seconds is not None and time.monotonic() - self._started >= seconds
+        )
+
+    def close(self) -> Part:
+        result = self._met.close()
+        result.seconds = time.monotonic() - self._started
+        result.schedules_per_second = result.schedules / result.seconds if result.seconds else 0.0
+        if not self.found:
+            scenarios = [load(name) for name in self._plan.scenarios]
+            kind = WORLDS[self._world]
+            result.missing = self._met.missing(
+                scenarios, kind.capabilities, whole=self._plan.whole and kind.spreads
+            )
+        return Part(result, self.found, self.inconclusive)
+
+
 def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
     """The campaign in the simulation, spread over `jobs` processes. Stops at the first failures."""
-    started = time.monotonic()
-    total = Part(WorldResult())
+    total = _Total(plan, "sim", progress)
     chunks = _chunks(plan)
     if jobs <= 1:
         for scenario, start, stop in chunks:
-            _add(total, simulate_part(scenario, plan.seed, start, stop, plan.mutant), plan, progress)
-            if _enough(total, plan, started):
+            total.add(simulate_part(scenario, plan.seed, start, stop, plan.mutant))
+            if total.enough:
                 break
-    else:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["harness.campaign"])
-        with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-            running: set[Future[Part]] = set()
-            over = False
-            while True:
-                while not over and len(running) < 2 * jobs and (chunk := next(chunks, None)) is not None:
-                    running.add(pool.submit(simulate_part, chunk[0], plan.seed, *chunk[1:], plan.mutant))
-                if not running:
-                    break
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    _add(total, future.result(), plan, progress)
-                over = over or _enough(total, plan, started)
-    return _close(total, started)
+        return total.close()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.campaign"])
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        running: set[Future[Part]] = set()
+        over = False
+        while True:
+            while not over and len(running) < 2 * jobs and (chunk := next(chunks, None)) is not None:
+                running.add(pool.submit(simulate_part, chunk[0], plan.seed, *chunk[1:], plan.mutant))
+            if not running:
+                return total.close()
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                total.add(future.result())
+            over = over or total.enough
 
 
 def _chunks(plan: Plan) -> Iterator[tuple[str, int, int]]:
-    tours = len(Runtime) if plan.schedules is None else min(len(Runtime), plan.schedules)
-    for scenario in plan.scenarios:
-        yield scenario, -len(Runtime), tours - len(Runtime)
+    """Scenario, first index, and the one after the last: the tours, then all scenarios in turns."""
+    schedules = WORLDS["sim"].schedules if plan.whole else plan.schedules
+    tours = {name: tours_of(load(name)) for name in plan.scenarios}
+    for name, number in tours.items():
+        yield name, -number, min(0, -number + (number if schedules is None else schedules))
     start = 0
-    while plan.schedules is None or start < plan.schedules - len(Runtime):
-        stop = start + CHUNK
-        if plan.schedules is not None:
-            stop = min(stop, plan.schedules - len(Runtime))
-        for scenario in plan.scenarios:
-            yield scenario, start, stop
-        start = stop
+    while schedules is None or start < schedules:
+        for name, number in tours.items():
+            stop = start + CHUNK if schedules is None else min(start + CHUNK, schedules - number)
+            if stop > start:
+                yield name, start, stop
+        start += CHUNK
 
 
-def _add(total: Part, part: Part, plan: Plan, progress: Progress) -> None:
-    merge(total.result, part.result)
-    total.inconclusive += part.inconclusive
-    room = plan.max_failures - len(total.found)
-    total.found += part.found[: max(0, room)]
-    progress(total.result.schedules, len(total.found))
-
-
-def _enough(total: Part, plan: Plan, started: float) -> bool:
-    return len(total.found) >= plan.max_failures or (
-        plan.seconds is not None and time.monotonic() - started >= plan.seconds
-    )
-
-
-def _close(total: Part, started: float) -> Part:
-    result = total.result
-    result.seconds = time.monotonic() - started
-    result.schedules_per_second = result.schedules / result.seconds if result.seconds else 0.0
-    if not total.found:
-        result.missing = missing_cells(result)
-    return total
-
-
-RunReal = Callable[[Scenario, Schedule, str | None], History]
-
-
-def run_real(plan: Plan, world: str, run: RunReal, kills: Callable[[], int], progress: Progress) -> Part:
-    """The campaign on real systems, one schedule after the other: first the tours, then a sample."""
-    started = time.monotonic()
-    total = Part(WorldResult())
-    found = load_all()
-    index = -len(Runtime)
-    while plan.schedules is None or index < plan.schedules - len(Runtime):
-        for name in plan.scenarios:
-            schedule = schedule_at(found[name], plan.seed, index)
-            history = run(found[name], schedule, plan.mutant)
-            verdict = judge(found[name], schedule, history)
-            part = Part(WorldResult())
-            record(part, world, index, schedule, history, verdict)
-            _add(total, part, plan, progress)
-        index += 1
-        if index >= 0 and _enough(total, plan, started):
+def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
+    """The campaign in a world that runs one schedule after the other: first tours, then a sample."""
+    total = _Total(plan, name, progress)
+    killed = world.killed
+    for reference, index in _samples(plan, name):
+        scenario = load(reference)
+        schedule = schedule_at(scenario, plan.seed, index, name)
+        history = world.run(scenario, schedule, plan.mutant)
+        met = Met()
+        met.add(scenario, schedule, history)
+        part = Part(met.close())
+        _record(part, name, index, schedule, judge(scenario, schedule, history))
+        total.add(part)
+        if index >= 0 and total.enough:
             break
-    part = _close(total, started)
-    part.result.sigkills = kills()
+    part = total.close()
+    part.result.sigkills = world.killed - killed
     return part
+
+
+def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
+    """Scenario and index. Usually the tours of the first scenario, and then each scenario in turn."""
+    if plan.whole:
+        first = plan.scenarios[0]
+        for index in range(-tours_of(load(first)), 0):
+            yield first, index
+        for number in range(max(WORLDS[world].schedules or 0, len(plan.scenarios))):
+            yield plan.scenarios[number % len(plan.scenarios)], number
+        return
+    index = 0
+    for name in plan.scenarios:
+        for tour_index in range(-tours_of(load(name)), 0):
+            if plan.schedules is None or tour_index + tours_of(load(name)) < plan.schedules:
+                yield name, tour_index
+    while plan.schedules is None or index < plan.schedules:
+        for name in plan.scenarios:
+            if plan.schedules is None or index < plan.schedules - tours_of(load(name)):
+                yield name, index
+        index += 1
 
 
 class Reduced(msgspec.Struct, frozen=True):
@@ -260,13 +253,14 @@ class Reduced(msgspec.Struct, frozen=True):
     executions: int
 
 
-def reduce(found: Found, mutant: str | None) -> Reduced:
+def reduce(found: Found, mutant: str | None, *, reference: str | None = None) -> Reduced:
     """Make a failing schedule small, in the simulation. One that fails on real systems alone, or does not end, stays
-    as it is.
+    as it is. `reference` is how its scenario is named, where it is not one of the package.
 
     The reduced schedule carries the name of the mutant it was found with, as a note.
     """
-    history, verdict = simulate_within(WATCHDOG_SECONDS, found.schedule, mutant)
+    scenario = load(reference or found.schedule.scenario)
+    history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, found.schedule, mutant)
     # One that does not end would take that long each time it is tried.
     if verdict.outcome is not Outcome.VIOLATED or not history.events:
         return Reduced(
@@ -275,14 +269,14 @@ def reduce(found: Found, mutant: str | None) -> Reduced:
     oracles = {finding.oracle for finding in verdict.findings}
 
     def fails(candidate: Schedule) -> bool:
-        _, other = simulate_within(WATCHDOG_SECONDS, candidate, mutant)
+        _, other = simulate_within(WATCHDOG_SECONDS, scenario, candidate, mutant)
         return other.outcome is Outcome.VIOLATED and not oracles.isdisjoint(
             finding.oracle for finding in other.findings
         )
 
     reduction = Reduction(found.schedule, fails)
     minimal = msgspec.structs.replace(reduction.run(), mutant=mutant)
-    history, verdict = simulate(minimal, mutant)
+    history, verdict = simulate(scenario, minimal, mutant)
     return Reduced(found.world, minimal, found.schedule, verdict, history, reduction.executions)
 
 

@@ -11,14 +11,16 @@ from types import FrameType
 
 import msgspec
 
+from harness.faults import possible
+from harness.generate.vocabulary import parts_of
 from harness.history import Ended, Event, Final, History, Seen, Skipped, Started, Struck
-from harness.mutants import planted
 from harness.oracles import judge
 from harness.oracles.evidence import Evidence
-from harness.schedule import SIMULATION_ONLY, Schedule, ScheduleError, decode
+from harness.schedule import Schedule, ScheduleError, decode
 from harness.verdict import Finding, Moment, Outcome, Verdict
-from harness.worlds.sim.world import run as run_in_simulation
-from scenarios import Scenario, load_all
+from harness.worlds import WORLDS, Options
+from harness.worlds.sim.world import SimWorld
+from scenarios import InputRecord, Scenario, ScenarioError, load
 
 WATCHDOG_SECONDS = 60.0
 """How long one simulated run may take; they take milliseconds."""
@@ -26,21 +28,24 @@ WATCHDOG_SECONDS = 60.0
 
 def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
     """The scenario that a schedule names; `ScheduleError` lists those that exist."""
-    found = load_all()
     try:
-        return found[schedule.scenario]
-    except KeyError:
-        raise ScheduleError(
-            f"{source}: no scenario is named {schedule.scenario!r}; there are {', '.join(found)}"
-        ) from None
+        return load(schedule.scenario)
+    except ScenarioError as error:
+        raise ScheduleError(f"{source}: {error}") from None
 
 
 def check_input(scenario: Scenario, schedule: Schedule, source: str = "the schedule") -> None:
     """`ScheduleError` names the first input record that the scenario's pipeline does not take."""
-    if scenario.accepts is None:
-        return
+    topics = parts_of(scenario).inputs
     for index, item in enumerate(schedule.input):
-        if not scenario.accepts(item.key, item.value):
+        if item.topic not in topics:
+            raise ScheduleError(
+                f"{source}: input[{index}].topic is {item.topic!r}, scenario {scenario.name} reads {', '.join(topics)}"
+            )
+        record = InputRecord(
+            item.topic, item.partition, index, item.key, item.value, item.timestamp, item.headers
+        )
+        if not scenario.accepts(record):
             value = msgspec.json.encode(item.value).decode()
             raise ScheduleError(
                 f"{source}: input[{index}]: scenario {scenario.name} does not take the value {value} "
@@ -48,12 +53,13 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
             )
 
 
-def simulate(schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
+def simulate(scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
     """Run in the simulation and judge."""
-    scenario = scenario_of(schedule)
-    with planted(mutant):
-        history = run_in_simulation(scenario, schedule)
+    history = _SIMULATION.run(scenario, schedule, mutant)
     return history, judge(scenario, schedule, history)
+
+
+_SIMULATION = SimWorld()
 
 
 class DidNotEndError(BaseException):
@@ -85,14 +91,16 @@ def watchdog(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - started)), interval)
 
 
-def simulate_within(seconds: float, schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
+def simulate_within(
+    seconds: float, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+) -> tuple[History, Verdict]:
     """`simulate`; a run that does not end, as when production code loops between two protocol points, is violated.
 
     Its history is empty: nothing can be said of a run that was broken off anywhere.
     """
     try:
         with watchdog(seconds):
-            return simulate(schedule, mutant)
+            return simulate(scenario, schedule, mutant)
     except DidNotEndError:
         sentence = (
             f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
@@ -105,7 +113,7 @@ def replay(
     world: str,
     mutant: str | None = None,
     source: str = "the schedule",
-    port: int | None = None,
+    options: Options | None = None,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """Run in `world` and judge. Returns the verdict and, of each step that did not apply, why.
 
@@ -114,22 +122,20 @@ def replay(
     """
     scenario = scenario_of(schedule, source)
     check_input(scenario, schedule, source)
-    if world == "sim":
-        history, verdict = simulate_within(WATCHDOG_SECONDS, schedule, mutant)
+    if WORLDS[world].spreads:
+        history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
     else:
-        from harness.worlds.local.broker import LocalBroker
-        from harness.worlds.local.world import LocalWorld
-
-        with LocalBroker(port=port) as broker, LocalWorld(broker=broker) as local:
-            history = local.run(scenario, schedule, mutant)
+        with WORLDS[world].open(options or Options()) as running:
+            history = running.run(scenario, schedule, mutant)
         verdict = judge(scenario, schedule, history)
     skips = {event.step: event.reason for event in history.events if isinstance(event, Skipped)}
     skipped = tuple(f"step {step} ({schedule.steps[step]}) was skipped: {why}" for step, why in skips.items())
     reason = ""
-    unreal = [str(step.op) for step in schedule.steps if step.op in SIMULATION_ONLY]
+    can = possible(WORLDS[world].capabilities)
+    unreal = [step.fault for step in schedule.steps if step.fault and step.fault not in can]
     if not schedule.input:
         reason = "the schedule has no input, so this shows nothing"
-    elif world != "sim" and unreal:
+    elif unreal:
         reason = f"the world {world} cannot do {', '.join(unreal)}, so this shows nothing; replay it with --world sim"
     elif schedule.steps and len(skipped) == len(schedule.steps):
         reason = "none of its steps applied, so this shows nothing"

@@ -12,10 +12,16 @@ from itertools import combinations
 
 import msgspec
 
-from harness.schedule import AT_POINT, SIMULATION_ONLY, Input, Operation, Runtime, Schedule, Step
+from harness.faults import FAULTS, Where, possible
+from harness.schedule import Input, Runtime, Schedule, Step
+from harness.worlds import WORLDS
+from harness.worlds.actors import ordinal_of, partition_of
 from store.points import Point
 
 Fails = Callable[[Schedule], bool]
+
+EVERYWHERE = frozenset.intersection(*(frozenset(possible(kind.capabilities)) for kind in WORLDS.values()))
+"""Faults that every world can make."""
 
 MOST_PAIRS = 16
 """Pairs of steps or records are tried up to this many of them; beyond it single deletions come first anyway."""
@@ -60,8 +66,10 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
     """What a smaller schedule has less of, most important first."""
     return (
         # First of all a schedule that real systems can run too.
-        sum(step.op in SIMULATION_ONLY for step in schedule.steps),
+        sum(bool(step.fault) and step.fault not in EVERYWHERE for step in schedule.steps),
         len(schedule.steps),
+        len(schedule.settings),
+        len(schedule.choices),
         schedule.runtime is Runtime.SPARK,
         len(schedule.input),
         schedule.partitions,
@@ -72,13 +80,25 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         sum(_size(item.value) for item in schedule.input),
         sum(len(item.key) for item in schedule.input),
         len({item.key for item in schedule.input}),
-        schedule.commit_records,
+        sum(len(item.headers) for item in schedule.input),
+        sum(item.timestamp for item in schedule.input),
         schedule.batch_records,
     )
 
 
 def _complexity(step: Step) -> int:
-    return step.task + (0 if step.at is None else 1)
+    return (
+        partition_of(step.task)
+        + ordinal_of(step.task)
+        + (step.at is not None)
+        + (step.call is not None)
+        + len(step.settings)
+        + (
+            0
+            if step.query is None
+            else 1 + step.query.hold + (step.query.bound is not None) + step.query.backward
+        )
+    )
 
 
 def _size(value: object) -> int:
@@ -143,18 +163,25 @@ def _absorbed(schedule: Schedule) -> Iterator[Schedule]:
 def _real(schedule: Schedule) -> Iterator[Schedule]:
     """Put a fault that every world has in the place of one that only the simulation has."""
     for index, step in enumerate(schedule.steps):
-        if step.op not in SIMULATION_ONLY:
+        if not step.fault or step.fault in EVERYWHERE:
             continue
-        for op in Operation:
-            if op in SIMULATION_ONLY:
+        for name in EVERYWHERE_IN_ORDER:
+            fault = FAULTS[name]
+            if fault.on_topics or fault.changes_settings:
                 continue
-            for at in (None, *Point) if op in AT_POINT else (None,):
-                other = Step(op, step.task, at, step.wait)
+            for at in (None, *Point) if fault.where is Where.POINT else (None,):
                 yield _with(
                     schedule,
                     hosts=max(2, schedule.hosts),
-                    steps=(*schedule.steps[:index], other, *schedule.steps[index + 1 :]),
+                    steps=_replaced(schedule.steps, index, Step(name, task=step.task, at=at, wait=step.wait)),
                 )
+
+
+EVERYWHERE_IN_ORDER = tuple(name for name in FAULTS if name in EVERYWHERE)
+
+
+def _replaced(steps: tuple[Step, ...], index: int, step: Step) -> tuple[Step, ...]:
+    return (*steps[:index], step, *steps[index + 1 :])
 
 
 def _pairs(schedule: Schedule) -> Iterator[Schedule]:
@@ -177,23 +204,30 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
             schedule,
             partitions=1,
             input=tuple(msgspec.structs.replace(item, partition=0) for item in schedule.input),
-            steps=tuple(msgspec.structs.replace(step, task=0) for step in schedule.steps),
+            steps=tuple(
+                msgspec.structs.replace(step, task=f"{ordinal_of(step.task)}_0") for step in schedule.steps
+            ),
         )
         used = schedule.partitions - 1
         if all(item.partition < used for item in schedule.input) and all(
-            step.task < used for step in schedule.steps
+            partition_of(step.task) < used for step in schedule.steps
         ):
             yield _with(schedule, partitions=used)
     if schedule.hosts > 1:
         yield _with(schedule, hosts=schedule.hosts - 1)
     for index, step in enumerate(schedule.steps):
         for plainer in _plainer_steps(step):
-            yield _with(schedule, steps=(*schedule.steps[:index], plainer, *schedule.steps[index + 1 :]))
+            yield _with(schedule, steps=_replaced(schedule.steps, index, plainer))
     for index, item in enumerate(schedule.input):
         for simpler in _plainer_items(item, schedule):
             yield _with(schedule, input=(*schedule.input[:index], simpler, *schedule.input[index + 1 :]))
-    for fewer in range(1, schedule.commit_records):
-        yield _with(schedule, commit_records=fewer)
+    for name in schedule.settings:
+        yield _with(
+            schedule, settings={other: value for other, value in schedule.settings.items() if other != name}
+        )
+    if schedule.choices:
+        yield _with(schedule, choices=())
+        yield _with(schedule, choices=schedule.choices[: len(schedule.choices) // 2])
     for fewer in range(1, schedule.batch_records):
         yield _with(schedule, batch_records=fewer)
 
@@ -203,14 +237,28 @@ def _plainer_steps(step: Step) -> Iterator[Step]:
         yield msgspec.structs.replace(step, wait=wait)
     if step.at is not None:
         yield msgspec.structs.replace(step, at=None)
-    if step.task:
-        yield msgspec.structs.replace(step, task=0)
+    if step.edge is not None:
+        yield msgspec.structs.replace(step, call=None, edge=None)
+    if step.task != "0_0":
+        yield msgspec.structs.replace(step, task="0_0")
+    if len(step.settings) > 1:
+        for name in step.settings:
+            yield msgspec.structs.replace(step, settings={name: step.settings[name]})
+    if step.query is not None:
+        query = step.query
+        for change in ({"hold": 0}, {"bound": None}, {"backward": False}):
+            yield msgspec.structs.replace(step, query=msgspec.structs.replace(query, **change))
 
 
 def _plainer_items(item: Input, schedule: Schedule) -> Iterator[Input]:
     if item.aborted:
         yield msgspec.structs.replace(item, aborted=False)
     first = schedule.input[0]
+    if item.headers:
+        yield msgspec.structs.replace(item, headers=())
+    for time in sorted({0, schedule.input[0].timestamp}):
+        if time < item.timestamp:
+            yield msgspec.structs.replace(item, timestamp=time)
     if item.key != first.key:
         yield msgspec.structs.replace(item, key=first.key, partition=first.partition)
     value = item.value

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from harness.schedule import Schedule
-
 
 class Outcome(StrEnum):
     HOLDS = "holds"
@@ -91,68 +89,3 @@ class Moment(msgspec.Struct, frozen=True):
     differs: bool
     step: int | None = None
     """The index of the schedule's step, for `injected`, `skipped` and `queried`."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """One violated schedule, reduced."""
-
-    world: str
-    file: str
-    """The minimal schedule's file."""
-    minimal: Schedule
-    original: Schedule
-    findings: tuple[Finding, ...]
-    moments: tuple[Moment, ...]
-    executions: int
-    """Runs that the reduction took."""
-    replay: str
-    """The command that runs it again."""
-
-
-class WorldResult(msgspec.Struct):
-    """What was run in one world."""
-
-    schedules: int = 0
-    seconds: float = 0.0
-    schedules_per_second: float = 0.0
-    runtimes: dict[str, int] = {}
-    """worker or spark → schedules."""
-    kills: dict[str, int] = {}
-    """worker or spark → processes killed."""
-    sigkills: int = 0
-    """Processes of the operating system that were really killed with SIGKILL; none in the simulation."""
-    crashes: dict[str, dict[str, int]] = {}
-    """worker or spark → protocol point → crashes there."""
-    operations: dict[str, int] = {}
-    """Operation → steps applied."""
-    skipped: int = 0
-    """Steps that could not be applied."""
-    reached: dict[str, int] = {}
-    """Protocol point → how often it was passed, by anything."""
-    missing: list[str] = []
-    """Cells (`worker × kill × point`) that had to be reached and were not. Not empty means inconclusive."""
-    repeated: int = 0
-    """Schedules that were run twice to compare their histories."""
-
-
-class Result(msgspec.Struct):
-    """One call of `crashproof run`, or of `replay`."""
-
-    verdict: Outcome
-    schedules: int
-    schedules_per_second: float
-    worlds: dict[str, WorldResult]
-    failures: list[str]
-    """Schedule files."""
-    report: str
-    """Path of the HTML report."""
-    scenarios: list[str]
-    seed: int
-    seconds: float
-    mutant: str | None = None
-    reasons: list[str] = []
-    """Why it is inconclusive."""
-    details: list[Failure] = []
-    environment: dict[str, str] = {}
-    version: str = ""
-    command: str = ""

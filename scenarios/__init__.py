@@ -127,10 +127,10 @@ class Stores:
     def key_value(
         self, name: str, *, serdes: Serdes | None = None, timestamped: bool = False
     ) -> StoreSupplier[Any]:
-        """A value for each key. A timestamped one takes and gives values with the time of their record."""
+        """A value for each key. A timestamped one takes and gives `ValueAndTimestamp`."""
         supplier = KeyValueSupplier(name, timestamped=timestamped, **self._kind)
         builder = timestamped_key_value_store_builder if timestamped else key_value_store_builder
-        return self._made(supplier, builder, serdes)
+        return self._made(supplier, builder, serdes, typed=timestamped)
 
     def window(
         self,
@@ -142,7 +142,8 @@ class Stores:
         retain_duplicates: bool = False,
         timestamped: bool = False,
     ) -> StoreSupplier[Any]:
-        """A value for each key and start of a window, or several where duplicates are retained."""
+        """A value for each key and start of a window, or several where duplicates are retained. A timestamped one
+        takes and gives `ValueAndTimestamp`."""
         supplier = WindowSupplier(
             name,
             retention_ms=retention_ms,
@@ -152,7 +153,7 @@ class Stores:
             **self._kind,
         )
         builder = timestamped_window_store_builder if timestamped else window_store_builder
-        return self._made(supplier, builder, serdes)
+        return self._made(supplier, builder, serdes, typed=timestamped)
 
     def session(self, name: str, *, retention_ms: int, serdes: Serdes | None = None) -> StoreSupplier[Any]:
         """A value for each key, start and end of a session."""
@@ -179,9 +180,14 @@ class Stores:
         }
 
     def _made(
-        self, supplier: StoreSupplier[Any], builder: Callable[..., StoreBuilder[Any]], serdes: Serdes | None
+        self,
+        supplier: StoreSupplier[Any],
+        builder: Callable[..., StoreBuilder[Any]],
+        serdes: Serdes | None,
+        *,
+        typed: bool = False,
     ) -> StoreSupplier[Any]:
-        if serdes is None and not self.cached:
+        if serdes is None and not self.cached and not typed:
             return supplier
         built = builder(supplier, *(serdes or (BytesSerde(), BytesSerde())))
         return built.with_caching_enabled() if self.cached else built
@@ -200,8 +206,17 @@ class Scenario(ABC):
     """One sentence for `crashproof scenarios`."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that the pipeline needs, by their dotted names; all others vary from schedule to schedule."""
+    runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")
+    """What can run the pipeline, by the names of `harness.schedule.Runtime`. A query of Spark takes one topology."""
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
+
+    _reference: str = ""
+
+    @property
+    def reference_name(self) -> str:
+        """How `load` finds the scenario again: its name, or the file or module that it was loaded from."""
+        return self._reference or self.name
 
     @abstractmethod
     def pipeline(self, application_id: str, stores: Stores) -> Topology | Sequence[Topology]:
@@ -278,18 +293,23 @@ def load(reference: str) -> Scenario:
     if reference in known:
         return known[reference]
     if reference.endswith(".py"):
-        return _scenario_in(_load_file(Path(reference)), "SCENARIO", reference)
+        return _named(_scenario_in(_load_file(Path(reference)), "SCENARIO", reference), reference)
     module, colon, name = reference.partition(":")
     if colon:
         try:
             loaded = importlib.import_module(module)
         except Exception as error:
             raise ScenarioError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
-        return _scenario_in(loaded, name, reference)
+        return _named(_scenario_in(loaded, name, reference), reference)
     raise ScenarioError(
         f"no scenario is named {reference!r}; there are {', '.join(known)}. One of your own is named by its file, "
         "such as path/to/my_scenario.py, or as package.module:SCENARIO"
     )
+
+
+def _named(scenario: Scenario, reference: str) -> Scenario:
+    scenario._reference = reference
+    return scenario
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -76,6 +76,8 @@ class Scenario(scenarios.Scenario):
 
     def accepts(self, record: InputRecord) -> bool:
         value = record.value
+        if record.topic != "input":
+            return False
         return value is None or value == "audit" or (isinstance(value, int) and not isinstance(value, bool))
 
 

@@ -8,10 +8,12 @@ one place, so that the commit protocol can be read as a list of cases. The class
 * a newer incarnation owns the task (`FencedError`),
 * nobody here knows whether the commit happened (`OutcomeUnknownError`); only a fresh `init_transactions`
   of the same transactional id settles it,
-* the producer is of no further use (`FatalLogError`).
+* the producer is of no further use, and a new one may be made (`FatalLogError`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class CrashproofError(Exception):
@@ -40,10 +42,21 @@ class AbortRequiredError(LogError):
 
 
 class FencedError(LogError):
-    """A newer incarnation of this task exists, or the coordinator gave the transaction up.
+    """The broker takes nothing more from this producer: a newer one has its transactional id.
 
-    The holder closes everything and gives the task up without touching what the successor owns.
+    A producer raises it too when the broker gave its transaction up for `transaction.timeout.ms`, since the broker's
+    answer is the same; a task tells the two apart, see `TransactionTimedOutError`. The holder closes everything and
+    gives the task up without touching what the successor owns.
     """
+
+
+class TaskLostError(FencedError):
+    """Newer incarnations have tasks of this worker, which no longer works on them. `lost` says which and why."""
+
+    def __init__(self, lost: Mapping[int, FencedError]) -> None:
+        """`lost`: the error that each task ended with, by partition."""
+        super().__init__("; ".join(f"partition {partition}: {error}" for partition, error in lost.items()))
+        self.lost = dict(lost)
 
 
 class OutcomeUnknownError(LogError):
@@ -55,6 +68,13 @@ class OutcomeUnknownError(LogError):
 
 class FatalLogError(LogError):
     """The producer or reader is of no further use; make a new one."""
+
+
+class TransactionTimedOutError(FatalLogError):
+    """The broker gave a task's transaction up, which was open for longer than `transaction.timeout.ms`.
+
+    Nothing of it counts, and nothing shows that another incarnation has the task: a new one may go on.
+    """
 
 
 class UnreachableError(LogError):

@@ -146,8 +146,8 @@ class Fault:
     """What the process that it struck may do because of it, once each time it strikes."""
     occasions: tuple[Occasion, ...] = ()
     """For `Where.OCCASION`: what it can lie in wait for; the first one is meant when a step names none."""
-    apply: Callable[[Stage, Actor, Step], None] | None = None
-    """For `Where.POINT` and `Where.NOW`: make it happen. For `Where.NOW` the actor is the newest of the step's task."""
+    apply: Callable[[Stage, Any, Step], None] | None = None
+    """For `Where.POINT` and `Where.NOW`: make it happen to an actor, which is None for `Where.NOW`."""
     around: Around | None = None
     """For `Where.OCCASION`: what happens in the process under test instead of the plain call; None: the director
     strikes the process right after the call (see `apply`)."""

@@ -1,108 +1,289 @@
 """Schedules from a pseudo-random generator: for campaigns, where they have to be cheap.
 
-Each schedule draws a subset of the operations (swarm testing), few steps, and a first kill that walks through the
-protocol points with the index, so that a handful of schedules reaches every one of them.
+Each schedule draws a subset of the faults and of the settings (swarm testing) and few steps. What every run has to
+meet walks with the index: a first kill through the protocol points, and each deadly fault with each mechanism.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 
-from harness.generate.vocabulary import KILL_POINTS, OPERATIONS, TASK_POINTS
-from harness.schedule import AT_POINT, Input, Operation, Runtime, Schedule, Step
+from harness.faults import DEADLY, Fault, Where, possible
+from harness.faults.description import CALLS, Capability
+from harness.generate import settings
+from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of
+from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
 from store.points import Point
+from store.types import IsolationLevel
 
 MOST_RECORDS = 15
 """Input records per schedule at most: draining costs more than anything else."""
 
+MECHANISMS: tuple[dict[str, object], ...] = (
+    {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
+    {"statestore.transactional.mechanism": "rocksdb_secondary"},
+    {"default.dsl.store": "rocksDB"},
+)
+"""Settings that every deadly fault has to meet: both mechanisms, and no transactions."""
 
-def generate(scenario: Scenario, seed: int, index: int, runtime: Runtime | None = None) -> Schedule:
+
+def generate(
+    scenario: Scenario,
+    seed: int,
+    index: int,
+    capabilities: Collection[Capability] = tuple(Capability),
+    runtime: Runtime | None = None,
+) -> Schedule:
     """The schedule at `index` of the campaign `seed`; the same for the same arguments, on any machine."""
-    random = Random(f"{scenario.name}/{seed}/{index}")
-    if runtime is None:
-        runtime = Runtime.SPARK if index % 4 == 3 else Runtime.WORKER
-    partitions = random.choice((1, 1, 2, 2, 3))
-    hosts = random.choice((1, 2, 2, 3))
-    return Schedule(
-        scenario=scenario.name,
-        input=_input(scenario, random, partitions),
-        steps=_steps(random, runtime, partitions, index),
-        runtime=runtime,
-        partitions=partitions,
-        hosts=hosts,
-        commit_records=random.choice((1, 2, 3, 5)),
-        batch_records=random.choice((2, 4, 8)),
-    )
+    return _Generator(
+        scenario, Random(f"{scenario.name}/{seed}/{index}"), capabilities, index, runtime
+    ).schedule()
 
 
-def _input(scenario: Scenario, random: Random, partitions: int) -> tuple[Input, ...]:
-    aborts = random.random() < 0.3
-    items = []
-    for _ in range(random.randint(1, MOST_RECORDS)):
-        key, value = scenario.sample(random)
-        partition = partition_for(encode_key(key), partitions)
-        items.append(Input(partition, key, value, aborts and random.random() < 0.25))
-    return tuple(items)
+class _Generator:
+    """One schedule in the making."""
 
+    def __init__(
+        self,
+        scenario: Scenario,
+        random: Random,
+        capabilities: Collection[Capability],
+        index: int,
+        runtime: Runtime | None,
+    ) -> None:
+        if runtime is None:
+            runtime = Runtime.SPARK if index % 4 == 3 else Runtime.WORKER
+        if runtime not in scenario.runtimes:
+            runtime = Runtime(scenario.runtimes[0])
+        self._scenario = scenario
+        self._random = random
+        self._index = index
+        self._runtime = runtime
+        self._parts: Parts = parts_of(scenario)
+        self._partitions = random.choice((1, 1, 2, 2, 3))
+        self._possible = {
+            name: fault
+            for name, fault in possible(capabilities).items()
+            if str(runtime) in fault.runtimes and self._has_place(fault)
+        }
 
-def _steps(random: Random, runtime: Runtime, partitions: int, index: int) -> tuple[Step, ...]:
-    enabled = [op for op in OPERATIONS if random.random() < 0.5] or [Operation.KILL]
-    targets = KILL_POINTS[runtime]
-    steps: list[Step] = []
-    if random.random() < 0.6:
-        wait = random.choice((0, 0, 1, 2))
-        steps.append(
-            Step(Operation.KILL, random.randrange(partitions), targets[index // 4 % len(targets)], wait)
+    def _has_place(self, fault: Fault) -> bool:
+        return not fault.on_topics or bool(self._topics(fault))
+
+    def _topics(self, fault: Fault) -> tuple[str, ...]:
+        parts = self._parts
+        return parts.changelogs if fault.name == "compact" else (*parts.inputs, *parts.changelogs)
+
+    def schedule(self) -> Schedule:
+        random = self._random
+        drawn = settings.draw(random, self._scenario)
+        steps: list[Step] = []
+        if self._index % 3 == 0:
+            number = self._index // 3
+            deadly = [name for name in self._possible if name in DEADLY]
+            if deadly:
+                mechanism = MECHANISMS[number // len(deadly) % len(MECHANISMS)]
+                drawn.pop("statestore.transactional.enabled", None)
+                drawn.pop("default.dsl.store", None)
+                drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
+                steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        steps += self._steps()
+        return Schedule(
+            scenario=self._scenario.reference_name,
+            input=self._input(),
+            steps=tuple(steps),
+            runtime=self._runtime,
+            partitions=self._partitions,
+            hosts=random.choice((1, 2, 2, 3)),
+            batch_records=random.choice((2, 4, 8)),
+            settings=drawn,
+            choices=self._choices(),
         )
-    for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
-        if random.random() < 0.3:
-            steps += _motif(random, random.randrange(partitions))
-        else:
-            steps.append(_step(random, random.choice(enabled), runtime, random.randrange(partitions)))
-    return tuple(steps)
 
+    def _choices(self) -> tuple[int, ...]:
+        if self._random.random() < 0.7:
+            return ()
+        return tuple(self._random.randrange(4) for _ in range(self._random.randint(1, 30)))
 
-def _step(random: Random, op: Operation, runtime: Runtime, task: int) -> Step:
-    at = random.choice(KILL_POINTS[runtime]) if op in AT_POINT and random.random() < 0.85 else None
-    return Step(op, task, at, random.choice((0, 0, 0, 1, 2, 3, 5)))
+    def _task(self) -> str:
+        return f"{self._random.choice(self._parts.ordinals)}_{self._random.randrange(self._partitions)}"
 
+    # -- input ------------------------------------------------------------------------------------------------
 
-def _motif(random: Random, task: int) -> list[Step]:
-    """Steps that only mean something one after the other."""
-    wait = random.choice((0, 0, 1, 2, 4))
-    violent = random.choice(
-        (Operation.KILL, Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.POWER)
-    )
-    match random.randrange(5):
-        case 0:
-            # A crash while the difference that a crash left is being restored.
-            return [
-                Step(Operation.KILL, task, Point.KAFKA_COMMITTED, wait),
-                Step(violent, task, Point.RESTORE_BATCH),
-            ]
-        case 1:
-            return [Step(Operation.REFUSE, task, None, wait), Step(violent, task, Point.ABORTED)]
-        case 2:
-            # A zombie that comes back while its successor is in the middle of something.
-            inside = random.choice((Point.RECORD_PROCESSED, Point.OFFSETS_SENT, Point.KAFKA_COMMITTED))
-            return [
-                Step(Operation.PAUSE, task, random.choice(TASK_POINTS), wait),
-                Step(Operation.PAUSE if random.random() < 0.5 else Operation.TAKE, task, inside),
-                Step(Operation.RESUME, task),
-            ]
-        case 3:
-            # A crash in the middle of a write: of a commit, or of restoring what a crash left to be restored.
-            before = (
-                [Step(Operation.KILL, task, Point.KAFKA_COMMITTED, wait)] if random.random() < 0.7 else []
+    def _input(self) -> tuple[Input, ...]:
+        random = self._random
+        scenario = self._scenario
+        aborts = random.random() < 0.3
+        lateness = random.choice((0.0, 0.1, 0.3))
+        step = scenario.time_step_ms
+        now = 10 * step
+        items = []
+        for _ in range(random.randint(1, MOST_RECORDS)):
+            sample = scenario.input(random)
+            now += random.choice((0, step // 4, step, step, 3 * step, 12 * step))
+            late = (
+                random.choice((step // 2, 2 * step, 8 * step, 30 * step)) if random.random() < lateness else 0
             )
-            return [*before, Step(Operation.CRASH_WRITE, task, None, 0 if before else wait)]
-        case _:
-            # The old disk of a task that was away in the meantime.
-            return [
-                Step(Operation.PAUSE, task, None, wait),
-                Step(Operation.KILL, task, Point.STORE_COMMITTED),
-                Step(Operation.RESUME, task),
-                Step(violent, task, None, 1),
-            ]
+            items.append(
+                Input(
+                    partition_for(encode_key(sample.key), self._partitions),
+                    sample.key,
+                    sample.value,
+                    aborts and random.random() < 0.25,
+                    sample.topic,
+                    max(0, now - late) if sample.timestamp is None else sample.timestamp,
+                    sample.headers,
+                )
+            )
+        return tuple(items)
+
+    # -- steps ------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> list[Step]:
+        random = self._random
+        enabled = [fault for fault in self._possible.values() if random.random() < 0.4]
+        enabled = enabled or [self._possible["kill"]]
+        targets = KILL_POINTS[self._runtime]
+        steps: list[Step] = []
+        if random.random() < 0.5:
+            point = targets[self._index // 4 % len(targets)]
+            steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
+        queries = random.random() < 0.3
+        for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
+            kind = random.random()
+            if kind < 0.25:
+                steps += self._motif(self._task())
+            elif queries and kind < 0.6 and self._parts.stores:
+                steps.append(self._query())
+            else:
+                steps.append(self._step(random.choice(enabled), self._task()))
+        return [step for step in steps if step.query is not None or step.fault in self._possible]
+
+    def _step(self, fault: Fault, task: str) -> Step:
+        random = self._random
+        wait = random.choice((0, 0, 0, 1, 2, 3, 5))
+        at: Point | None = None
+        call = None
+        edge = None
+        if fault.where is Where.POINT:
+            kind = random.random()
+            if kind < 0.7:
+                at = random.choice(KILL_POINTS[self._runtime])
+            elif kind < 0.85 and Capability.CALLS in self._capable:
+                call, edge = random.choice(CALLS), random.choice(tuple(Edge))
+        elif fault.where is Where.OCCASION and len(fault.occasions) > 1:
+            call = random.choice(fault.occasions)
+        changed = {}
+        if fault.changes_settings:
+            name = random.choice(
+                tuple(set_ for set_ in settings.VALUES if set_ not in self._scenario.settings)
+            )
+            changed = {name: random.choice(settings.VALUES[name])}
+        return Step(
+            fault.name,
+            task=task,
+            at=at,
+            call=call,
+            edge=edge,
+            wait=wait,
+            amount=random.choice(fault.amount) if fault.amount else 0,
+            topic=random.choice(self._topics(fault)) if fault.on_topics else "",
+            settings=changed,
+        )
+
+    @property
+    def _capable(self) -> frozenset[Capability]:
+        return frozenset(need for fault in self._possible.values() for need in fault.needs)
+
+    def _query(self) -> Step:
+        random = self._random
+        ordinal, store = random.choice(self._parts.stores)
+        key, upper = sorted(self._scenario.input(random).key for _ in range(2))
+        query = Query(
+            store,
+            random.choice(tuple(QueryKind)),
+            key,
+            upper,
+            random.choice(tuple(IsolationLevel)),
+            random.random() < 0.3,
+            random.choice((None, None, 0, 2, 50)),
+            random.choice((0, 0, 1, 3)),
+        )
+        at = random.choice((None, Point.RECORD_PROCESSED, *TASK_POINTS))
+        return Step(
+            query=query,
+            task=f"{ordinal}_{random.randrange(self._partitions)}",
+            at=at,
+            wait=random.choice((0, 1, 2, 4)),
+        )
+
+    def _motif(self, task: str) -> list[Step]:
+        """Steps that only mean something one after the other."""
+        random = self._random
+        wait = random.choice((0, 0, 1, 2, 4))
+        violent = random.choice(("kill", "kill", "wipe", "pause", "power_loss"))
+        match random.randrange(8):
+            case 0:
+                # A crash while the difference that a crash left is being restored.
+                return [
+                    Step("kill", task=task, at=Point.KAFKA_COMMITTED, wait=wait),
+                    Step(violent, task=task, at=Point.RESTORE_BATCH),
+                ]
+            case 1:
+                return [
+                    Step("abort_commit", task=task, wait=wait),
+                    Step(violent, task=task, at=Point.ABORTED),
+                ]
+            case 2:
+                # A zombie that comes back while its successor is in the middle of something.
+                inside = random.choice((Point.RECORD_PROCESSED, Point.OFFSETS_SENT, Point.KAFKA_COMMITTED))
+                return [
+                    Step("pause", task=task, at=random.choice(TASK_POINTS), wait=wait),
+                    Step("pause" if random.random() < 0.5 else "second_incarnation", task=task, at=inside),
+                    Step("resume", task=task),
+                ]
+            case 3:
+                # A crash in the middle of a write: of a commit, or of restoring what a crash left to be restored.
+                before = (
+                    [Step("kill", task=task, at=Point.KAFKA_COMMITTED, wait=wait)]
+                    if random.random() < 0.7
+                    else []
+                )
+                return [*before, Step("kill_after_write", task=task, wait=0 if before else wait)]
+            case 4:
+                # A clean stop or a failure in the middle of a restore.
+                what = random.choice(("clean_stop", "kill", "pause"))
+                return [
+                    Step("kill", task=task, at=Point.KAFKA_COMMITTED, wait=wait),
+                    Step(what, task=task, at=random.choice((Point.STORE_OPENED, Point.RESTORE_BATCH))),
+                ]
+            case 5:
+                # The same work done again by a store that was lost, after the log was cleaned.
+                return [
+                    Step("compact", task=task, topic=random.choice(self._parts.changelogs), wait=wait)
+                    if self._parts.changelogs
+                    else Step("kill", task=task, wait=wait),
+                    Step(random.choice(("wipe", "kill", "corrupt_store")), task=task),
+                ]
+            case 6:
+                # Fencing that comes too late: somebody else commits while this one restores.
+                return [
+                    Step("kill", task=task, at=Point.KAFKA_COMMITTED, wait=wait),
+                    Step(
+                        "pause",
+                        task=task,
+                        at=random.choice((Point.PRODUCER_READY, Point.STORE_OPENED, Point.RESTORE_BATCH)),
+                    ),
+                    Step("resume", task=task, wait=random.choice((1, 2, 3))),
+                ]
+            case _:
+                # The old disk of a task that was away in the meantime.
+                return [
+                    Step("pause", task=task, wait=wait),
+                    Step("kill", task=task, at=Point.STORE_COMMITTED),
+                    Step("resume", task=task),
+                    Step(violent, task=task, wait=1),
+                ]

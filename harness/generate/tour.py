@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from harness.generate.vocabulary import KILL_POINTS
-from harness.schedule import Input, Operation, Runtime, Schedule, Step
+from harness.schedule import Input, Runtime, Schedule, Step
 from scenarios import Scenario
 from store.points import Point
 
@@ -16,21 +16,27 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
     """Kills at each point in the order in which one commit passes them. Restoring needs a difference, which the
     kill after the Kafka commit leaves; aborting needs a refused commit."""
     random = Random(f"{scenario.name}/{seed}/tour")
-    items = tuple(Input(0, *scenario.sample(random)) for _ in range(RECORDS))
+    items = tuple(_item(scenario, random, number) for number in range(RECORDS))
     order = sorted(KILL_POINTS[runtime], key=_rank)
     steps: list[Step] = []
     for point in order:
         if point is Point.ABORTED:
-            steps.append(Step(Operation.REFUSE))
-        steps.append(Step(Operation.KILL, 0, point))
+            steps.append(Step("abort_commit"))
+        steps.append(Step("kill", at=point))
     return Schedule(
-        scenario=scenario.name,
+        scenario=scenario.reference_name,
         input=items,
         steps=tuple(steps),
         runtime=runtime,
-        commit_records=2,
         batch_records=4,
+        settings={"commit.records": 2, **scenario.settings},
     )
+
+
+def _item(scenario: Scenario, random: Random, number: int) -> Input:
+    sample = scenario.input(random)
+    at = (10 + number) * scenario.time_step_ms if sample.timestamp is None else sample.timestamp
+    return Input(0, sample.key, sample.value, False, sample.topic, at, sample.headers)
 
 
 def _rank(point: Point) -> int:

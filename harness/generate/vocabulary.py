@@ -1,11 +1,16 @@
-"""What schedules may contain: which points each runtime passes, and which cells a run has to reach."""
+"""What schedules may contain: the tasks and topics of a scenario, and which points each runtime passes."""
 
 from __future__ import annotations
 
-from harness.schedule import Operation, Runtime
-from store.points import Point
+from functools import cache
+from typing import NamedTuple
 
-OPERATIONS = tuple(Operation)
+from harness.schedule import Runtime
+from harness.worlds.cluster import places_of
+from scenarios import Scenario, topologies
+from store.config import StreamsConfig
+from store.points import Point
+from store.streams.topology import Topology
 
 TASK_POINTS = tuple(point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED))
 
@@ -19,3 +24,45 @@ KILL_POINTS: dict[Runtime, tuple[Point, ...]] = {
     ),
 }
 """Where a process of this runtime can be killed. A run that did not kill at each of them is inconclusive."""
+
+
+class Parts(NamedTuple):
+    """What a scenario's pipeline is made of."""
+
+    ordinals: tuple[int, ...]
+    inputs: tuple[str, ...]
+    """Without the application id."""
+    changelogs: tuple[str, ...]
+    stores: tuple[tuple[int, str], ...]
+    """Ordinal and name of every store."""
+    kinds: tuple[str, ...]
+    """The types of its stores, see `kind_of`; `none` for a pipeline without."""
+
+
+@cache
+def parts_of(scenario: Scenario) -> Parts:
+    """The parts of a scenario's pipeline, the same whatever its settings."""
+    application = "a"
+    made = topologies(scenario, application, StreamsConfig.of(scenario.settings))
+    places = places_of(made)
+    prefix = f"{application}-"
+    stores = tuple((topology.ordinal, name) for topology in made for name in topology.store_names)
+    return Parts(
+        tuple(topology.ordinal for topology in made),
+        tuple(topic.removeprefix(prefix) for topic in places.inputs),
+        tuple(topic.removeprefix(prefix) for _, topic in places.changelogs.values()),
+        stores,
+        tuple(dict.fromkeys(kind for topology in made for kind in _kinds(topology))) or ("none",),
+    )
+
+
+def _kinds(topology: Topology) -> list[str]:
+    return [kind_of(supplier) for supplier in topology.suppliers().values()]
+
+
+def kind_of(supplier: object) -> str:
+    """The type of a store, in words."""
+    inner = getattr(supplier, "supplier", supplier)
+    name = type(inner).__name__.removesuffix("Supplier")
+    words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
+    return f"timestamped {words}" if getattr(inner, "timestamped", False) else words

@@ -42,3 +42,23 @@ class Decision(Enum):
     """Go on, after the others had a turn."""
     STOP = 3
     """It is paused or dead."""
+
+
+def driver_of(task: str) -> str:
+    """The name of Spark's driver for the sub-topology of a task."""
+    return f"{DRIVER}_{task.partition('_')[0]}"
+
+
+def is_driver(task: str) -> bool:
+    """Whether a name is that of a driver."""
+    return task.startswith(DRIVER)
+
+
+def partition_of(task: str) -> int:
+    """The partition of a task."""
+    return int(task.rpartition("_")[2])
+
+
+def ordinal_of(task: str) -> int:
+    """The ordinal of the sub-topology of a task."""
+    return int(task.partition("_")[0])

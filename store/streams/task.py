@@ -19,7 +19,23 @@ The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP
 4. An acknowledged commit can be undone by a later abort of the same producer if the broker died before it wrote
    the markers. So before an abort the last commit must have become visible.
 
-The argument for at least once (row 844.8): caches, then outputs and changelog records, then the stores with their
+A task that is refused. The broker refuses a producer alike after a takeover and after it gave the producer's own
+transaction up for its time (`transaction.timeout.ms`), and a client cannot ask which it was. What is known:
+
+* A transaction that was open for less than that, by the task's own clocks, was not given up: it is a takeover. The
+  broker's time begins later than the task's, with the first record or position that reaches it.
+* The group's positions are not what this incarnation committed last: somebody else has committed since. A pending
+  position is waited for. It is a takeover, and it is how a zombie whose transaction was given up while it was paused
+  learns of its successor: a transaction begins with a record, so that a live successor has input to commit, and
+  does so within its commit interval.
+* Else there is no successor, or one that still restores or has committed nothing. The task then ends with
+  `TransactionTimedOutError`, and a new incarnation goes on (as long as the task is given to this worker), which
+  is right in either case: it fences whoever is there, settles what they left, and restores. The worst is that a task
+  goes back from a successor that had just begun. Both do not take it from each other for ever: who lost it had a
+  transaction open for less than the timeout, or none, and so knows that it was taken. Only two that both exceed the
+  timeout each time go on, and those commit nothing and end by `store.streams.worker.MOST_FAILURES`.
+
+The argument for at least once: caches, then outputs and changelog records, then the stores with their
 offsets and positions, then the checkpoint, then the group's positions. Each step comes when all that it stands
 for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
 
@@ -38,31 +54,39 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
+    FencedError,
     InputGapError,
+    LogError,
     OutcomeUnknownError,
     PositionLostError,
     ProtocolError,
     RetriableError,
     StoreCorruptedError,
+    TransactionTimedOutError,
 )
 from store.log import Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
+from store.recovery.global_store import GlobalStore
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
-    TOMBSTONE_RETENTION_MS,
+    LoggedStore,
     RestoreListener,
+    RestoreSettings,
     open_and_restore,
     restore,
     suspects,
+    tombstone_retention,
 )
 from store.state.protocol import StateStore, StoreContext
 from store.streams.context import TaskContext
@@ -94,7 +118,8 @@ class _State(Enum):
 class Task:
     """One incarnation of one task. One thread. Use it as a context manager, or `open` and `close` it.
 
-    After `FencedError`, `OutcomeUnknownError` or `FatalLogError` the only allowed call is `close`; after
+    After `FencedError`, `OutcomeUnknownError` or `FatalLogError` (of which `TransactionTimedOutError` is one, after
+    which a new incarnation may go on) the only allowed call is `close`; after
     `AbortRequiredError`, or an exception of the processing function, it is `abort` or `close`. A task that
     cannot abort (`can_abort`) is closed. After `StoreCorruptedError` closing sets the store aside, and the next
     incarnation rebuilds it from its changelog.
@@ -112,8 +137,16 @@ class Task:
         tasks_in_process: int = 1,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        global_stores: Mapping[str, GlobalStore[Any]] | None = None,
     ) -> None:
-        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it."""
+        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
+        are those of the topology, open, and stay the caller's; `ConfigError` when one is missing."""
+        self._global_stores = global_stores or {}
+        missing = [one.name for one in topology.global_stores if one.name not in self._global_stores]
+        if missing:
+            raise ConfigError(
+                "global_stores", missing, "only a Worker runs them: not a task by itself, nor Spark"
+            )
         self.topology = topology
         self.partition = partition
         self.task_id = topology.task_id(partition)
@@ -140,6 +173,7 @@ class Task:
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
         self._began = 0.0
+        self._began_ms = 0
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
@@ -177,7 +211,7 @@ class Task:
             self._reader = reader
             context = TaskContext(producer, self.topology.sinks)
             self._restore(context, reader)
-            context.offer(self.stores)
+            context.offer(self.stores, self._global_stores)
             self._context = context
             # Asked after each record, so bound once.
             self._uncommitted_bytes = [
@@ -227,10 +261,11 @@ class Task:
                         store,
                         self.topology.changelog(name, self.partition),
                         reader,
+                        replace(self._restore_settings, listener=None),
                         offsets=offsets,
-                        batch=self._config.restore_batch_records,
-                        clock=self._clock,
-                        patience=self._restore_patience_s,
+                        tombstone_retention_ms=tombstone_retention(
+                            self._log, self.topology.changelog_topic(name)
+                        ),
                     )
         if self._plain_producer is None:
             self._check_positions(committed, offsets)
@@ -296,29 +331,23 @@ class Task:
             self._exit.callback(store.close)
             reach(Point.STORE_OPENED)
             return
-        retention = supplier.changelog_config().get("delete.retention.ms")
-        self.stores[name], _ = open_and_restore(
-            self._storage,
-            self.task_id,
+        logged = LoggedStore(
             name,
-            lambda: supplier.open(made),
             changelog,
-            reader,
-            offsets=offsets,
-            batch=config.restore_batch_records,
-            listener=self._listener,
-            clock=self._clock,
-            patience=self._restore_patience_s,
-            tombstone_retention_ms=TOMBSTONE_RETENTION_MS if retention is None else int(retention),
-            count=None if metrics is None else metrics.restored,
+            lambda: supplier.open(made),
+            tombstone_retention(self._log, changelog.topic),
+            None if metrics is None else metrics.restored,
         )
+        self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
         self._exit.callback(self.stores[name].close)
 
     @property
-    def _restore_patience_s(self) -> float:
+    def _restore_settings(self) -> RestoreSettings:
         """At least once fences nobody, so a transaction that a run under exactly once has left goes by its timeout."""
         left = 0.0 if self._config.exactly_once else self._config.transaction_timeout_ms / 1000
-        return _PATIENCE_S + left
+        return RestoreSettings(
+            self._config.restore_batch_records, _PATIENCE_S + left, self._clock, self._listener
+        )
 
     def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
         return {
@@ -427,6 +456,8 @@ class Task:
         except Exception as error:
             error.add_note(f"while task {self.task_id} processed {tp} offset {record.offset}")
             self._look_for_corruption(error)
+            if isinstance(error, FencedError):
+                raise self._why_refused(error) from error
             raise
         self._state = _State.IN_TRANSACTION
         self._positions[tp] = record.offset + 1
@@ -439,10 +470,14 @@ class Task:
         self._context.reset()
         self._state = _State.MUST_CLOSE
         self._require_offsets().begin_unclean()
-        if self._producer is not None:
-            self._producer.begin_transaction()
-        self._state = _State.IN_TRANSACTION
         self._began = self._clock.monotonic()
+        self._began_ms = self._clock.time_ms()
+        if self._producer is not None:
+            try:
+                self._producer.begin_transaction()
+            except FencedError as error:
+                raise self._why_refused(error) from error
+        self._state = _State.IN_TRANSACTION
         reach(Point.TRANSACTION_BEGUN)
 
     @property
@@ -513,6 +548,42 @@ class Task:
         except StoreCorruptedError as error:
             self._look_for_corruption(error)
             raise
+        except FencedError as error:
+            self._state = _State.MUST_CLOSE
+            raise self._why_refused(error) from error
+
+    def _why_refused(self, error: FencedError) -> LogError:
+        """What it means that the broker refuses this producer, see the argument above."""
+        timeout = self._config.transaction_timeout_ms
+        # Each clock may stand still while the machine sleeps, or be set.
+        took = int(
+            max((self._clock.monotonic() - self._began) * 1000, self._clock.time_ms() - self._began_ms)
+        )
+        if took < timeout:
+            return FencedError(
+                f"{error}. The transaction of task {self.task_id} was open for {took} ms, less than "
+                f"transaction.timeout.ms={timeout}, so a newer incarnation has the task, or another sub-topology of "
+                f"the application {self.topology.application_id} has the ordinal {self.topology.ordinal}"
+            )
+        committed = self._committed_positions(self._require_reader())
+        moved = {
+            tp: position
+            for tp, position in committed.items()
+            if position is not None and position != self._committed[tp]
+        }
+        if moved:
+            stands = ", ".join(
+                f"{tp} at {position}, not {self._committed[tp]}" for tp, position in moved.items()
+            )
+            return FencedError(
+                f"{error}. The group {self.topology.application_id} stands in {stands} where this incarnation of "
+                f"task {self.task_id} left it, so a newer one has the task"
+            )
+        return TransactionTimedOutError(
+            f"{error}. The transaction of task {self.task_id} was open for {took} ms, longer than "
+            f"transaction.timeout.ms={timeout}, so the broker gave it up, and nobody has committed since. Raise "
+            "that, or lower commit.records, if records take so long"
+        )
 
     def _commit_exactly_once(self, producer: Producer) -> None:
         self._state = self._after_failure
@@ -586,7 +657,10 @@ class Task:
             )
         self._state = _State.MUST_CLOSE
         self._confirm_last_commit()
-        self._retry(self._require_producer().abort_transaction)
+        try:
+            self._retry(self._require_producer().abort_transaction)
+        except FencedError as error:
+            raise self._why_refused(error) from error
         # First what queries take for the position, so that none is told of data that is about to go.
         self._positions = dict(self._committed)
         for store in self.stores.values():

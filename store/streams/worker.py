@@ -2,8 +2,9 @@
 
 Which error leads where is decided here, once, for every kind of driver that keeps a task open for long: aborted
 transactions resume from the last commit; unknown outcomes, broken clients and stores found corrupt make a new
-incarnation; and a fenced task is given up without touching what its successor owns (row 129.5). Every other
-error closes its task before it is raised, so that polling on can only start from what was committed.
+incarnation, as does a transaction that the broker gave up; and a task that was taken over is given up without
+touching what its successor owns, and never in silence. Every other error closes its task before it is raised, so that
+polling on can only start from what was committed.
 
 Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
 again with growing pauses, and after `MOST_FAILURES` times the error is raised.
@@ -12,7 +13,7 @@ again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 
 from store.clock import Clock
@@ -20,16 +21,19 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
     CrashproofError,
     FatalLogError,
     FencedError,
     OutcomeUnknownError,
     RetriableError,
     StoreCorruptedError,
+    TaskLostError,
 )
 from store.log import Log, Reader
 from store.metrics import Metrics
 from store.recovery.restore import RestoreListener
+from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.types import IsolationLevel
@@ -50,7 +54,7 @@ REFRESH_POSITIONS_S = 6 * 3600.0
 
 
 class Worker:
-    """Runs tasks of one topology in this thread. Raises `FencedError` when the last of its tasks was taken over."""
+    """Runs tasks of one topology, one after the other, in one thread."""
 
     def __init__(
         self,
@@ -64,9 +68,15 @@ class Worker:
         tasks_in_process: int | None = None,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        on_lost: Callable[[int, FencedError], None] | None = None,
+        standbys: Iterable[int] = (),
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
-        gets those of the stores, `listener` is told of every restore."""
+        gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
+
+        `on_lost` is told of each task that a newer incarnation has taken over, by partition, and the worker goes on
+        with the rest. Without it `poll` raises `TaskLostError` for such a task, and `run` ends with that.
+        """
         self._topology = topology
         self._log = log
         self._storage = storage
@@ -77,43 +87,116 @@ class Worker:
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
         self._metrics = metrics
         self._listener = listener
+        self._on_lost = on_lost
+        self._lost: dict[int, FencedError] = {}
+        self._untold: dict[int, FencedError] = {}
+        self.replicas = Replicas(topology, log, storage, config, clock, listener=listener)
+        self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
         self._last_commit: dict[int, float] = {}
 
+    @property
+    def lost(self) -> Mapping[int, FencedError]:
+        """The tasks that newer incarnations have taken over so far, by partition, and the error each ended with."""
+        return dict(self._lost)
+
     def poll(self) -> bool:
-        """Let every task make one step: some records, or a commit. False when there was nothing to do."""
+        """Let every task make one step: some records, or a commit. False when there was nothing to do.
+
+        Raises `TaskLostError` once for each task that a newer incarnation has taken over, after the step of all
+        others: polling on goes on with these. A worker that has none left raises it at every call, also with
+        `on_lost`. Any other error is raised at once; polling on then starts its task from what was committed.
+        """
+        self.replicas.open_global_stores()
         progress = False
         for partition in list(self._partitions):
             try:
                 progress |= self._step(partition)
             except FencedError as error:
                 self._give_up(partition, error)
-            except BaseException:
+            except BaseException as error:
+                if self._untold:
+                    error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
                 self._drop(partition)
                 raise
-        return progress
+        if self._lost and not self._partitions:
+            self._untold = {}
+            raise TaskLostError(self._lost)
+        if self._untold:
+            untold, self._untold = self._untold, {}
+            raise TaskLostError(untold)
+        return self.replicas.update(busy=progress) or progress
+
+    def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
+        """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
+
+        Tasks and copies that stay go on; a task that goes is committed first. The next polls open what is new. A task
+        takes over the directory of its standby and replays only what the copy lacks, and a standby goes on from
+        where the task stopped. Raises `ConfigError` for a partition that is in both.
+        """
+        partitions = list(dict.fromkeys(active))
+        standbys = self._only_standbys(partitions, standby)
+        for partition, task in [(one, task) for one, task in self.tasks.items() if one not in partitions]:
+            try:
+                task.commit()
+            except CrashproofError as error:
+                # As after a crash: the input since the last commit is read again by whoever has the task next.
+                _log.warning("task %s is let go with its last records uncommitted: %s", task.task_id, error)
+            finally:
+                self._failures.pop(partition, None)
+                self._drop(partition)
+        self._partitions = partitions
+        self._lost = {
+            partition: error for partition, error in self._lost.items() if partition not in partitions
+        }
+        for task in self.tasks.values():
+            task.tasks_in_process = self._others + len(partitions)
+        self.replicas.assign(standbys)
+
+    @staticmethod
+    def _only_standbys(active: Collection[int], standby: Iterable[int]) -> list[int]:
+        standbys = list(standby)
+        if both := [partition for partition in standbys if partition in active]:
+            raise ConfigError("standby", both, "partitions that are not active in the same worker")
+        return standbys
 
     def run(self, stopping: Callable[[], bool], *, idle_s: float = 0.05) -> None:
         """Poll until `stopping()`; then commit and close.
 
-        Raises `LogError` naming a source or sink that does not exist.
+        Raises `LogError` naming a source or sink that does not exist. Raises `TaskLostError` when a newer
+        incarnation has taken a task over and there is no `on_lost`, or no task is left; the others are committed
+        and closed before.
         """
         try:
             for topic in (*self._topology.sources, *self._topology.sinks):
                 self._reader.partitions(topic)
-            while not stopping():
-                if not self.poll():
-                    self._clock.sleep(idle_s)
-            for task in self.tasks.values():
-                task.commit()
+            try:
+                while not stopping():
+                    if not self.poll():
+                        self._clock.sleep(idle_s)
+            except TaskLostError as lost:
+                self._commit_all(lost.lost)
+                raise
+            self._commit_all({})
         finally:
             self.close()
+
+    def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
+        """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
+        for partition, task in list(self.tasks.items()):
+            try:
+                task.commit()
+            except FencedError as error:
+                self._give_up(partition, error)
+        if self._untold:
+            raise TaskLostError({**lost, **self._untold})
 
     def close(self) -> None:
         """Close all tasks, dropping what they did not commit. One that fails to close does not keep the others."""
         with ExitStack() as all_of_them:
             all_of_them.callback(self._reader.close)
+            all_of_them.callback(self.replicas.close)
             for task in self.tasks.values():
                 all_of_them.callback(task.close)
             self.tasks = {}
@@ -131,6 +214,7 @@ class Worker:
                 tasks_in_process=self._others + len(self._partitions),
                 metrics=self._metrics,
                 listener=self._listener,
+                global_stores=self.replicas.global_stores,
             )
             task.open()
             self.tasks[partition] = task
@@ -151,7 +235,9 @@ class Worker:
                 self._drop(partition)
             return True
         except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
-            if isinstance(error, StoreCorruptedError) and not task.rebuilds:
+            if isinstance(error, StoreCorruptedError) and not (
+                task.rebuilds or self.replicas.rebuild_damaged()
+            ):
                 raise
             _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
             self._count_failure(partition, task, error)
@@ -192,12 +278,13 @@ class Worker:
             task.close()
 
     def _give_up(self, partition: int, error: FencedError) -> None:
-        _log.warning(
-            "task %s: a newer incarnation has it, giving it up: %s", self._topology.task_id(partition), error
-        )
+        _log.warning("task %s was taken over, giving it up: %s", self._topology.task_id(partition), error)
         self._partitions.remove(partition)
         self._drop(partition)
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(self._partitions)
-        if not self._partitions:
-            raise error
+        self._lost[partition] = error
+        if self._on_lost is None:
+            self._untold[partition] = error
+        else:
+            self._on_lost(partition, error)

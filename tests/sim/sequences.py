@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from harness.worlds.differential import Op, generate
+from tests.sim.differential import Op, generate
 
 FACTS: dict[str, list[Op]] = {
     "of two pending offsets the one sent last wins, not the one committed last": [

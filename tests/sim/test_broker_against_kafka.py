@@ -13,7 +13,9 @@ from random import Random
 
 import pytest
 
-from harness.worlds.differential import (
+from harness.worlds.local.broker import LocalBroker
+from store.log.kafka import KafkaLog
+from tests.sim.differential import (
     Comparison,
     KafkaCluster,
     Lane,
@@ -25,8 +27,6 @@ from harness.worlds.differential import (
     shrink,
     write_recording,
 )
-from harness.worlds.local.broker import LocalBroker
-from store.log.kafka import KafkaLog
 from tests.sim.sequences import RECORDING, SEEDS, recorded_sequences
 
 DEADLINE_S = 30.0

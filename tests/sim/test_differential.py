@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.worlds.differential import (
+from harness.worlds.sim import broker as sim
+from harness.worlds.sim import partition
+from harness.worlds.sim.partition import Partition
+from store.errors import AbortRequiredError
+from store.log.protocol import Fetch
+from store.types import IsolationLevel, TopicPartition
+from tests.sim.differential import (
     Answer,
     Comparison,
     Op,
@@ -20,10 +26,6 @@ from harness.worlds.differential import (
     script,
     shrink,
 )
-from harness.worlds.sim import broker as sim
-from store.errors import AbortRequiredError
-from store.log.protocol import Fetch
-from store.types import TopicPartition
 from tests.sim.sequences import FACTS, RECORDING, SEEDS, of_seeds, recorded_sequences
 
 RECORDED = read_recording(RECORDING)
@@ -44,14 +46,14 @@ def test_the_simulation_answers_what_the_real_broker_answered() -> None:
 
 
 def forget_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sim._Partition, "last_stable", lambda log: len(log.records))
+    patch.setattr(Partition, "last_stable", lambda log: len(log.records))
 
 
 def look_at_the_latest_open_transaction_only(patch: pytest.MonkeyPatch) -> None:
-    def last_stable(log: sim._Partition) -> int:
+    def last_stable(log: Partition) -> int:
         return list(log.open.values())[-1][0] if log.open else len(log.records)
 
-    patch.setattr(sim._Partition, "last_stable", last_stable)
+    patch.setattr(Partition, "last_stable", last_stable)
 
 
 def fence_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -59,29 +61,27 @@ def fence_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def show_aborted_records(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sim, "_ABORTED", sim._COMMITTED)
+    patch.setattr(partition, "_ABORTED", partition._COMMITTED)
 
 
 def write_no_markers(patch: pytest.MonkeyPatch) -> None:
-    mark = sim.SimBroker._mark
+    mark = Partition.mark
 
-    def without_marker(
-        broker: sim.SimBroker, log: sim._Partition, txn: sim._Transaction, commit: bool
-    ) -> None:
-        mark(broker, log, txn, commit)
+    def without_marker(log: Partition, commit: bool, writer: partition.Writer, now: int) -> None:
+        mark(log, commit, writer, now)
         log.records.pop()
         log.writers.pop()
         log.fates.pop()
 
-    patch.setattr(sim.SimBroker, "_mark", without_marker)
+    patch.setattr(Partition, "mark", without_marker)
 
 
 def mark_one_partition_only(patch: pytest.MonkeyPatch) -> None:
     prepare = sim.SimBroker._prepare
 
     def first_partition(broker: sim.SimBroker, txn: sim._Transaction, phase: sim.Phase) -> None:
-        for log in list(txn.partitions)[1:]:
-            del txn.partitions[log]
+        for tp in list(txn.partitions)[1:]:
+            del txn.partitions[tp]
         prepare(broker, txn, phase)
 
     patch.setattr(sim.SimBroker, "_prepare", first_partition)
@@ -168,13 +168,13 @@ def never_time_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_before_the_markers(patch: pytest.MonkeyPatch) -> None:
-    read = sim._read
+    read = Partition.read
 
-    def short(*args: object) -> Fetch:
-        fetch = read(*args)  # type: ignore[arg-type]
+    def short(log: Partition, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
+        fetch = read(log, offset, max_records, isolation)
         return Fetch(fetch.records, fetch.records[-1].offset + 1) if fetch.records else fetch
 
-    patch.setattr(sim, "_read", short)
+    patch.setattr(Partition, "read", short)
 
 
 def lose_what_was_not_flushed(patch: pytest.MonkeyPatch) -> None:

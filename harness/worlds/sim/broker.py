@@ -3,7 +3,7 @@
 `SimBroker` is the cluster (logs, transaction coordinator, group coordinator, time) and what the harness uses
 to set up, to inspect and to let time pass. `SimLog` is one process's view of it and implements
 `store.log.protocol`, so the code under test cannot tell it from `store.log.kafka`. The differential test
-(`harness.worlds.differential`) holds both to the same answers.
+(`tests/sim`) holds both to the same answers.
 
 What it must survive: any interleaving of clients, of which several may be incarnations of one transactional
 id; a client that is dropped at any moment (a process crash: what it had queued is gone, what the broker has
@@ -12,24 +12,36 @@ stays until a successor or the timeout); markers that are written long after the
 Everything runs in the caller's thread (or greenlet) and nothing blocks. Where a real client would wait for
 the cluster, the cluster does its part first; where it would wait for another client, `RetriableError` is
 raised. Nothing here reads a clock, a random number or an unordered set: the same calls give the same logs.
+Whatever a real cluster may do in more than one order or amount is asked of the chooser: see `QUESTIONS`.
 
-Not modelled: several brokers, compaction, retention, a topic deleted and made again inside an open
-transaction (the marker of a deleted partition goes nowhere), the membership of consumer groups, size limits
-other than `max.message.bytes`, and the hanging transaction that a killed broker may leave.
+Not modelled: several brokers, segments and batches of several records, retention by size, producers and
+groups that the broker forgets after days without use, partitions added to a topic, size limits other than
+`max.message.bytes`, and the hanging transaction that a killed broker may leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeVar
 
+from harness.choices import Chooser, FirstChoice
+from harness.worlds.sim.partition import (
+    NO_PRODUCER,
+    AbortedRange,
+    Entry,
+    Kind,
+    Partition,
+    Writer,
+    policy_of,
+)
 from store.errors import (
     AbortRequiredError,
     ConfigError,
     FatalLogError,
     FencedError,
     LogError,
+    OutcomeUnknownError,
     ProtocolError,
     RetriableError,
 )
@@ -37,46 +49,37 @@ from store.log.partitioner import partition_for
 from store.log.protocol import Fetch, Offsets, TopicSpec
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
-NO_PRODUCER = -1
-"""Producer id and epoch of a record written outside any transaction."""
+Option = TypeVar("Option")
 
 _LAST_EPOCH = 32_766
 """From this epoch on, a new incarnation gets a new producer id instead of the next epoch."""
 
+SEND_NOW = "whether queued records are sent otherwise than linger_records says"
+MARK_NOW = "whether markers are written otherwise than hold_markers says"
+MARKED_TRANSACTION = "which held transaction is marked first"
+MARKED_PLACE = "which partition or group of a transaction is marked first"
+KEYLESS_PARTITION = "which partition a record without a key takes"
+LEFT_DIRTY = "how many offsets before the last that could be a cleaning stops"
+LEFT_EXPIRED = "how many offsets before the last that could be retention stops"
+QUESTIONS = (
+    SEND_NOW,
+    MARK_NOW,
+    MARKED_TRANSACTION,
+    MARKED_PLACE,
+    KEYLESS_PARTITION,
+    LEFT_DIRTY,
+    LEFT_EXPIRED,
+)
+"""Everything that is asked of the chooser."""
+
 _RECORD_OVERHEAD = 70
 """Bytes that a batch of one small record occupies beside key, value and headers."""
 
-_READ_COMMITTED = IsolationLevel.READ_COMMITTED
-
-
-class Kind(StrEnum):
-    """What one offset of a log holds."""
-
-    RECORD = "record"
-    COMMIT = "commit"
-    ABORT = "abort"
-
-
-class Entry(NamedTuple):
-    """One offset of a log, as it lies on the broker."""
-
-    offset: int
-    kind: Kind
-    producer_id: int
-    """`NO_PRODUCER` for a plain record."""
-    epoch: int
-    """A marker written for a successor or a timeout carries the epoch after that of its records."""
-    transactional_id: str | None
-    record: Record | None
-    """None for a control marker."""
-
-
-class AbortedRange(NamedTuple):
-    """The records of `producer_id` from `first` up to `marker` (exclusive) were aborted."""
-
-    producer_id: int
-    first: int
-    marker: int
+_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+}
 
 
 class Phase(StrEnum):
@@ -101,40 +104,6 @@ class TransactionView(NamedTuple):
     """Partitions that have no marker of this transaction yet, in the order in which they joined."""
     groups: tuple[str, ...]
     """Groups whose offsets are still pending."""
-
-
-# What became of an offset: one byte each, so that a read looks at nothing else of what it skips.
-# The order matters: read_committed wants nothing above _COMMITTED, read_uncommitted nothing above _ABORTED.
-_COMMITTED, _OPEN, _ABORTED, _CONTROL = 0, 1, 2, 3
-
-
-_Writer = tuple[Kind, int, int, str | None]
-"""Kind, producer id, epoch, transactional id: shared by all records of one incarnation."""
-
-_PLAIN: _Writer = (Kind.RECORD, NO_PRODUCER, NO_PRODUCER, None)
-
-
-class _Partition:
-    """One log. The index in `records`, `writers` and `fates` is the offset."""
-
-    __slots__ = ("aborted", "fates", "max_bytes", "open", "records", "start", "tp", "writers")
-
-    def __init__(self, tp: TopicPartition, max_bytes: int) -> None:
-        self.tp = tp
-        self.max_bytes = max_bytes
-        self.start = 0
-        self.records: list[Record | None] = []
-        self.writers: list[_Writer] = []
-        self.fates = bytearray()
-        # Producer id to the offsets of its open transaction. Insertion order is log order, so the first
-        # value holds the first open offset.
-        self.open: dict[int, list[int]] = {}
-        self.aborted: list[AbortedRange] = []
-
-    def last_stable(self) -> int:
-        for offsets in self.open.values():
-            return offsets[0]
-        return len(self.records)
 
 
 class _Group:
@@ -169,7 +138,7 @@ class _Transaction:
         self.phase = Phase.EMPTY
         self.timeout_ms = 0
         self.began_ms = 0
-        self.partitions: dict[_Partition, None] = {}
+        self.partitions: dict[TopicPartition, None] = {}
         self.groups: dict[_Group, None] = {}
 
 
@@ -183,13 +152,18 @@ class SimBroker:
     `hold_markers` may be switched at any time: while it is set, commits and aborts are acknowledged and their
     markers wait for `settle`. A coordinator never starts a new transaction or a new incarnation of an id
     before the markers of its last one are written, so those calls settle that id first.
+
+    Logs are cleaned and cut only when the harness calls `compact`, `retain` or `delete_records`, which it may
+    do at any moment.
     """
 
     __slots__ = (
+        "_choice",
         "_groups",
         "_held",
         "_next_producer_id",
         "_sent",
+        "_topic_config",
         "_topics",
         "_transactions",
         "hold_markers",
@@ -205,6 +179,7 @@ class SimBroker:
         hold_markers: bool = False,
         max_transaction_timeout_ms: int = 900_000,
         now: int = 0,
+        chooser: Chooser | None = None,
     ) -> None:
         if linger_records is not None and linger_records < 1:
             raise ConfigError("linger_records", linger_records, "None or a number of records from 1 on")
@@ -212,7 +187,9 @@ class SimBroker:
         self.hold_markers = hold_markers
         self.max_transaction_timeout_ms = max_transaction_timeout_ms
         self.now = now
-        self._topics: dict[str, list[_Partition]] = {}
+        self._choice = FirstChoice().choose if chooser is None else chooser.choose
+        self._topics: dict[str, list[Partition]] = {}
+        self._topic_config: dict[str, dict[str, str]] = {}
         self._groups: dict[str, _Group] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._held: dict[str, _Transaction] = {}
@@ -233,17 +210,27 @@ class SimBroker:
             return
         if partitions < 1:
             raise ConfigError(f"partitions of topic {name}", partitions, "at least 1")
-        max_bytes = int((config or {}).get("max.message.bytes", 1_048_588))
-        self._topics[name] = [
-            _Partition(TopicPartition(name, number), max_bytes) for number in range(partitions)
-        ]
+        self._topic_config[name] = dict(config or {})
+        policy = policy_of(name, self._topic_config[name])
+        self._topics[name] = [Partition(TopicPartition(name, number), policy) for number in range(partitions)]
+
+    def topic_config(self, name: str) -> dict[str, str]:
+        """The settings that the topic was created with; `LogError` when it does not exist."""
+        self._logs(name)
+        return dict(self._topic_config[name])
 
     def delete_topic(self, name: str) -> None:
-        """Forget a topic, its records and its committed positions; one that does not exist is passed over."""
-        self._topics.pop(name, None)
+        """Forget a topic, its records and its positions, committed and pending. Passed over if there is none.
+
+        Markers that it is still owed go to a topic of that name, if there is one again by then.
+        """
+        for log in self._topics.pop(name, ()):
+            log.deleted = True
+        self._topic_config.pop(name, None)
         for group in self._groups.values():
-            for tp in [tp for tp in group.committed if tp.topic == name]:
-                del group.committed[tp]
+            for positions in (group.committed, *group.pending.values()):
+                for tp in [tp for tp in positions if tp.topic == name]:
+                    del positions[tp]
 
     def append(
         self,
@@ -257,11 +244,12 @@ class SimBroker:
     ) -> int:
         """Write one record outside any transaction. Returns its offset."""
         log = self._choose(topic, key, partition)
+        refusal = _refusal(log, key, value)
+        if refusal is not None:
+            raise LogError(refusal)
         offset = len(log.records)
         at = self.now if timestamp is None else timestamp
-        log.records.append(Record(log.tp.topic, log.tp.partition, offset, key, value, at, headers))
-        log.writers.append(_PLAIN)
-        log.fates.append(_COMMITTED)
+        log.append(Record(log.tp.topic, log.tp.partition, offset, key, value, at, headers))
         return offset
 
     def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -290,16 +278,65 @@ class SimBroker:
         """Write markers that are held, at most `limit`, of all ids (oldest transaction first) or of one.
 
         Returns how many were written. Within a transaction partitions come in the order in which they joined,
-        then groups: one unit each.
+        then groups: one unit each. The chooser may say otherwise.
         """
         written = 0
         while self._held and (limit is None or written < limit):
-            txn = self._held.get(next(iter(self._held)) if transactional_id is None else transactional_id)
-            if txn is None:
+            if transactional_id is None:
+                txn = self._pick(MARKED_TRANSACTION, list(self._held.values()))
+            elif transactional_id in self._held:
+                txn = self._held[transactional_id]
+            else:
                 break
             self._mark_next(txn)
             written += 1
         return written
+
+    # What does not stay in a log.
+
+    def compact(self, tp: TopicPartition, end: int | None = None) -> int:
+        """Clean the log once, below `end` or as far as a broker may. Returns how many records it took.
+
+        Neither what is at or behind the last stable offset is cleaned nor the newest batch, and nothing happens
+        when nothing was added since the cleaning before, or the topic's `cleanup.policy` lacks `compact`.
+        """
+        log = self._log(tp)
+        last = log.cleanable()
+        if end is None:
+            most = last - log.cleaned
+            end = last if most <= 1 else last - self._choice(LEFT_DIRTY, most)
+        end = min(end, last)
+        if not log.policy.compact or end <= log.cleaned:
+            return 0
+        return log.clean(end, self.now)
+
+    def retain(self, tp: TopicPartition) -> int:
+        """Cut off what is older than the topic's `retention.ms`, up to the first that is not. Returns the start.
+
+        Open transactions do not hold it up. Nothing happens when `cleanup.policy` lacks `delete`.
+        """
+        log = self._log(tp)
+        if log.policy.delete and log.policy.retention_ms >= 0:
+            expired = log.expired(self.now - log.policy.retention_ms)
+            if expired > log.start:
+                expired -= self._choice(LEFT_EXPIRED, expired - log.start + 1)
+            log.truncate(expired)
+        return log.start
+
+    def delete_records(self, tp: TopicPartition, offset: int) -> int:
+        """Cut off everything below `offset`, or below the high watermark when it is -1. Returns the start.
+
+        A lower `offset` than the start changes nothing; an open transaction does not hold it up. Raises
+        `LogError` beyond the high watermark, and for a topic with `cleanup.policy=compact` alone.
+        """
+        log = self._log(tp)
+        if not log.policy.delete:
+            raise LogError(f"records of {tp} cannot be deleted: its cleanup.policy is compact")
+        end = len(log.records)
+        if not -1 <= offset <= end:
+            raise LogError(f"records of {tp} below {offset} cannot be deleted: the log ends at {end}")
+        log.truncate(end if offset == -1 else offset)
+        return log.start
 
     # Inspection: what lies on the broker, seen by nobody but the harness.
 
@@ -308,30 +345,32 @@ class SimBroker:
         return {name: len(logs) for name, logs in self._topics.items()}
 
     def entries(self, tp: TopicPartition) -> list[Entry]:
-        """Every offset of the log in order, markers and aborted records too."""
-        log = self._log(tp)
-        return [
-            Entry(offset, *writer, record)
-            for offset, (writer, record) in enumerate(zip(log.writers, log.records, strict=True))
-        ]
+        """What lies at each offset of the log, in order: markers, aborted records and empty batches too."""
+        return self._log(tp).entries()
 
     def visible(self, tp: TopicPartition, isolation: IsolationLevel) -> list[Record]:
         """What a reader at `isolation` gets from the first offset on."""
-        return list(_read(self._log(tp), 0, None, isolation).records)
+        return list(self._log(tp).read(0, None, isolation).records)
 
     def high_watermark(self, tp: TopicPartition) -> int:
         return len(self._log(tp).records)
 
     def holds_back(self, tp: TopicPartition) -> bool:
         """Whether committed records cannot be read yet, because a transaction is open in front of them."""
-        log = self._log(tp)
-        return _COMMITTED in log.fates[log.last_stable() :]
+        return self._log(tp).holds_back()
+
+    def start_offset(self, tp: TopicPartition) -> int:
+        return self._log(tp).start
+
+    def cleaned_offset(self, tp: TopicPartition) -> int:
+        """The first offset that no compaction has covered yet."""
+        return self._log(tp).cleaned
 
     def last_stable_offset(self, tp: TopicPartition) -> int:
         return self._log(tp).last_stable()
 
     def aborted(self, tp: TopicPartition) -> Sequence[AbortedRange]:
-        """The aborted ranges in the order of their markers."""
+        """The aborted ranges in the order of their markers, whether or not the log still holds them."""
         return self._log(tp).aborted
 
     def groups(self) -> list[str]:
@@ -357,7 +396,7 @@ class SimBroker:
                 txn.producer_id,
                 txn.epoch,
                 txn.phase,
-                tuple(log.tp for log in txn.partitions),
+                tuple(txn.partitions),
                 tuple(group.group_id for group in txn.groups),
             )
             for txn in self._transactions.values()
@@ -393,7 +432,7 @@ class SimBroker:
         """Decide the outcome. From here on it is final; the markers follow now or, when held, later."""
         txn.phase = phase
         self._held[txn.transactional_id] = txn
-        if not self.hold_markers:
+        if self.hold_markers == (self._choice(MARK_NOW, 2) == 1):
             self._complete(txn)
 
     def _complete(self, txn: _Transaction) -> None:
@@ -404,33 +443,19 @@ class SimBroker:
         """Write the next marker that `txn` is owed, and complete it with the last one."""
         commit = txn.phase is Phase.PREPARE_COMMIT
         if txn.partitions:
-            log = next(iter(txn.partitions))
-            del txn.partitions[log]
-            self._mark(log, txn, commit)
+            tp = self._pick(MARKED_PLACE, list(txn.partitions))
+            del txn.partitions[tp]
+            log = self._present(tp)
+            if log is not None:
+                kind = Kind.COMMIT if commit else Kind.ABORT
+                log.mark(commit, (kind, txn.producer_id, txn.epoch, txn.transactional_id), self.now)
         elif txn.groups:
-            group = next(iter(txn.groups))
+            group = self._pick(MARKED_PLACE, list(txn.groups))
             del txn.groups[group]
             self._settle_offsets(group, txn.producer_id, commit)
         if not txn.partitions and not txn.groups:
             txn.phase = Phase.COMPLETE_COMMIT if commit else Phase.COMPLETE_ABORT
             del self._held[txn.transactional_id]
-
-    def _mark(self, log: _Partition, txn: _Transaction, commit: bool) -> None:
-        producer_id = txn.producer_id
-        marker = len(log.records)
-        offsets = log.open.pop(producer_id, None)
-        if offsets is not None:
-            fates = log.fates
-            fate = _COMMITTED if commit else _ABORTED
-            for offset in offsets:
-                fates[offset] = fate
-            if not commit:
-                log.aborted.append(AbortedRange(producer_id, offsets[0], marker))
-        log.records.append(None)
-        log.writers.append(
-            (Kind.COMMIT if commit else Kind.ABORT, producer_id, txn.epoch, txn.transactional_id)
-        )
-        log.fates.append(_CONTROL)
 
     def _new_producer_id(self) -> int:
         producer_id = self._next_producer_id
@@ -459,28 +484,58 @@ class SimBroker:
 
     # Finding things.
 
-    def _logs(self, topic: str) -> list[_Partition]:
+    def _logs(self, topic: str) -> list[Partition]:
         logs = self._topics.get(topic)
         if logs is None:
             raise LogError(f"topic {topic!r} does not exist on this broker; create it first")
         return logs
 
-    def _log(self, tp: TopicPartition) -> _Partition:
+    def _log(self, tp: TopicPartition) -> Partition:
+        logs = self._topics.get(tp.topic)
+        if logs is not None and 0 <= tp.partition < len(logs):
+            return logs[tp.partition]
         return self._choose(tp.topic, None, tp.partition)
 
-    def _choose(self, topic: str, key: bytes | None, partition: int | None) -> _Partition:
-        logs = self._logs(topic)
+    def _choose(self, topic: str, key: bytes | None, partition: int | None) -> Partition:
+        return self._choose_of(self._logs(topic), topic, key, partition)
+
+    def _choose_of(
+        self, logs: Sequence[Partition], topic: str, key: bytes | None, partition: int | None
+    ) -> Partition:
         if partition is None:
             if key is None:
                 # A real client takes any partition; this one the shortest log, the first of several.
-                return min(logs, key=lambda log: len(log.records))
+                return self._pick(KEYLESS_PARTITION, sorted(logs, key=lambda log: len(log.records)))
             return logs[partition_for(key, len(logs))]
         if 0 <= partition < len(logs):
             return logs[partition]
         raise LogError(f"partition {partition} of topic {topic!r} does not exist; it has {len(logs)}")
 
+    def _present(self, tp: TopicPartition) -> Partition | None:
+        """The log that has this name now, None while there is none."""
+        logs = self._topics.get(tp.topic, ())
+        return logs[tp.partition] if tp.partition < len(logs) else None
 
-_Queued = tuple[_Partition, bytes | None, bytes | None, int, Headers]
+    def _pick(self, question: str, options: Sequence[Option]) -> Option:
+        """One of several, the first unless the chooser says otherwise."""
+        return options[0] if len(options) == 1 else options[self._choice(question, len(options))]
+
+    def _sends(self, queued: int) -> bool:
+        """Whether a producer with so many queued records sends them now, though nobody waits for that."""
+        own = self.linger_records is not None and queued >= self.linger_records
+        return own != (self._choice(SEND_NOW, 2) == 1)
+
+
+def _refusal(log: Partition, key: bytes | None, value: bytes | None) -> str | None:
+    """Why the broker does not take a record, None if it does."""
+    if key is None and log.policy.compact:
+        return f"a record for {log.tp} has no key, and its cleanup.policy compacts by key"
+    if value is not None and len(value) + len(key or b"") + _RECORD_OVERHEAD > log.policy.max_bytes:
+        return f"a record for {log.tp} is larger than its max.message.bytes={log.policy.max_bytes}"
+    return None
+
+
+_Queued = tuple[Partition, bytes | None, bytes | None, int, Headers]
 
 # Where a producer is, as its own process sees it.
 _NEW, _READY, _IN_TRANSACTION, _DEAD, _CLOSED = 0, 1, 2, 3, 4
@@ -496,6 +551,8 @@ class SimProducer:
         "_error",
         "_gaps",
         "_groups",
+        "_known",
+        "_logs",
         "_producer_id",
         "_queue",
         "_state",
@@ -515,12 +572,15 @@ class SimProducer:
         self._epoch = NO_PRODUCER
         self._queue: list[_Queued] = []
         # Partitions of the open transaction with the offset of the last record there, -1 while none arrived.
-        self._written: dict[_Partition, int] = {}
+        self._written: dict[Partition, int] = {}
         self._groups: dict[str, None] = {}
         # What went wrong behind the caller's back and has to be told at the next call that can tell.
         self._error: LogError | None = None
         # Partitions whose next record the broker will miss a predecessor of.
-        self._gaps: dict[_Partition, None] = {}
+        self._gaps: dict[Partition, None] = {}
+        # The logs to which records were sent, and the partitions of topics as last seen: topics may be deleted.
+        self._logs: dict[TopicPartition, Partition] = {}
+        self._known: dict[str, list[Partition]] = {}
 
     def init_transactions(self) -> None:
         if self._state != _NEW:
@@ -559,23 +619,25 @@ class SimProducer:
         if self._error is not None and not isinstance(self._error, FencedError):
             self._raise(self._error)
         broker = self._broker
-        if topic not in broker._topics:
+        logs = broker._topics.get(topic) or self._known.get(topic)
+        if logs is None:
             # A client learns that a topic does not exist when it tries to send.
             self._error = AbortRequiredError(
                 f"topic {topic!r} does not exist; abort the transaction, and create the topic first"
             )
             return
-        log = broker._choose(topic, key, partition)
+        log = broker._choose_of(logs, topic, key, partition)
         if log not in self._written:
             self._written[log] = -1
+            self._known[topic] = logs
             if self._error is None:
                 txn = self._owned()
                 if txn is not None:
                     broker._join(txn)
-                    txn.partitions[log] = None
+                    txn.partitions[log.tp] = None
         queue = self._queue
         queue.append((log, key, value, broker.now if timestamp is None else timestamp, headers))
-        if broker.linger_records is not None and len(queue) >= broker.linger_records:
+        if broker._sends(len(queue)):
             self.deliver()
 
     def flush(self) -> Mapping[TopicPartition, int]:
@@ -584,6 +646,8 @@ class SimProducer:
         self.deliver()
         if self._error is not None:
             self._raise(self._error)
+        if self._queue:
+            raise RetriableError(f"{self._queue[0][0].tp} was deleted, so that records for it wait")
         return {log.tp: offset for log, offset in self._written.items() if offset >= 0}
 
     def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -616,6 +680,10 @@ class SimProducer:
             self.deliver()
         if self._error is not None:
             self._raise(self._error)
+        if self._queue:
+            self._raise(
+                OutcomeUnknownError(f"{self._queue[0][0].tp} was deleted; a commit waits for its records")
+            )
         if self._written or self._groups:
             self._end(Phase.PREPARE_COMMIT)
         self._state = _READY
@@ -655,35 +723,45 @@ class SimProducer:
         txn = self._owned()
         if txn is None:
             return
-        producer_id = self._producer_id
-        writer = (Kind.RECORD, producer_id, self._epoch, self.transactional_id)
+        writer: Writer = (Kind.RECORD, self._producer_id, self._epoch, self.transactional_id)
         written = self._written
-        for log, key, value, timestamp, headers in queue:
+        for queued in queue:
+            log, key, value, timestamp, headers = queued
+            if log.deleted:
+                present = self._broker._present(log.tp)
+                if present is None:
+                    self._queue.append(queued)
+                    continue
+                log = present
+            if written.get(log, -1) < 0 and self._out_of_sequence(log):
+                self._error = FatalLogError(
+                    f"{log.tp} was made anew and misses the earlier records of {self.transactional_id!r}"
+                )
+                return
             if self._gaps and log in self._gaps:
                 del self._gaps[log]
                 self._error = AbortRequiredError(
                     f"{log.tp} misses an earlier record of {self.transactional_id!r}; abort the transaction"
                 )
                 return
-            if value is not None and len(value) + len(key or b"") + _RECORD_OVERHEAD > log.max_bytes:
+            refusal = _refusal(log, key, value)
+            if refusal is not None:
                 self._gaps[log] = None
-                self._error = AbortRequiredError(
-                    f"a record for {log.tp} is larger than its max.message.bytes={log.max_bytes}; "
-                    "abort the transaction"
-                )
+                self._error = AbortRequiredError(f"{refusal}; abort the transaction")
                 return
-            records = log.records
-            offset = len(records)
+            offset = len(log.records)
             topic, number = log.tp
-            records.append(Record(topic, number, offset, key, value, timestamp, headers))
-            log.writers.append(writer)
-            log.fates.append(_OPEN)
-            offsets = log.open.get(producer_id)
-            if offsets is None:
-                log.open[producer_id] = [offset]
-            else:
-                offsets.append(offset)
+            log.append_open(Record(topic, number, offset, key, value, timestamp, headers), writer)
             written[log] = offset
+
+    def _out_of_sequence(self, log: Partition) -> bool:
+        """Whether the broker knows this producer in `log`, but none of its records, of which there were some.
+
+        That is so when a marker for the deleted log of the same name arrived here.
+        """
+        earlier = self._logs.setdefault(log.tp, log)
+        self._logs[log.tp] = log
+        return earlier is not log and any(writer[1] == self._producer_id for writer in log.writers)
 
     def _owned(self) -> _Transaction | None:
         """The coordinator's state while it is still this incarnation's, else None and the error is noted."""
@@ -724,12 +802,13 @@ class SimProducer:
 class SimPlainProducer:
     """A producer without transactions. A crash is to drop the object: what it had queued is gone."""
 
-    __slots__ = ("_broker", "_closed", "_error", "_queue", "_written")
+    __slots__ = ("_broker", "_closed", "_error", "_known", "_queue", "_written")
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
         self._queue: list[_Queued] = []
         self._written: dict[TopicPartition, int] = {}
+        self._known: dict[str, list[Partition]] = {}
         self._error: FatalLogError | None = None
         self._closed = False
 
@@ -745,19 +824,23 @@ class SimPlainProducer:
     ) -> None:
         self._check()
         broker = self._broker
-        if topic not in broker._topics:
+        logs = broker._topics.get(topic) or self._known.get(topic)
+        if logs is None:
             # A client learns that a topic does not exist when it tries to send.
             self._error = FatalLogError(f"topic {topic!r} does not exist; create it first")
             return
-        log = broker._choose(topic, key, partition)
+        self._known[topic] = logs
+        log = broker._choose_of(logs, topic, key, partition)
         self._queue.append((log, key, value, broker.now if timestamp is None else timestamp, headers))
-        if broker.linger_records is not None and len(self._queue) >= broker.linger_records:
+        if broker._sends(len(self._queue)):
             self.deliver()
 
     def flush(self) -> Mapping[TopicPartition, int]:
         self._check()
         self.deliver()
         self._check()
+        if self._queue:
+            raise RetriableError(f"{self._queue[0][0].tp} was deleted, so that records for it wait")
         written, self._written = self._written, {}
         return written
 
@@ -772,13 +855,16 @@ class SimPlainProducer:
     def deliver(self) -> None:
         """Send what is queued, as the thread of a real client may do at any moment. Raises nothing."""
         queue, self._queue = self._queue, []
-        for log, key, value, timestamp, headers in queue:
+        for queued in queue:
+            log, key, value, timestamp, headers = queued
             if self._error is not None:
                 return
-            if value is not None and len(value) + len(key or b"") + _RECORD_OVERHEAD > log.max_bytes:
-                self._error = FatalLogError(
-                    f"a record for {log.tp} is larger than its max.message.bytes={log.max_bytes}"
-                )
+            if log.deleted and self._broker._present(log.tp) is None:
+                self._queue.append(queued)
+                continue
+            refusal = _refusal(log, key, value)
+            if refusal is not None:
+                self._error = FatalLogError(refusal)
                 return
             topic, number = log.tp
             self._written[log.tp] = self._broker.append(
@@ -790,26 +876,6 @@ class SimPlainProducer:
             raise ProtocolError("this producer is closed")
         if self._error is not None:
             raise FatalLogError(*self._error.args)
-
-
-def _read(log: _Partition, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
-    written = log.records
-    fates = log.fates
-    records: list[Record] = []
-    if isolation == _READ_COMMITTED:
-        end = log.last_stable()
-        worst = _COMMITTED
-    else:
-        end = len(written)
-        worst = _ABORTED
-    for at in range(max(offset, log.start), end):
-        if fates[at] <= worst:
-            record = written[at]
-            assert record is not None
-            records.append(record)
-            if len(records) == max_records:
-                return Fetch(records, at + 1)
-    return Fetch(records, max(offset, end))
 
 
 class SimReader:
@@ -828,7 +894,9 @@ class SimReader:
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         self._check()
         log = self._broker._log(tp)
-        return Offsets(log.start, log.last_stable() if isolation == _READ_COMMITTED else len(log.records))
+        return Offsets(
+            log.start, log.last_stable() if isolation == IsolationLevel.READ_COMMITTED else len(log.records)
+        )
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         self._check()
@@ -839,7 +907,7 @@ class SimReader:
             raise LogError(
                 f"offset {offset} of {tp} is out of range: {log.start} to {len(log.records)} are there"
             )
-        return _read(log, offset, max_records, isolation)
+        return log.read(offset, max_records, isolation)
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         self._check()
@@ -880,6 +948,10 @@ class SimAdmin:
         self._check()
         for name in topics:
             self._broker.delete_topic(name)
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        self._check()
+        return {**_TOPIC_DEFAULTS, **self._broker.topic_config(topic)}
 
     def close(self) -> None:
         self._closed = True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.choices import Chooser
 from store.engine import Engine, Write
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Checkpointed
@@ -36,6 +37,11 @@ class File:
     def sync(self) -> None:
         self._synced = len(self._batches)
 
+    @property
+    def unsynced(self) -> int:
+        """Batches that a power cut may take."""
+        return len(self._batches) - self._synced
+
     def lose_power(self, chance: int) -> None:
         """Forget a suffix of what was not synced. `chance`, a number from 0 on, says how long it is."""
         unsynced = len(self._batches) - self._synced
@@ -43,20 +49,23 @@ class File:
         self._synced = len(self._batches)
 
 
+AroundWrite = Callable[[Callable[[], None]], None]
+"""Takes what hands a batch to the operating system, and does it or fails; may not return."""
+
+
 class _Watched:
-    """A file that tells of each batch right after it reached the operating system."""
+    """A file whose batches reach the operating system through somebody who may interfere."""
 
-    __slots__ = ("_append", "_wrote", "load", "sync")
+    __slots__ = ("_append", "_around", "load", "sync")
 
-    def __init__(self, file: File, wrote: Callable[[], None]) -> None:
+    def __init__(self, file: File, around: AroundWrite) -> None:
         self._append = file.append
-        self._wrote = wrote
+        self._around = around
         self.load = file.load
         self.sync = file.sync
 
     def append(self, batch: Sequence[Write]) -> None:
-        self._append(batch)
-        self._wrote()
+        self._around(lambda: self._append(batch))
 
 
 class Host:
@@ -77,31 +86,33 @@ class Host:
         for task_id in [task_id for task_id, holder in self.locks.items() if holder == incarnation]:
             del self.locks[task_id]
 
-    def lose_power(self, chance: int) -> None:
-        """See `File.lose_power`. Files are cut at places of their own."""
+    def lose_power(self, moment: int, chooser: Chooser) -> None:
+        """See `File.lose_power`. Files are cut at places of their own, which depend on the moment."""
         self.locks.clear()
         for number, file in enumerate(self.files.values()):
-            file.lose_power(chance + number)
+            unsynced = file.unsynced
+            answer = chooser.choose("batches that outlive the power loss", unsynced + 1) if unsynced else 0
+            file.lose_power(moment + number + answer)
 
     def wipe(self, task_id: str) -> None:
         for key in [key for key in self.files if key[0] == task_id]:
             del self.files[key]
         self.checkpoints.pop(task_id, None)
 
-    def open(self, task_id: str, store_name: str, wrote: Callable[[], None] | None = None) -> Engine:
-        """`wrote` is called within every write, once the operating system has it."""
+    def open(self, task_id: str, store_name: str, around: AroundWrite | None = None) -> Engine:
+        """`around` is called with every write."""
         file = self.files.setdefault((task_id, store_name), File())
         return MemoryEngine(
-            file if wrote is None else _Watched(file, wrote),
+            file if around is None else _Watched(file, around),
             name=f"host {self.number}/{task_id}/{store_name}",
         )
 
 
 class HostStorage:
-    """`store.engine.Storage` for one process on a host, which is told of its writes, see `Host.open`."""
+    """`store.engine.Storage` for one process on a host, whose writes go through `around`, see `Host.open`."""
 
-    def __init__(self, host: Host, incarnation: int, wrote: Callable[[], None] | None = None) -> None:
-        self._wrote = wrote
+    def __init__(self, host: Host, incarnation: int, around: AroundWrite | None = None) -> None:
+        self._around = around
         self._host = host
         self._incarnation = incarnation
 
@@ -118,7 +129,7 @@ class HostStorage:
                 del locks[task_id]
 
     def open(self, task_id: str, store_name: str) -> Engine:
-        return self._host.open(task_id, store_name, self._wrote)
+        return self._host.open(task_id, store_name, self._around)
 
     def directory(self, task_id: str, store_name: str) -> Path | None:  # noqa: ARG002
         return None
@@ -134,6 +145,10 @@ class HostStorage:
         return self._host.checkpoints.get(task_id, {})
 
     def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
-        self._host.checkpoints[task_id] = dict(checkpoint)
-        if self._wrote is not None:
-            self._wrote()
+        def replace() -> None:
+            self._host.checkpoints[task_id] = dict(checkpoint)
+
+        if self._around is None:
+            replace()
+        else:
+            self._around(replace)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import functools
 import sys
 from collections import deque
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterable
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 CONTAINERS = (dict, list, set, deque)
@@ -26,15 +26,13 @@ class _Variables(NamedTuple):
 
 
 class Memory:
-    """The variables of one pipeline's module. What they are when this is made is what every process starts with."""
+    """The variables of the modules of one pipeline. What they are when this is made every process starts with."""
 
-    def __init__(self, process: Callable[..., object]) -> None:
-        while isinstance(process, functools.partial):
-            process = process.func
-        named = process if isinstance(process, FunctionType) else type(process)
-        self._module = sys.modules[named.__module__]
+    def __init__(self, processes: Iterable[Callable[..., object]]) -> None:
+        """`processes` are the processing functions of the pipeline."""
+        self._modules = list(dict.fromkeys(map(_module_of, processes)))
         self._first = self._take()
-        self._away: dict[int, _Variables] = {}
+        self._away: dict[int, list[_Variables]] = {}
         self._current: int | None = None
 
     def enter(self, incarnation: int) -> None:
@@ -50,28 +48,49 @@ class Memory:
         """No process runs any more: the variables are what they were at the beginning."""
         self._put(self._first)
 
-    def _take(self) -> _Variables:
-        names = {name: value for name, value in vars(self._module).items() if not name.startswith("__")}
-        containers = {id(value): value for value in map(self._container, names.values()) if value is not None}
-        return _Variables(names, [(value, _copy(value)) for value in containers.values()])
+    def _take(self) -> list[_Variables]:
+        return [_take(module) for module in self._modules]
 
-    def _put(self, variables: _Variables) -> None:
-        namespace = vars(self._module)
-        for name in [name for name in namespace if not name.startswith("__") and name not in variables.names]:
-            del namespace[name]
-        namespace.update(variables.names)
-        for container, content in variables.contents:
-            container.clear()
-            if isinstance(container, (dict, set)):
-                container.update(_copy(content))
-            else:
-                container.extend(_copy(content))
+    def _put(self, variables: list[_Variables]) -> None:
+        for module, values in zip(self._modules, variables, strict=True):
+            _put(module, values)
 
-    def _container(self, value: object) -> object | None:
-        if isinstance(value, CONTAINERS):
-            return value
-        own = type(value).__module__ == self._module.__name__ and not isinstance(value, type)
-        return getattr(value, "__dict__", None) if own else None
+
+def _module_of(process: Callable[..., object]) -> ModuleType:
+    while isinstance(process, functools.partial):
+        process = process.func
+    named = process if isinstance(process, FunctionType) else type(process)
+    return sys.modules[named.__module__]
+
+
+def _take(module: ModuleType) -> _Variables:
+    names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+    containers = {
+        id(value): value
+        for value in (_container(module, value) for value in names.values())
+        if value is not None
+    }
+    return _Variables(names, [(value, _copy(value)) for value in containers.values()])
+
+
+def _put(module: ModuleType, variables: _Variables) -> None:
+    namespace = vars(module)
+    for name in [name for name in namespace if not name.startswith("__") and name not in variables.names]:
+        del namespace[name]
+    namespace.update(variables.names)
+    for container, content in variables.contents:
+        container.clear()
+        if isinstance(container, (dict, set)):
+            container.update(_copy(content))
+        else:
+            container.extend(_copy(content))
+
+
+def _container(module: ModuleType, value: object) -> object | None:
+    if isinstance(value, CONTAINERS):
+        return value
+    own = type(value).__module__ == module.__name__ and not isinstance(value, type)
+    return getattr(value, "__dict__", None) if own else None
 
 
 def _copy(value: Any) -> Any:

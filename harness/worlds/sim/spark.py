@@ -1,29 +1,22 @@
 """Spark's scheduler as far as exactly-once depends on it: micro-batches, attempts, retries, a driver that dies.
 
-The twin of what `store.spark` runs on. It plans an offset range, writes it to the offset log, runs one
-attempt per partition with records, repeats attempts that died, and writes the commit log when all are done. After a
-restart it runs an uncommitted batch again, over every partition. Attempts of an earlier batch that were paused live
-on as zombies.
+The twin of what `store.spark` runs on, one query per sub-topology. A driver plans an offset range, writes it to the
+offset log, runs one attempt per partition with records, repeats attempts that died, and writes the commit log when all
+are done. After a restart it runs an uncommitted batch again, over every partition. Attempts of an earlier batch that
+were paused live on as zombies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from harness.worlds.director import DRIVER, Life
-from harness.worlds.incarnation import FaultyLog, describe
-from store.errors import (
-    AbortRequiredError,
-    FatalLogError,
-    FencedError,
-    HangingTransactionError,
-    OutcomeUnknownError,
-    RetriableError,
-    StateLockedError,
-)
+from harness.history import End
+from harness.worlds.actors import DRIVER, Actor, Life, is_driver, ordinal_of, partition_of
+from harness.worlds.process import WatchedLog, describe, how_it_ended
 from store.points import Point
 from store.spark.executor import run_attempt
+from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -32,145 +25,176 @@ if TYPE_CHECKING:
 MOST_FAILURES = 32
 """`spark.task.maxFailures`: after this many failures of one task the query fails."""
 
-RETRIED = (AbortRequiredError, FatalLogError, OutcomeUnknownError, RetriableError, StateLockedError)
-"""What an attempt may end with when the schedule interferes; Spark runs another one."""
-
 Range = tuple[int, int]
+Plan = dict[TopicPartition, Range]
 
 
-class SparkDriver:
+class SparkRuntime:
+    """One query, with its driver, per sub-topology. See `harness.worlds.run.Runtime`."""
+
+    def __init__(self, run: SimRun) -> None:
+        self._run = run
+        self.drivers = {f"{DRIVER}_{topology.ordinal}": Driver(run, topology) for topology in run.topologies}
+        self.exits: dict[Actor, Callable[[End | None], None]] = {}
+        """What becomes of an attempt, or of a driver, that has ended, or (None) was killed."""
+
+    def begin(self) -> None:
+        for name in self.drivers:
+            self._start_driver(name)
+
+    def _start_driver(self, name: str) -> None:
+        driver = self.drivers[name]
+        actor = self._run.director.started(name, 0)
+        self._run.make(actor, driver.main)
+        self.exits[actor] = driver.ended
+        self._run.runnable.appendleft(actor)
+
+    def killed(self, actor: Actor) -> None:
+        self.exits[actor](None)
+        if is_driver(actor.task):
+            self._start_driver(actor.task)
+
+    def ended(self, actor: Actor, reason: End) -> None:
+        self.exits[actor](reason)
+
+    def start_another(self, actor: Actor, host: int) -> None:
+        self.drivers[f"{DRIVER}_{ordinal_of(actor.task)}"].speculate(actor.task, host)
+
+
+class Driver:
     """The checkpoint directory of one query, and the driver that works on it."""
 
-    def __init__(self, world: SimRun) -> None:
-        self._world = world
-        self._source = world.topology.sources[0]
-        self._offset_log: list[dict[int, Range]] = []
+    def __init__(self, run: SimRun, topology: Topology) -> None:
+        self._run = run
+        self._topology = topology
+        self._offset_log: list[Plan] = []
         self._committed = 0
-        self._open: set[int] = set()
-        self._running: dict[int, int] = {}
-        self._failures: dict[int, int] = {}
-        self._process: Process | None = None
+        self._open: set[str] = set()
+        self._running: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._actor: Actor | None = None
         self._error = ""
 
-    def main(self, process: Process) -> tuple[str, str]:
+    def main(self, process: Process) -> tuple[End, str]:
         """The driver's process. Started again after a kill, it goes on from the logs."""
-        self._process = process
-        process.on_exit = self._driver_exit
+        self._actor = process.actor
         self._error = ""
         while True:
             if self._committed == len(self._offset_log):
                 plan = self._plan()
                 if not plan:
                     if not process.idle():
-                        return "done", ""
+                        return End.DONE, ""
                     continue
                 self._offset_log.append(plan)
             process.reached(Point.BATCH_PLANNED)
-            self._run_batch(process, self._offset_log[-1])
+            self._run_batch(self._offset_log[-1])
             if self._error:
-                return "failed", self._error
+                return End.FAILED, self._error
             process.reached(Point.BATCH_APPLIED)
             self._committed = len(self._offset_log)
 
-    def _plan(self) -> dict[int, Range]:
+    def _plan(self) -> Plan:
         """The next offset range of each partition that has one. Markers count as offsets, so it may be empty."""
-        plan: dict[int, Range] = {}
-        for partition in range(self._world.schedule.partitions):
-            start = next(
-                (batch[partition][1] for batch in reversed(self._offset_log) if partition in batch), 0
-            )
-            tp = TopicPartition(self._source, partition)
-            end = min(self._world.broker.last_stable_offset(tp), start + self._world.schedule.batch_records)
-            if end > start:
-                plan[partition] = (start, end)
+        plan: Plan = {}
+        for partition in range(self._run.schedule.partitions):
+            for source in self._topology.sources:
+                tp = TopicPartition(source, partition)
+                start = next((batch[tp][1] for batch in reversed(self._offset_log) if tp in batch), 0)
+                end = min(self._run.broker.last_stable_offset(tp), start + self._run.schedule.batch_records)
+                if end > start:
+                    plan[tp] = (start, end)
         return plan
 
-    def _run_batch(self, process: Process, plan: dict[int, Range]) -> None:
-        self._open = set(plan)
+    def _run_batch(self, plan: Plan) -> None:
+        tasks = {self._topology.task_id(tp.partition): None for tp in plan}
+        self._open = set(tasks)
         self._running = {}
         self._failures = {}
-        for partition in sorted(plan, reverse=True):
-            self._launch(partition, partition)
+        for task in sorted(tasks, key=partition_of, reverse=True):
+            self._launch(task, partition_of(task))
         while self._open and not self._error:
-            process.resting = False
-            self._world.hub.switch()
+            self._run.hub.switch()
 
-    def speculate(self, task: int, host: int) -> None:
+    def speculate(self, task: str, host: int) -> None:
         """A second attempt of a task that still runs."""
         if task in self._open:
             self._launch(task, host)
 
-    def _launch(self, partition: int, host: int) -> None:
-        start, end = self._offset_log[-1][partition]
-        tp = TopicPartition(self._source, partition)
+    def _launch(self, task: str, host: int) -> None:
         records = [
             record
-            for record in self._world.broker.visible(tp, IsolationLevel.READ_COMMITTED)
+            for tp, (start, end) in self._offset_log[-1].items()
+            if tp.partition == partition_of(task)
+            for record in self._run.broker.visible(tp, IsolationLevel.READ_COMMITTED)
             if start <= record.offset < end
         ]
         if not records:
             # A range of markers alone: the real task runs over no rows and never learns its partition.
-            self._open.discard(partition)
+            self._open.discard(task)
             return
-        place = self._world.director.free_host(partition, host)
+        place = self._run.director.free_host(task, host)
         if place is None:
-            self._error = f"no host is free for partition {partition}"
+            self._error = f"no host is free for task {task}"
             return
-        process = self._world.spawn(partition, place, self._attempt(partition, records))
-        process.on_exit = self._attempt_exit(partition, len(self._offset_log), process)
-        self._running[partition] = self._running.get(partition, 0) + 1
+        actor = self._run.director.started(task, place)
+        self._run.make(actor, self._attempt(records))
+        self._run.runnable.appendleft(actor)
+        assert self._run.spark is not None
+        self._run.spark.exits[actor] = self._attempt_ended(actor, len(self._offset_log))
+        self._running[task] = self._running.get(task, 0) + 1
 
-    def _attempt(self, partition: int, records: list[Record]) -> Callable[[Process], tuple[str, str]]:
-        world = self._world
+    def _attempt(self, records: Sequence[Record]) -> Callable[[Process], tuple[End, str]]:
+        run = self._run
 
-        def main(process: Process) -> tuple[str, str]:
+        def main(process: Process) -> tuple[End, str]:
+            task = process.actor.task
+            topology = run.new_topologies(run.config)[ordinal_of(task)]
             try:
                 run_attempt(
-                    world.new_topology(),
-                    partition,
+                    run.led(process, topology),
+                    partition_of(task),
                     records,
-                    FaultyLog(world.log, process),
+                    WatchedLog.around(run.log, process, run.watch),
                     process.storage,
-                    world.config,
-                    world.clock,
+                    run.config,
+                    run.clock,
                 )
-            except FencedError as error:
-                return "fenced", str(error)
-            except HangingTransactionError as error:
-                return "blocked", str(error)
-            except RETRIED as error:
-                return "retried", describe(error)
             except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
-                return "failed", describe(error)
-            return "done", ""
+                return how_it_ended(error, attempt=True), describe(error)
+            return End.DONE, ""
 
         return main
 
-    def _attempt_exit(self, partition: int, batch: int, process: Process) -> Callable[[str], None]:
-        def ended(reason: str) -> None:
-            if batch != len(self._offset_log) or partition not in self._open:
+    def _attempt_ended(self, actor: Actor, batch: int) -> Callable[[End | None], None]:
+        task = actor.task
+
+        def ended(reason: End | None) -> None:
+            if batch != len(self._offset_log) or task not in self._open:
                 return
-            self._running[partition] -= 1
-            if reason == "done":
-                self._open.discard(partition)
+            self._running[task] -= 1
+            if reason is End.DONE:
+                self._open.discard(task)
             else:
-                self._failures[partition] = self._failures.get(partition, 0) + 1
-                if reason == "failed" or self._failures[partition] >= MOST_FAILURES:
-                    self._error = f"task of partition {partition} failed {self._failures[partition]} times"
-                elif not self._running[partition]:
-                    self._launch(partition, process.actor.host)
-            if (not self._open or self._error) and self._process is not None:
-                self._world.runnable.append(self._process)
+                self._failures[task] = self._failures.get(task, 0) + 1
+                failed = reason is End.FAILED and not self._run.may_fail(actor)
+                if failed or self._failures[task] >= MOST_FAILURES:
+                    self._error = f"task {task} failed {self._failures[task]} times"
+                elif not self._running[task]:
+                    self._launch(task, actor.host)
+            if (not self._open or self._error) and self._actor is not None:
+                self._run.runnable.append(self._actor)
 
         return ended
 
-    def _driver_exit(self, reason: str) -> None:
-        """The driver was killed: its executors go with it, paused ones excepted; it is started again."""
-        if reason != "killed":
+    def ended(self, reason: End | None) -> None:
+        """The driver has ended. If it was killed, its executors go with it, paused ones excepted."""
+        if reason is not None:
             return
-        for process in list(self._world.processes.values()):
-            if process.actor.task != DRIVER and process.actor.life is Life.RUNNING:
-                process.actor.life = Life.DEAD
-                self._world.release(process)
+        for actor in list(self._run.processes):
+            mine = not is_driver(actor.task) and ordinal_of(actor.task) == self._topology.ordinal
+            if mine and actor.life is Life.RUNNING:
+                actor.life = Life.DEAD
+                self._run.hosts[actor.host].release(actor.incarnation)
+                self._run.forget(actor)
         self._open = set()
-        self._world.start(DRIVER, 0)

@@ -7,34 +7,47 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
+from typing import Any, Self
 
 from greenlet import getcurrent, greenlet
 
-from harness.history import Checked, Event, History, Row, Seen
-from harness.schedule import Runtime, Schedule
-from harness.worlds.director import DRIVER, DRIVER_POINTS, Actor, Decision, Director, Life, RestlessError
-from harness.worlds.incarnation import (
-    LOOKED_AT,
-    ObservedStorage,
-    config_of,
-    last_looks,
-    look,
-    run_worker,
+from harness.choices import Chooser, FirstChoice
+from harness.faults import Capability, Fault, Occasion
+from harness.history import (
+    End,
+    Ended,
+    History,
+    Moment,
+    OutputObserved,
+    Processed,
+    Row,
+    StateObserved,
+    StoreImage,
 )
-from harness.worlds.observe import final, output_row, topics_of, write_input
+from harness.mutants import planted
+from harness.schedule import Edge, Runtime, Schedule
+from harness.worlds import cluster as clusters
+from harness.worlds import images
+from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
+from harness.worlds.director import DRIVER_POINTS, RestlessError
+from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.questions import Questions
+from harness.worlds.run import Run, WorkerRuntime
 from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.cluster import SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.memory import Memory
-from harness.worlds.sim.spark import SparkDriver
+from harness.worlds.sim.spark import SparkRuntime
 from scenarios import Scenario
 from store import points
+from store.engine.protocol import View
 from store.errors import CrashproofError
 from store.points import Point
 from store.streams.topology import Topology
-from store.types import IsolationLevel, TopicPartition
+from store.suppliers import StoreSupplier
+from store.types import IsolationLevel, Record, TopicPartition
 
 APPLICATION = "app"
 RC = IsolationLevel.READ_COMMITTED
@@ -43,205 +56,320 @@ MOST_ROWS = 1_000_000
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
 
+Main = Callable[["Process"], tuple[End, str]]
+
 
 class Unwind(BaseException):
     """Thrown into abandoned greenlets after the run, so that they free what they hold."""
 
 
 class Process:
-    """One greenlet with what the director and the operating system know about it."""
+    """One greenlet, with what the director and the operating system know about it: a `Control` of its pipeline."""
 
-    def __init__(self, world: SimRun, actor: Actor, main: Callable[[Process], tuple[str, str]]) -> None:
-        self.world = world
+    def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
+        self.run = run
         self.actor = actor
-        self.storage = ObservedStorage(HostStorage(world.hosts[actor.host], actor.incarnation, self.wrote))
-        self.on_exit: Callable[[str], None] | None = None
-        self.resting = False
+        self.storage = ObservedStorage(
+            HostStorage(run.hosts[actor.host], actor.incarnation, self.around_write),
+            self if Occasion.OPEN in run.watch.calls else None,
+        )
+        self.questions: Questions | None = None
+        self._uncommitted: dict[str, int] = {}
         self._main = main
-        self.greenlet = greenlet(self._run, parent=world.hub)
+        self.greenlet = greenlet(self._run, parent=run.hub)
 
     def _run(self) -> None:
         reason, error = self._main(self)
-        self.world.exited(self, reason, error)
+        self.run.exited(self.actor, reason, error)
 
     # -- called inside the greenlet --
 
     def reached(self, point: Point) -> None:
-        world = self.world
-        when = LOOKED_AT.get(point)
-        if when is not None and point not in DRIVER_POINTS:
-            world.observe(self, when)
-        decision = world.director.reached(self.actor, point)
-        if decision is Decision.GO:
-            return
+        run = self.run
+        moment = LOOKED_AT.get(point)
+        if moment is not None and point not in DRIVER_POINTS:
+            run.observe(self, moment)
+        decision = run.director.reached(self.actor, point)
+        if self.questions is not None:
+            self._answer(self.questions, point)
+        if decision is not Decision.GO:
+            self._obey(decision)
+
+    def _answer(self, questions: Questions, point: Point) -> None:
+        """Ask what the schedule wants to know now."""
+        if point is Point.RECORD_PROCESSED:
+            questions.processed()
+        elif point in (Point.PRODUCER_READY, Point.ABORTED):
+            self._uncommitted.clear()
+        for step, query in self.run.director.questions(self.actor):
+            found = self.run.images_of(self)
+            committed = found[query.store].positions if query.store in found else {}
+            questions.ask(
+                step,
+                query,
+                self.actor.task,
+                self.actor.incarnation,
+                self.storage.stores,
+                committed,
+                {**committed, **self._uncommitted},
+            )
+
+    def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
-            world.runnable.append(self)
-        world.hub.switch()
+            self.run.runnable.append(self.actor)
+        if decision is not Decision.GO:
+            self.run.hub.switch()
 
-    def wrote(self) -> None:
-        if self.world.director.wrote(self.actor) is Decision.STOP:
-            self.world.hub.switch()
+    def around_write(self, write: Callable[[], None]) -> None:
+        fault = self.run.director.meet(self.actor, Occasion.WRITE)
+        if fault is not None and fault.around is not None:
+            fault.around(write)
+            return
+        write()
+        if fault is not None:
+            self.strike(fault)
 
-    def commit_fault(self) -> str | None:
-        return self.world.director.commit_fault(self.actor)
+    def meet(self, occasion: Occasion) -> Fault | None:
+        return self.run.director.meet(self.actor, occasion)
+
+    def strike(self, fault: Fault) -> None:
+        self._obey(self.run.director.strike(self.actor, fault))
+
+    def called(self, edge: Edge, call: Occasion) -> None:
+        self._obey(self.run.director.called(self.actor, edge, call))
+
+    def processing(self, record: Record) -> None:
+        topic = record.topic.removeprefix(self.run.prefix)
+        self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
 
     def turned(self) -> None:
-        self.world.director.turned(self.actor)
+        self.run.director.turned(self.actor)
+
+    def stopping(self) -> bool:
+        return self.actor.stopping
 
     def idle(self) -> bool:
         if self.actor.stopping:
             return False
-        self.resting = True
-        self.world.hub.switch()
+        self.run.rests(self.actor)
+        self.run.hub.switch()
         return not self.actor.stopping
 
     def sleep(self, seconds: float) -> None:
-        world = self.world
-        world.order += 1
-        heappush(world.sleepers, (world.broker.now + max(1, round(seconds * 1000)), world.order, self))
-        world.hub.switch()
+        run = self.run
+        run.order += 1
+        heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
+        run.hub.switch()
 
 
 class VirtualClock:
     """`store.clock.Clock` over the broker's time. One for all processes: it sleeps whoever is running."""
 
-    def __init__(self, world: SimRun) -> None:
-        self._world = world
+    def __init__(self, run: SimRun) -> None:
+        self._run = run
 
     def time_ms(self) -> int:
-        return self._world.broker.now
+        return self._run.broker.now
 
     def monotonic(self) -> float:
-        return self._world.broker.now / 1000
+        return self._run.broker.now / 1000
 
     def sleep(self, seconds: float) -> None:
-        assert self._world.current is not None
-        self._world.current.sleep(seconds)
+        assert self._run.current is not None
+        self._run.current.sleep(seconds)
 
 
-class SimRun:
-    """One run of one schedule."""
+class GivenChoices:
+    """A chooser that gives the answers of a schedule, then the first one for ever, and keeps what it was asked."""
 
-    simulated = True
+    def __init__(self, answers: Sequence[int]) -> None:
+        self._answers = answers
+        self.asked: list[tuple[str, int, int]] = []
+
+    def choose(self, what: str, options: int, /) -> int:
+        number = len(self.asked)
+        # Questions come and go as a schedule is made smaller, so that an answer may not fit.
+        answer = self._answers[number] % options if number < len(self._answers) else 0
+        self.asked.append((what, options, answer))
+        return answer
+
+
+class SimRun(Run):
+    """One run of one schedule in the simulation."""
+
+    world = "sim"
+    capabilities = frozenset(Capability)
 
     def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
-        self.scenario = scenario
-        self.schedule = schedule
-        self.topology = scenario.topology(APPLICATION)
-        self.memory = Memory(self.topology.process)
+        given = GivenChoices(schedule.choices) if schedule.choices else None
+        chooser: Chooser = given or FirstChoice()
+        super().__init__(scenario, schedule, APPLICATION, chooser)
+        self.asked = given.asked if given is not None else []
+        self.prefix = f"{APPLICATION}-"
+        self.memory = Memory([topology.process for topology in self.topologies])
         self.broker = SimBroker(linger_records=2)
+        self.cluster = SimCluster(self.broker)
         self.log = SimLog(self.broker)
-        self.reader = self.log.reader()
+        self.watch = Watch.of(schedule, self.topologies, self.config)
         self.hosts = [Host(number) for number in range(schedule.hosts)]
         self.clock = VirtualClock(self)
-        self.config = config_of(schedule)
-        self.events: list[Event] = []
-        self.director = Director(schedule, self, self.events)
-        self.processes: dict[int, Process] = {}
-        self.runnable: deque[Process] = deque()
+        self.processes: dict[Actor, Process] = {}
         self.sleepers: list[tuple[int, int, Process]] = []
         self.order = 0
         self.current: Process | None = None
         self.hub = getcurrent()
-        self.driver: SparkDriver | None = None
-        self._outputs: list[tuple[str, Row]] = []
-        self._compared = 0
-        self._read_up_to = {
-            TopicPartition(topic, partition): 0
-            for topic in self.topology.sinks
+        self.spark: SparkRuntime | None = None
+        if schedule.runtime is Runtime.SPARK:
+            self.runtime = self.spark = SparkRuntime(self)
+        else:
+            self.runtime = WorkerRuntime(self)
+        self._inputs = {
+            topology.task_id(partition): [TopicPartition(source, partition) for source in topology.sources]
+            for topology in self.topologies
             for partition in range(schedule.partitions)
         }
-        self.behind: set[tuple[str, int]] = set()
-        """Task and host whose disk lost power, and where no incarnation has restored since."""
+        self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
+        self._outputs: list[tuple[str, Row]] = []
+        self._compared = 0
+        self._reader = self.log.reader()
+        self._read_up_to = {
+            TopicPartition(topic, partition): 0
+            for topic in clusters.places_of(self.topologies).outputs
+            for partition in range(schedule.partitions)
+        }
 
-    # -- the stage --------------------------------------------------------------------------------------------
+    # -- processes --------------------------------------------------------------------------------------------
 
-    def start(self, task: int, host: int) -> None:
-        if task == DRIVER:
-            assert self.driver is not None
-            self.spawn(task, host, self.driver.main)
-        elif self.driver is not None:
-            self.driver.speculate(task, host)
-        else:
-            self.spawn(task, host, self._worker)
+    def spawn(self, actor: Actor) -> None:
+        self.make(actor, self._worker)
 
-    def spawn(self, task: int, host: int, main: Callable[[Process], tuple[str, str]]) -> Process:
-        actor = self.director.started(task, host)
+    def make(self, actor: Actor, main: Main) -> Process:
+        """A process that runs `main`; not yet among those that may run."""
         process = Process(self, actor, main)
-        self.processes[actor.incarnation] = process
-        self.runnable.appendleft(process)
+        self.processes[actor] = process
         return process
 
-    def new_topology(self) -> Topology:
-        """The pipeline as a new process has it."""
-        return self.scenario.topology(APPLICATION)
-
-    def _worker(self, process: Process) -> tuple[str, str]:
+    def _worker(self, process: Process) -> tuple[End, str]:
+        task = process.actor.task
+        config = self.config_for(task)
+        topology = self.new_topologies(config)[ordinal_of(task)]
         return run_worker(
-            self.new_topology(),
-            process.actor.task,
-            self.log,
+            self.led(process, topology),
+            partition_of(task),
+            WatchedLog.around(self.log, process, self.watch),
             process.storage,
-            self.config,
+            config,
             self.clock,
             process,
         )
 
-    def kill(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+    def led(self, process: Process, topology: Topology) -> Topology:
+        """The topology as that process runs it, with what the schedule wants to watch."""
+        if self.watch.queries:
+            process.questions = Questions(
+                self.scenario, topology, partition_of(process.actor.task), self.prefix, self.events.append
+            )
+        return watched(topology, self.watch, process, process.storage)
+
+    def turn(self, actor: Actor) -> None:
+        if actor.life is not Life.RUNNING:
+            return
+        process = self.processes[actor]
+        self.current = process
+        self.memory.enter(actor.incarnation)
+        process.greenlet.switch()
+        self.current = None
+
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         host = self.hosts[actor.host]
-        self.release(self.processes[actor.incarnation])
-        if wipe and actor.task != DRIVER:
-            host.wipe(self.topology.task_id(actor.task))
+        host.release(actor.incarnation)
+        if wipe and not is_driver(actor.task):
+            host.wipe(actor.task)
         if power:
-            for process in list(self.processes.values()):
-                if process.actor.host == actor.host and process.actor.life is Life.RUNNING:
-                    process.actor.life = Life.DEAD
-                    self.release(process)
-                    self._bring_back(process)
-            host.lose_power(self.director.points)
-            self.behind |= {(task_id, host.number) for task_id, _ in host.files}
+            for other in list(self.processes):
+                if other.host == actor.host and other.life is Life.RUNNING:
+                    other.life = Life.DEAD
+                    self.forget(other)
+                    host.release(other.incarnation)
+                    self.runtime.killed(other)
+            host.lose_power(self.director.points, self.chooser)
 
-    def release(self, process: Process) -> None:
-        """The process is gone: its locks are dropped and it is never run again."""
-        self.hosts[process.actor.host].release(process.actor.incarnation)
-        if process in self.runnable:
-            self.runnable.remove(process)
+    def suspend(self, actor: Actor) -> None:
+        """Nothing has to be done: a process that is not among the runnable ones does not run."""
 
-    def restart(self, actor: Actor) -> None:
-        self._bring_back(self.processes[actor.incarnation])
+    def proceed(self, actor: Actor) -> None:
+        """See `suspend`."""
 
-    def _bring_back(self, process: Process) -> None:
-        if process.on_exit is not None:
-            process.on_exit("killed")
-        elif self.director.newest.get(process.actor.task) is process.actor:
-            self.start(process.actor.task, process.actor.host)
+    def exited(self, actor: Actor, reason: End, error: str) -> None:
+        self.hosts[actor.host].release(actor.incarnation)
+        super().exited(actor, reason, error)
 
-    def pause(self, actor: Actor) -> None:
-        process = self.processes[actor.incarnation]
-        if process in self.runnable:
-            self.runnable.remove(process)
+    def input_of(self, task: str) -> object:
+        if is_driver(task):
+            return tuple(
+                self.broker.last_stable_offset(tp)
+                for name, tps in self._inputs.items()
+                if ordinal_of(name) == int(task.rpartition("_")[2])
+                for tp in tps
+            )
+        return tuple(self.broker.last_stable_offset(tp) for tp in self._inputs[task])
 
-    def resume(self, actor: Actor) -> None:
-        self.runnable.append(self.processes[actor.incarnation])
+    def elapse(self) -> Actor | None:
+        while self.sleepers:
+            # A paused sleeper is dropped here: resuming puts it among the runnable.
+            wake, _, process = heappop(self.sleepers)
+            if process.actor.life is Life.RUNNING:
+                if wake > self.broker.now:
+                    self.broker.advance(wake - self.broker.now)
+                self.broker.settle()
+                return process.actor
+        return None
 
-    def expire(self) -> None:
-        self.broker.advance(self.config.transaction_timeout_ms + 1)
+    # -- what faults ask --------------------------------------------------------------------------------------
 
-    def lag(self) -> None:
+    def advance(self, ms: int) -> None:
+        self.broker.advance(ms)
+
+    def hold_markers(self) -> None:
         self.broker.hold_markers = True
 
     # -- observation ------------------------------------------------------------------------------------------
 
-    def observe(self, process: Process, when: str) -> None:
+    def observe(self, process: Process, moment: Moment) -> None:
+        """Record what the stores of a process hold, and what can be read of the outputs."""
         # While markers lag, outputs and positions become visible one by one.
         if not self.broker.hold_markers:
-            committed = self.broker.committed_offsets(APPLICATION)
-            group = {tp.partition: committed[tp] for tp in sorted(committed)}
-            self.events.append(Checked(group, self._visible_outputs()))
+            group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
+            self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.actor
-        self.behind.discard((self.topology.task_id(actor.task), actor.host))
-        self.director.seen(
-            look(self.scenario, self.topology, actor.task, actor.incarnation, when, process.storage.engines)
+        self.events.append(
+            StateObserved(actor.task, actor.incarnation, actor.host, moment, self.images_of(process))
+        )
+
+    def images_of(self, process: Process) -> dict[str, StoreImage]:
+        """What the stores of a process hold as committed; those that it has not opened yet are absent."""
+        task = process.actor.task
+        topology = self.topologies[ordinal_of(task)]
+        storage = process.storage
+        found: dict[str, StoreImage] = {}
+        for name, supplier in self._suppliers[topology.ordinal].items():
+            if name in storage.engines:
+                found[name] = self._image(topology, task, supplier, storage.engines[name])
+            elif name in storage.stores:
+                view = storage.stores[name].snapshot()
+                found[name] = self._image(topology, task, supplier, view)
+                view.close()
+        return found
+
+    def _image(self, topology: Topology, task: str, supplier: StoreSupplier[Any], view: View) -> StoreImage:
+        return images.image(
+            self.scenario,
+            supplier,
+            view,
+            partition=partition_of(task),
+            changelog=topology.changelog_topic(supplier.name),
+            sources=topology.sources,
+            prefix=self.prefix,
         )
 
     def _visible_outputs(self) -> tuple[tuple[str, Row], ...] | None:
@@ -253,10 +381,10 @@ class SimRun:
             return None
         for tp, position in self._read_up_to.items():
             if position < self.broker.high_watermark(tp):
-                fetch = self.reader.read(tp, position, MOST_ROWS, RC)
+                fetch = self._reader.read(tp, position, MOST_ROWS, RC)
                 self._read_up_to[tp] = fetch.next_offset
-                name = tp.topic.removeprefix(f"{APPLICATION}-")
-                self._outputs += [(name, output_row(record)) for record in fetch.records]
+                name = tp.topic.removeprefix(self.prefix)
+                self._outputs += [(name, clusters.plain_row(record)) for record in fetch.records]
         count = len(self._outputs)
         if count > MANY_OUTPUTS and count < 1.1 * self._compared:
             return None
@@ -269,102 +397,50 @@ class SimRun:
         history = History("sim", self.events)
         previous = points.arm(self._hook)
         try:
-            self._set_up()
-            self._drive()
+            clusters.set_up(self.cluster, self.topologies, self.schedule)
+            self.drive()
             self.broker.settle()
             self._finish()
         except RestlessError as error:
-            self.director.ended(error.actor, "failed", str(error))
+            self.director.ended(error.actor, End.FAILED, str(error))
         finally:
             points.arm(previous)
             self._unwind()
             self.memory.leave()
+        history.choices = tuple(self.asked)
         return history
 
     def _hook(self, point: Point) -> None:
         assert self.current is not None
         self.current.reached(point)
 
-    def _set_up(self) -> None:
-        partitions = self.schedule.partitions
-        for spec in topics_of(self.topology, partitions):
-            self.broker.create_topic(spec.name, spec.partitions)
-        write_input(self.log, self.topology, self.schedule)
-        if self.schedule.runtime is Runtime.SPARK:
-            self.driver = SparkDriver(self)
-            self.start(DRIVER, 0)
-        else:
-            for task in reversed(range(partitions)):
-                self.start(task, task % self.schedule.hosts)
-
-    def _drive(self) -> None:
-        director = self.director
-        while True:
-            self._run_until_rest()
-            if not director.at_rest():
-                break
-            self._wake_stopping()
-        for process in list(self.processes.values()):
-            if process.actor.life is Life.RUNNING:
-                process.actor.stopping = True
-        self._wake_stopping()
-        self._run_until_rest()
-
-    def _wake_stopping(self) -> None:
-        for process in list(self.processes.values()):
-            if process.actor.stopping and process.resting and process.actor.life is Life.RUNNING:
-                process.resting = False
-                self.runnable.append(process)
-
-    def _run_until_rest(self) -> None:
-        runnable = self.runnable
-        while True:
-            while runnable:
-                process = runnable.popleft()
-                if process.actor.life is Life.RUNNING:
-                    self.current = process
-                    self.memory.enter(process.actor.incarnation)
-                    process.greenlet.switch()
-                    self.current = None
-            if not self.sleepers:
-                return
-            # A paused sleeper is dropped here: resuming puts it among the runnable.
-            wake, _, process = heappop(self.sleepers)
-            if process.actor.life is Life.RUNNING:
-                if wake > self.broker.now:
-                    self.broker.advance(wake - self.broker.now)
-                self.broker.settle()
-                runnable.append(process)
-
-    def exited(self, process: Process, reason: str, error: str) -> None:
-        actor = process.actor
-        if actor.life is not Life.RUNNING:
-            return
-        self.director.ended(actor, reason, error)
-        self.hosts[actor.host].release(actor.incarnation)
-        if process.on_exit is not None:
-            process.on_exit(reason)
-        elif reason == "fenced" and self.director.newest.get(actor.task) is actor:
-            self.start(actor.task, actor.host)
-
     def _finish(self) -> None:
-        for task in range(self.schedule.partitions):
-            task_id = self.topology.task_id(task)
-            hosts = [
-                host
-                for host in self.hosts
-                if all((task_id, store) in host.files for store in self.topology.store_names)
-            ]
-            looks: list[Seen] = []
-            for host in hosts:
-                try:
-                    engines = {store: host.open(task_id, store) for store in self.topology.store_names}
-                    when = "stale" if (task_id, host.number) in self.behind else "final"
-                    looks.append(look(self.scenario, self.topology, task, -1, when, engines))
-                except CrashproofError as error:
-                    self.director.ended(Actor(task, -1, host.number), "failed", str(error))
-            self.events += last_looks(looks)
-        self.events.append(final(self.reader, self.scenario, self.topology, self.schedule.partitions))
+        for topology in self.topologies:
+            for partition in range(self.schedule.partitions):
+                for host in self.hosts:
+                    self._look(topology, topology.task_id(partition), host)
+        self.events.append(
+            clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
+        )
+
+    def _look(self, topology: Topology, task: str, host: Host) -> None:
+        """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
+        suppliers = [
+            supplier
+            for supplier in self._suppliers[topology.ordinal].values()
+            if getattr(getattr(supplier, "supplier", supplier), "persistent", True)
+        ]
+        if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
+            return
+        try:
+            found = {
+                supplier.name: self._image(topology, task, supplier, host.open(task, supplier.name))
+                for supplier in suppliers
+            }
+        except CrashproofError as error:
+            self.events.append(Ended(task, None, End.FAILED, str(error)))
+            return
+        self.events.append(StateObserved(task, None, host.number, Moment.FINAL, found))
 
     def _unwind(self) -> None:
         previous = points.arm(None)
@@ -379,6 +455,18 @@ class SimRun:
         self.processes.clear()
 
 
-def run(scenario: Scenario, schedule: Schedule) -> History:
-    """Run `schedule` in the simulation. Deterministic: the same schedule gives the same history."""
-    return SimRun(scenario, schedule).run()
+class SimWorld:
+    """The simulated world, which needs nothing. See `harness.worlds.World`."""
+
+    killed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left."""
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        """Deterministic: the same schedule gives the same history."""
+        with planted(mutant):
+            return SimRun(scenario, schedule).run()

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Producer as ClientProducer
 
 from store.errors import ConfigError, LogError, RetriableError, UnreachableError
-from store.log.kafka.errors import FENCED, cause_of, translate
+from store.log.kafka.errors import FENCED, MISSING, cause_of, translate
 
 Built = TypeVar("Built")
 ConfigValue = str | int | float | bool
@@ -74,6 +75,8 @@ STEP = 1.0
 """Seconds that one call into the client may take: it does not react to Ctrl-C before it returns."""
 
 _PAUSE = 0.01
+_PROPAGATION_S = 1.0
+"""How long a topic may be unknown before it counts as missing: not all brokers learn of a new one at once."""
 
 
 class Client:
@@ -134,6 +137,40 @@ def repeat(client: Client, doing: str, call: Callable[[float], Built], ping: Cal
                 raise error from exception
             time.sleep(_PAUSE)
     raise client.gave_up(doing, last, ping)
+
+
+def settle_missing(
+    client: Consumer | ClientProducer, topic: str, partition: int | None, call: Callable[[float], Built]
+) -> Callable[[float], Built]:
+    """`call`, where errors of `MISSING` are asked again while the cluster has the topic, or may soon have it.
+
+    Asking also renews what `client` knows of the topic. Raises `LogError` for one that does not exist.
+    """
+    missing_since: float | None = None
+
+    def settled(seconds: float) -> Built:
+        nonlocal missing_since
+        try:
+            return call(seconds)
+        except KafkaException as exception:
+            error = cause_of(exception)
+            if error.code() not in MISSING:
+                raise
+            found = client.list_topics(topic, seconds).topics[topic]
+            if found.error is None or found.error.code() not in MISSING:
+                if partition is None or found.error is not None or partition in found.partitions:
+                    missing_since = None
+                    raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
+                what = f"topic {topic} has no partition {partition}, but {len(found.partitions)} in all"
+            else:
+                what = f"topic {topic} does not exist"
+            now = time.monotonic()
+            missing_since = now if missing_since is None else missing_since
+            if now - missing_since < _PROPAGATION_S:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)) from exception
+            raise LogError(f"{what} ({error.name()}). Create it, or check the name") from exception
+
+    return settled
 
 
 def number(value: int | None) -> int:

@@ -1,7 +1,9 @@
 """The errors of the Kafka client, each as the class of `store.errors` that says what the caller has to do next.
 
-Must survive: a client that reports one cause under many codes, and codes that mean one thing for a producer and
-another for a reader. What each means is decided in `translate`, and nowhere else.
+Must survive: a client that reports one cause under many codes, and flags them as retriable for transactions alone.
+What each means is decided in `translate`, and nowhere else. One meaning cannot be told from the code: a client says
+that it does not know a partition when there is none, and also when its metadata, or a broker's, is older than the
+topic. So whoever meets one of `MISSING` asks the cluster, see `store.log.kafka.client.settle_missing`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _NO_ANSWER = frozenset(
         KafkaError.NETWORK_EXCEPTION,
     }
 )
+# Those that Kafka's Java clients repeat: leaders, coordinators and controllers move, and metadata follows later.
 _PASSING = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -46,9 +49,20 @@ _PASSING = frozenset(
         KafkaError.CONCURRENT_TRANSACTIONS,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-_MISSING = frozenset(
+MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 
@@ -67,8 +81,8 @@ def translate(error: KafkaError, doing: str) -> CrashproofError:
         return AbortRequiredError(text)
     if code == KafkaError._STATE:
         return ProtocolError(text)
-    if code in _MISSING:
-        return LogError(text)
+    if code in MISSING:
+        return LogError(f"{text}. Create the topic, or check its name")
     if error.retriable() or code in _NO_ANSWER or code in _PASSING or code == KafkaError._CONFLICT:
         return RetriableError(text)
     if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG, KafkaError.INVALID_REQUEST):
@@ -81,9 +95,3 @@ def cause_of(exception: KafkaException) -> KafkaError:
     error = exception.args[0]
     assert isinstance(error, KafkaError), error
     return error
-
-
-def topic_error(topic: str, error: KafkaError) -> LogError:
-    if error.code() in _MISSING:
-        return LogError(f"topic {topic} does not exist ({error.name()}). Create it, or check the name")
-    return LogError(f"topic {topic}: {error.str()} ({error.name()})")

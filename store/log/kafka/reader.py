@@ -15,8 +15,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka._types import HeadersType
 
 from store.errors import LogError, ProtocolError, RetriableError
-from store.log.kafka.client import CONSUMER, Built, Client, Config, build, number, repeat
-from store.log.kafka.errors import cause_of, topic_error, translate
+from store.log.kafka.client import CONSUMER, Built, Client, Config, build, number, repeat, settle_missing
+from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.protocol import Fetch, Offsets
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
@@ -71,12 +71,14 @@ class KafkaReader:
 
     def partitions(self, topic: str) -> int:
         asker = self._asker()
-        metadata = self._repeat(
-            f"partitions of {topic}", lambda seconds: asker.list_topics(topic, seconds).topics[topic]
-        )
-        if metadata.error is not None:
-            raise topic_error(topic, metadata.error)
-        return len(metadata.partitions)
+
+        def ask(seconds: float) -> int:
+            metadata = asker.list_topics(topic, seconds).topics[topic]
+            if metadata.error is not None:
+                raise KafkaException(metadata.error)
+            return len(metadata.partitions)
+
+        return self._repeat(f"partitions of {topic}", settle_missing(asker, topic, None, ask))
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         asker = self._asker(isolation=isolation)
@@ -87,7 +89,7 @@ class KafkaReader:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             return Offsets(*bounds)
 
-        return self._repeat(f"offsets of {tp}", ask)
+        return self._repeat(f"offsets of {tp}", settle_missing(asker, *tp, ask))
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         if max_records < 1:
@@ -142,7 +144,7 @@ class KafkaReader:
                     f"{doing}: a transaction holds it, or the group's coordinator is not ready; ask again"
                 ) from exception
 
-        return self._repeat(doing, ask_once_stable)
+        return self._repeat(doing, settle_missing(asker, *tp, ask_once_stable))
 
     def close(self) -> None:
         self._closed = True
@@ -184,6 +186,9 @@ class KafkaReader:
                     if cursor.position >= self.offsets(tp, isolation).end:
                         cursor.at_end = True
                         return Fetch(records, cursor.position)
+                elif error.code() in MISSING and self.partitions(tp.topic) > tp.partition:
+                    # The client asks for a leader again by itself.
+                    last = error
                 else:
                     last = error
                     if not isinstance(translate(error, "read"), RetriableError):

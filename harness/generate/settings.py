@@ -1,0 +1,74 @@
+"""The settings that schedules vary, and their values.
+
+A schedule draws a subset of the settings (swarm testing), so that some runs have many things on and some few. The first
+value of each is that of a schedule that says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from typing import Any
+
+from harness.schedule import Schedule, config_of
+from scenarios import Scenario
+from store.config import StreamsConfig
+
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    "processing.guarantee": ("exactly_once_v2", "at_least_once"),
+    "statestore.transactional.mechanism": ("rocksdb_indexbatch", "rocksdb_secondary"),
+    "statestore.transactional.enabled": (True, False),
+    "default.dsl.store": ("txn_rocksDB", "rocksDB", "in_memory"),
+    "statestore.cache.max.bytes": (0, 300, 1_000_000),
+    "statestore.sync": ("none", "commit", "250ms"),
+    "statestore.uncommitted.max.bytes": (67_108_864, 1, 500, -1),
+    "default.state.isolation.level": ("READ_COMMITTED", "READ_UNCOMMITTED"),
+    "commit.records": (3, 1, 2, 5),
+    "restore.batch.records": (2, 1, 1_000),
+    "poll.records": (3, 1, 2, 5),
+}
+"""Setting → values, by its dotted name."""
+
+OFTEN = frozenset({"commit.records", "poll.records"})
+"""Drawn for every schedule: they cost nothing, and change what every other thing meets."""
+
+
+def draw(random: Random, scenario: Scenario) -> dict[str, Any]:
+    """The settings of one schedule, where they are not the usual ones. What the scenario needs stays."""
+    share = random.choice((0.0, 0.15, 0.4))
+    drawn: dict[str, Any] = {}
+    for name, values in VALUES.items():
+        often = name in OFTEN
+        if often or random.random() < share:
+            value = random.choice(values if often else values[1:])
+            if value != values[0]:
+                drawn[name] = value
+    return consistent({**drawn, **scenario.settings})
+
+
+def consistent(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without what would have no effect beside the others, so that counting them does not flatter."""
+    kept = dict(settings)
+    untransacted = (
+        kept.get("statestore.transactional.enabled") is False or kept.get("default.dsl.store") == "rocksDB"
+    )
+    if untransacted:
+        kept.pop("statestore.transactional.mechanism", None)
+    return kept
+
+
+def effective(schedule: Schedule) -> Iterator[tuple[str, str]]:
+    """Each setting that is varied, with its value in a schedule, both as text."""
+    config = config_of(schedule).as_dict()
+    for name in VALUES:
+        yield name, text(config[name])
+
+
+def text(value: object) -> str:
+    """A value of a setting as reports show it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def mechanism(config: StreamsConfig) -> str:
+    """How the stores of a run keep uncommitted writes: a mechanism, or `none`."""
+    return str(config.mechanism) if config.mechanism is not None else "none"

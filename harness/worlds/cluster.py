@@ -1,0 +1,170 @@
+"""The judge's own way to a cluster: how a run is set up, and how its end is read.
+
+Nothing of it goes through the adapter under test: a pipeline's client that reads or writes wrongly must not read or
+write wrongly for the judge too. The simulation asks its broker, real worlds have a plain client of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from harness.history import Final, Row, Topic
+from harness.schedule import Input, Schedule
+from harness.worlds import images
+from scenarios import Scenario, decode_record, encode_key, encode_value
+from store.log import TopicSpec
+from store.streams.topology import Topology
+from store.types import Headers, Record
+
+
+class Written(NamedTuple):
+    """One record to be written."""
+
+    topic: str
+    partition: int
+    key: bytes
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+class Bounds(NamedTuple):
+    """Where a partition starts and ends."""
+
+    start: int
+    stable: int
+    high: int
+
+
+class Cluster(Protocol):
+    """A Kafka cluster, as the harness sees it. Topics have their full names."""
+
+    def create(self, topics: Sequence[TopicSpec]) -> None:
+        """Make topics. At return each partition can be written to."""
+
+    def write(self, records: Sequence[Written], *, abort: bool) -> None:
+        """Write records in one transaction, in order, and commit or abort it. At return it is visible."""
+
+    def bounds(self, topic: str, partition: int) -> Bounds:
+        """The bounds of a partition at this moment."""
+
+    def committed(self, topic: str, partition: int) -> Sequence[Record]:
+        """Every record that was ever committed to a partition, in offset order, as far as the cluster can tell."""
+
+    def position(self, group: str, topic: str, partition: int) -> int | None:
+        """The group's committed position; None if it has none, or if a transaction still holds it undecided."""
+
+
+class Places(NamedTuple):
+    """The topics of a pipeline by their part in it, with their full names."""
+
+    inputs: tuple[str, ...]
+    """Read, and written by no sub-topology."""
+    outputs: tuple[str, ...]
+    """Written by a sub-topology, repartition topics among them."""
+    changelogs: Mapping[str, tuple[Topology, str]]
+    """Store → its sub-topology and its changelog."""
+
+
+def places_of(topologies: Sequence[Topology]) -> Places:
+    """The topics of a pipeline."""
+    outputs = dict.fromkeys(sink for topology in topologies for sink in topology.sinks)
+    inputs = dict.fromkeys(
+        source for topology in topologies for source in _sources(topology) if source not in outputs
+    )
+    changelogs = {
+        name: (topology, topology.changelog_topic(name))
+        for topology in topologies
+        for name, supplier in topology.suppliers().items()
+        if supplier.logged
+    }
+    return Places(tuple(inputs), tuple(outputs), changelogs)
+
+
+def _sources(topology: Topology) -> Iterator[str]:
+    yield from topology.sources
+    for store in getattr(topology, "global_stores", ()):
+        yield store.topic
+
+
+def set_up(cluster: Cluster, topologies: Sequence[Topology], schedule: Schedule) -> None:
+    """Make the topics and write the input; at return all of it is visible under read_committed."""
+    places = places_of(topologies)
+    outside = [TopicSpec(topic, schedule.partitions) for topic in (*places.inputs, *places.outputs)]
+    inside = [spec for topology in topologies for spec in topology.internal_topics(schedule.partitions)]
+    cluster.create([*outside, *inside])
+    prefix = f"{topologies[0].application_id}-"
+
+    def written(item: Input) -> Written:
+        headers = tuple((name, value.encode()) for name, value in item.headers)
+        return Written(
+            prefix + item.topic,
+            item.partition,
+            encode_key(item.key),
+            encode_value(item.value),
+            item.timestamp,
+            headers,
+        )
+
+    for aborted, items in groupby(schedule.input, lambda item: item.aborted):
+        cluster.write([written(item) for item in items], abort=aborted)
+
+
+def final(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology], partitions: int) -> Final:
+    """The topics under read_committed and the group's positions."""
+    places = places_of(topologies)
+    prefix = f"{topologies[0].application_id}-"
+
+    def read(topic: str, row: Callable[[Record], Row]) -> Topic:
+        bounds = {number: cluster.bounds(topic, number) for number in range(partitions)}
+        return Topic(
+            topic.removeprefix(prefix),
+            tuple(row(record) for number in bounds for record in cluster.committed(topic, number)),
+            {number: bound.stable for number, bound in bounds.items()},
+            {number: bound.high for number, bound in bounds.items()},
+            {number: bound.start for number, bound in bounds.items() if bound.start},
+        )
+
+    changelogs = {
+        store: read(topic, images.changelog_row(scenario, topology.suppliers()[store]))
+        for store, (topology, topic) in places.changelogs.items()
+    }
+    return Final(
+        {topic.removeprefix(prefix): read(topic, plain_row) for topic in places.inputs},
+        {topic.removeprefix(prefix): read(topic, plain_row) for topic in places.outputs},
+        changelogs,
+        positions(cluster, topologies, partitions),
+    )
+
+
+def positions(cluster: Cluster, topologies: Sequence[Topology], partitions: int) -> dict[str, dict[int, int]]:
+    """Topic → partition → committed position of the group; absent where there is none."""
+    application_id = topologies[0].application_id
+    found: dict[str, dict[int, int]] = {}
+    for topology in topologies:
+        for source in topology.sources:
+            here = {
+                number: position
+                for number in range(partitions)
+                if (position := cluster.position(application_id, source, number)) is not None
+            }
+            found[source.removeprefix(f"{application_id}-")] = here
+    return found
+
+
+def plain_row(record: Record) -> Row:
+    """A record of an input or output topic. What is no JSON is shown as text."""
+    try:
+        key, value = decode_record(record.key, record.value)
+    except ValueError:
+        key, value = repr(record.key), repr(record.value)
+    return Row(record.partition, record.offset, key, value, record.timestamp, headers_text(record.headers))
+
+
+def headers_text(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """Headers as text; what is no UTF-8 is shown escaped."""
+    return (
+        tuple((name, value.decode(errors="backslashreplace")) for name, value in headers) if headers else ()
+    )

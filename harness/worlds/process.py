@@ -1,0 +1,358 @@
+"""What runs inside a process under test: the pipeline's worker, the faults that happen around its calls, and a look at
+its stores.
+
+The same code runs in a greenlet of the simulation and in a real process. What it reports goes through a
+`Control`; what it sees of the stores it reads from the engine, not through the store under test. Only calls that the
+schedule names are wrapped, so the others cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from harness.faults import FAULTS, Fault, Occasion, Where
+from harness.faults.description import CALLS
+from harness.history import End, Moment
+from harness.schedule import Edge, Schedule
+from store.clock import Clock
+from store.config import StreamsConfig
+from store.engine import Engine, Storage
+from store.engine.protocol import Checkpointed
+from store.errors import (
+    AbortRequiredError,
+    FatalLogError,
+    FencedError,
+    HangingTransactionError,
+    OutcomeUnknownError,
+    RetriableError,
+    StateLockedError,
+)
+from store.log import Admin, Log, PlainProducer, Producer, Reader
+from store.points import Point
+from store.state.protocol import StateStore, StoreContext
+from store.streams.context import Context
+from store.streams.topology import Topology
+from store.streams.worker import Worker
+from store.suppliers import StoreSupplier
+from store.types import Record, TopicPartition
+
+
+class Control(Protocol):
+    """The way from a process to the director and back."""
+
+    def meet(self, occasion: Occasion) -> Fault | None:
+        """The fault that what is about to be done must meet."""
+
+    def strike(self, fault: Fault) -> None:
+        """A fault that happens right after the call. May not return."""
+
+    def called(self, edge: Edge, call: Occasion) -> None:
+        """The process is at an edge of a client call. May not return."""
+
+    def processing(self, record: Record) -> None:
+        """The processing function is about to be called, where records or stores are watched."""
+
+    def turned(self) -> None:
+        """The worker has made one more turn. May raise, when it makes too many of them."""
+
+    def stopping(self) -> bool:
+        """Whether the process was asked to end."""
+
+    def idle(self) -> bool:
+        """Nothing is left to do. Returns when there may be; False when the process is to stop."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What of a process has to be wrapped for a schedule."""
+
+    calls: frozenset[Occasion]
+    """Client calls, and other occasions."""
+    records: bool
+    """Whether the history needs to know each record that is processed."""
+    queries: bool = False
+    """Whether stores are asked."""
+
+    @classmethod
+    def of(cls, schedule: Schedule, topologies: tuple[Topology, ...], config: StreamsConfig) -> Watch:
+        calls: set[Occasion] = set()
+        for step in schedule.steps:
+            if step.call is not None:
+                calls.add(step.call)
+            elif step.fault and FAULTS[step.fault].where is Where.OCCASION:
+                calls.add(FAULTS[step.fault].occasions[0])
+        guarantees = [step.settings.get("processing.guarantee") for step in schedule.steps]
+        return cls(
+            frozenset(calls),
+            not config.exactly_once
+            or "at_least_once" in guarantees
+            or any(len(topology.sources) > 1 for topology in topologies),
+            any(step.query is not None for step in schedule.steps),
+        )
+
+
+def run_worker(
+    topology: Topology,
+    partition: int,
+    log: Log,
+    storage: Storage,
+    config: StreamsConfig,
+    clock: Clock,
+    control: Control,
+    opened: Callable[[Worker], None] = lambda _: None,
+) -> tuple[End, str]:
+    """Run one task until told to stop. Returns how it ended and the error. `opened` is given the worker."""
+    worker = Worker(topology, [partition], log, storage, config, clock)
+    opened(worker)
+    try:
+        while not control.stopping() and (worker.poll() or control.idle()):
+            control.turned()
+        worker.run(stopping=lambda: True)
+    except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
+        return how_it_ended(error), describe(error)
+    return End.DONE, ""
+
+
+RETRIED = (AbortRequiredError, FatalLogError, OutcomeUnknownError, RetriableError, StateLockedError)
+"""What an attempt of Spark may end with when the schedule interferes; Spark runs another one."""
+
+
+def how_it_ended(error: Exception, *, attempt: bool = False) -> End:
+    """The kind of end that an error of the pipeline is. `attempt`: of an attempt that Spark would repeat."""
+    if isinstance(error, FencedError):
+        return End.FENCED
+    if isinstance(error, HangingTransactionError):
+        return End.BLOCKED
+    return End.RETRIED if attempt and isinstance(error, RETRIED) else End.FAILED
+
+
+def describe(error: BaseException) -> str:
+    """An error as one line."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"
+
+
+LOOKED_AT: Mapping[Point, Moment] = {
+    Point.STORE_OPENED: Moment.OPENED,
+    Point.RESTORED: Moment.RESTORED,
+    Point.STORE_COMMITTED: Moment.COMMITTED,
+}
+"""At these points the committed state is observed."""
+
+
+class ObservedStorage:
+    """A storage that remembers the engines of this process, so that they can be read from outside the store."""
+
+    def __init__(self, inner: Storage, control: Control | None = None) -> None:
+        """With a `control`, opening an engine can meet a fault."""
+        self._inner = inner
+        self._control = control
+        self.engines: dict[str, Engine] = {}
+        self.stores: dict[str, Any] = {}
+        """Stores as they were opened, where they are watched: those without an engine here, and all where the schedule
+        has queries."""
+
+    def lock(self, task_id: str) -> AbstractContextManager[None]:
+        # A new incarnation in the same process; the engines of the one before are closed.
+        self.engines.clear()
+        self.stores.clear()
+        return self._inner.lock(task_id)
+
+    def open(self, task_id: str, store_name: str) -> Engine:
+        control = self._control
+        fault = None if control is None else control.meet(Occasion.OPEN)
+        if fault is not None:
+            assert fault.around is not None
+            fault.around(lambda: None)
+        engine = self._inner.open(task_id, store_name)
+        self.engines[store_name] = engine
+        return engine
+
+    def directory(self, task_id: str, store_name: str) -> Path | None:
+        return self._inner.directory(task_id, store_name)
+
+    def exists(self, task_id: str, store_name: str) -> bool:
+        return self._inner.exists(task_id, store_name)
+
+    def set_aside(self, task_id: str, store_name: str) -> str:
+        return self._inner.set_aside(task_id, store_name)
+
+    def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
+        return self._inner.read_checkpoint(task_id)
+
+    def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
+        self._inner.write_checkpoint(task_id, checkpoint)
+
+
+@dataclass(frozen=True)
+class _Watched(StoreSupplier[StateStore]):
+    """A supplier whose store is remembered when it is opened."""
+
+    inner: StoreSupplier[StateStore]
+    opened: Callable[[str, StateStore], None]
+
+    @property
+    def logged(self) -> bool:
+        return self.inner.logged
+
+    @property
+    def cached(self) -> bool:
+        return self.inner.cached
+
+    @property
+    def metrics_scope(self) -> str:
+        return self.inner.metrics_scope
+
+    def changelog_config(self) -> Mapping[str, str]:
+        return self.inner.changelog_config()
+
+    def open(self, context: StoreContext) -> StateStore:
+        store = self.inner.open(context)
+        self.opened(self.name, store)
+        return store
+
+
+def watched(topology: Topology, watch: Watch, control: Control, storage: ObservedStorage) -> Topology:
+    """The topology with what the schedule needs wrapped around it."""
+    changes: dict[str, Any] = {}
+    if watch.records or watch.queries or Occasion.RECORD in watch.calls:
+        changes["process"] = _process(topology, watch, control)
+    if watch.queries or any(map(_in_memory, topology.stores)):
+        changes["stores"] = tuple(
+            _Watched(store.name, store, storage.stores.__setitem__)
+            if not isinstance(store, str) and (watch.queries or _in_memory(store))
+            else store
+            for store in topology.stores
+        )
+    return replace(topology, **changes) if changes else topology
+
+
+def _in_memory(store: object) -> bool:
+    supplier = getattr(store, "supplier", store)
+    return getattr(supplier, "persistent", True) is False
+
+
+def _process(topology: Topology, watch: Watch, control: Control) -> Callable[[Context, Record], None]:
+    inner = topology.process
+
+    def process(context: Context, record: Record) -> None:
+        control.processing(record)
+        fault = control.meet(Occasion.RECORD) if Occasion.RECORD in watch.calls else None
+        if fault is None:
+            inner(context, record)
+        else:
+            assert fault.around is not None
+            fault.around(lambda: inner(context, record))
+
+    return process
+
+
+class WatchedLog:
+    """A log whose calls can go wrong as networks and brokers make them, or be interrupted at their edges."""
+
+    def __init__(self, inner: Log, control: Control, calls: frozenset[Occasion]) -> None:
+        self._inner = inner
+        self._control = control
+        self._calls = calls & frozenset(CALLS)
+
+    @classmethod
+    def around(cls, inner: Log, control: Control, watch: Watch) -> Log:
+        """The log itself where no call has to be wrapped."""
+        return cls(inner, control, watch.calls) if watch.calls & frozenset(CALLS) else inner
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
+        inner = self._inner.producer(transactional_id, transaction_timeout_ms)
+        return _WatchedProducer(inner, self._control, self._calls)
+
+    def plain_producer(self) -> PlainProducer:
+        return _Watching(self._inner.plain_producer(), self._control, self._calls)
+
+    def reader(self) -> Reader:
+        return _Watching(self._inner.reader(), self._control, self._calls)
+
+    def admin(self) -> Admin:
+        return self._inner.admin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Watching:
+    """A client, some of whose calls are wrapped."""
+
+    def __init__(self, inner: Any, control: Control, calls: frozenset[Occasion]) -> None:
+        self._inner = inner
+        self._control = control
+        for call in calls:
+            if hasattr(inner, call):
+                setattr(self, call, self._wrapped(call))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _wrapped(self, call: Occasion) -> Callable[..., Any]:
+        inner = getattr(self._inner, call)
+        control = self._control
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            control.called(Edge.BEFORE, call)
+            fault = control.meet(call)
+            if fault is None:
+                result = inner(*args, **kwargs)
+            else:
+                assert fault.around is not None
+                result = self._failing(fault, lambda: inner(*args, **kwargs))
+            control.called(Edge.AFTER, call)
+            return result
+
+        return wrapped
+
+    def _failing(self, fault: Fault, call: Callable[[], Any]) -> Any:
+        assert fault.around is not None
+        return fault.around(call)
+
+
+class _WatchedProducer(_Watching):
+    """A transactional producer. After an error that requires an abort it refuses everything else, after a fatal one
+    everything, as a real client does."""
+
+    def _failing(self, fault: Fault, call: Callable[[], Any]) -> Any:
+        try:
+            return super()._failing(fault, call)
+        except AbortRequiredError:
+            self._refuse(AbortRequiredError("an earlier call of this transaction failed; abort it"))
+            raise
+        except FatalLogError:
+            self._refuse(FatalLogError("an earlier call broke this client; make a new one"))
+            raise
+
+    def _refuse(self, error: Exception) -> None:
+        before = {name: self.__dict__.get(name) for name in _OF_A_PRODUCER}
+
+        def refuse(*_: object, **__: object) -> NoReturn:
+            raise type(error)(*error.args)
+
+        for name in _OF_A_PRODUCER:
+            setattr(self, name, refuse)
+        if isinstance(error, AbortRequiredError):
+
+            def abort() -> None:
+                for name, call in before.items():
+                    if call is None:
+                        del self.__dict__[name]
+                    else:
+                        setattr(self, name, call)
+                self.abort_transaction()
+
+            self.abort_transaction = abort
+
+
+_OF_A_PRODUCER = tuple(
+    str(call)
+    for call in CALLS
+    if call not in (Occasion.READ, Occasion.OFFSETS, Occasion.COMMITTED, Occasion.COMMIT_OFFSETS)
+)

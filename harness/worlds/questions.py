@@ -1,0 +1,254 @@
+"""Queries of a schedule, asked inside a process under test: the way of another thread that wants to read its stores.
+
+What an answer must be is for an oracle to say. Here it is only asked, turned into the text of histories, and recorded
+with what the task had committed and processed at that moment, which is taken from the engine and from what the harness
+saw, not from the store that is asked. An iterator that is to stay open stays open while records are processed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from harness.history import Queried
+from harness.schedule import Query, QueryKind
+from harness.worlds.process import describe
+from scenarios import Scenario
+from store.errors import StoreError
+from store.query import (
+    KeyQuery,
+    MultiVersionedKeyQuery,
+    PositionBound,
+    RangeQuery,
+    TimestampedKeyQuery,
+    TimestampedRangeQuery,
+    VersionedKeyQuery,
+    WindowKeyQuery,
+    WindowRangeQuery,
+    query,
+)
+from store.serdes import BytesSerde
+from store.state.timestamped import ValueAndTimestamp
+from store.state.versioned import VersionedRecord
+from store.state.windowed import Windowed
+from store.streams.topology import Topology
+from store.suppliers import (
+    KeyValueSupplier,
+    ListValueSupplier,
+    SessionSupplier,
+    StoreBuilder,
+    StoreSupplier,
+    VersionedSupplier,
+    WindowSupplier,
+)
+from store.types import TopicPartition
+
+_LATEST = (1 << 63) - 1
+
+Rows = Iterator[tuple[str, Any]]
+
+
+class _Open(NamedTuple):
+    """An answer that is not read to its end."""
+
+    answer: Queried
+    read: list[tuple[str, Any]]
+    rest: Rows
+    at: int
+    """Records that this process has to have processed before the rest is read."""
+
+
+class Questions:
+    """The queries of one process."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        topology: Topology,
+        partition: int,
+        prefix: str,
+        report: Callable[[Queried], None],
+    ) -> None:
+        """`prefix` is what full names of topics begin with."""
+        self._scenario = scenario
+        self._suppliers = topology.suppliers()
+        self._sources = topology.sources
+        self._partition = partition
+        self._prefix = prefix
+        self._report = report
+        self._open: list[_Open] = []
+        self._processed = 0
+
+    def processed(self) -> None:
+        """A record was processed: iterators may have been open long enough."""
+        self._processed += 1
+        due = [held for held in self._open if held.at <= self._processed]
+        if due:
+            self._open = [held for held in self._open if held.at > self._processed]
+            for held in due:
+                self._finish(held)
+
+    def ask(
+        self,
+        step: int,
+        asked: Query,
+        task: str,
+        incarnation: int,
+        stores: Mapping[str, Any],
+        committed: Mapping[str, int],
+        uncommitted: Mapping[str, int],
+    ) -> None:
+        """Ask the store, and report the answer: now, or when its iterator has been open long enough."""
+        answer = Queried(step, task, incarnation, None, {}, dict(committed), dict(uncommitted))
+        store = stores.get(asked.store)
+        if store is None:
+            return self._report(_failed(answer, f"store {asked.store} is not open"))
+        supplier = self._suppliers[asked.store]
+        question = _question(supplier, asked)
+        if question is None:
+            return self._report(
+                _failed(answer, f"a {type(supplier).__name__} cannot be asked for {asked.kind}")
+            )
+        try:
+            result = query(
+                store,
+                question,
+                bound=self._bound(asked),
+                isolation=asked.isolation,
+                partition=self._partition,
+            )
+        except StoreError as error:
+            return self._report(_failed(answer, describe(error)))
+        positions = {
+            tp.topic.removeprefix(self._prefix): offset
+            for tp, offset in result.position.items()
+            if tp.partition == self._partition
+        }
+        answer = Queried(step, task, incarnation, None, positions, dict(committed), dict(uncommitted))
+        if result.is_failure:
+            return self._report(_failed(answer, f"{result.failure_reason}: {result.failure_message}"))
+        rows = self._rows(supplier, asked, result.value)
+        held = _Open(answer, [], rows, self._processed + asked.hold)
+        if not asked.hold:
+            return self._finish(held)
+        try:
+            held.read.extend([row for row in [next(rows, None)] if row is not None])
+        except StoreError as error:
+            return self._report(_failed(answer, describe(error)))
+        return self._open.append(held)
+
+    def _bound(self, asked: Query) -> PositionBound:
+        if asked.bound is None:
+            return PositionBound.unbounded()
+        return PositionBound.at(
+            {TopicPartition(topic, self._partition): asked.bound for topic in self._sources}
+        )
+
+    def _finish(self, held: _Open) -> None:
+        answer = held.answer
+        try:
+            rows = (*held.read, *held.rest)
+        except StoreError as error:
+            return self._report(_failed(answer, describe(error)))
+        return self._report(
+            Queried(
+                answer.step,
+                answer.task,
+                answer.incarnation,
+                rows,
+                answer.positions,
+                answer.committed,
+                answer.uncommitted,
+            )
+        )
+
+    def _rows(self, supplier: StoreSupplier[Any], asked: Query, value: Any) -> Rows:
+        """The answer as names of rows and their values."""
+        inner = getattr(supplier, "supplier", supplier)
+        if isinstance(inner, KeyValueSupplier):
+            pairs = [(asked.key, value)] if asked.kind is QueryKind.KEY else value
+            return ((_text(key), self._value(supplier, row)) for key, row in pairs if row is not None)
+        if isinstance(inner, ListValueSupplier):
+            # A range has a pair for each value of a list.
+            lists = (
+                [(asked.key, value or [])]
+                if asked.kind is QueryKind.KEY
+                else ((key, [row for _, row in pairs]) for key, pairs in groupby(value, lambda pair: pair[0]))
+            )
+            return ((_text(key), [self._value(supplier, row) for row in rows]) for key, rows in lists if rows)
+        if isinstance(inner, VersionedSupplier):
+            versions: Iterable[VersionedRecord[Any] | None] = (
+                [value] if asked.kind is QueryKind.KEY else value
+            )
+            return (
+                (f"{asked.key}@{version.timestamp}", self._value(supplier, version.value))
+                for version in versions
+                if version is not None
+            )
+        return (
+            (_window_text(asked.key, key, isinstance(inner, SessionSupplier)), self._value(supplier, row))
+            for key, row in value
+        )
+
+    def _value(self, supplier: StoreSupplier[Any], value: Any) -> Any:
+        if isinstance(value, ValueAndTimestamp):
+            return [self._value(supplier, value.value), value.timestamp]
+        return self._scenario.decode(supplier.name, value) if isinstance(value, bytes) else value
+
+
+def _failed(answer: Queried, error: str) -> Queried:
+    return Queried(
+        answer.step,
+        answer.task,
+        answer.incarnation,
+        None,
+        answer.positions,
+        answer.committed,
+        answer.uncommitted,
+        error,
+    )
+
+
+def _text(key: Any) -> str:
+    return key.decode() if isinstance(key, bytes) else str(key)
+
+
+def _window_text(asked: str, key: Any, session: bool) -> str:
+    if not isinstance(key, Windowed):
+        return f"{asked}@{key}"
+    window = key.window
+    return f"{_text(key.key)}@{window.start}" + (f"..{window.end}" if session else "")
+
+
+def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
+    """The query as the library has it; None where a store of that type has none like it."""
+    inner = getattr(supplier, "supplier", supplier)
+    typed = isinstance(supplier, StoreBuilder) and not isinstance(supplier.key_serde, BytesSerde)
+
+    def made(key: str) -> Any:
+        return key if typed else key.encode()
+
+    if isinstance(inner, KeyValueSupplier):
+        if asked.kind is QueryKind.KEY:
+            return (TimestampedKeyQuery if inner.timestamped else KeyQuery)(made(asked.key))
+        whole = asked.kind is QueryKind.ALL
+        bounds = (None, None) if whole else (made(asked.key), made(asked.upper))
+        kind = TimestampedRangeQuery if inner.timestamped else RangeQuery
+        return kind(bounds[0], bounds[1], not asked.backward)
+    if isinstance(inner, ListValueSupplier):
+        if asked.kind is QueryKind.KEY:
+            return KeyQuery(made(asked.key))
+        whole = asked.kind is QueryKind.ALL
+        return RangeQuery(None if whole else made(asked.key), None if whole else made(asked.upper))
+    if isinstance(inner, VersionedSupplier):
+        if asked.kind is QueryKind.KEY:
+            return VersionedKeyQuery(made(asked.key))
+        return MultiVersionedKeyQuery(made(asked.key), ascending=not asked.backward)
+    if isinstance(inner, SessionSupplier):
+        return WindowRangeQuery.with_key(made(asked.key))
+    if isinstance(inner, WindowSupplier):
+        if asked.kind is QueryKind.KEY:
+            return WindowKeyQuery(made(asked.key), 0, _LATEST)
+        return WindowRangeQuery.with_window_start_range(0, _LATEST)
+    return None

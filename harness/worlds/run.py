@@ -1,0 +1,296 @@
+"""One run of one schedule, in any world: who runs when, who is started again, and when everything has come to rest.
+
+Processes run one at a time, a new one first, each until it rests, ends, is stopped, or lets others have a turn. A
+world adds how a process is made, driven and ended; a `Runtime` says which processes there are: those of a worker, or
+those of Spark. Which of several processes goes on is asked of the chooser.
+
+Must survive: processes that fail by themselves (that is an observation), and runs that never come to rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from harness.choices import Chooser
+from harness.faults import FAULTS, Capability, Excuse, Fault, SkipError
+from harness.history import End, Event, Injected
+from harness.schedule import Schedule, config_of
+from harness.worlds.actors import Actor, Life, is_driver
+from harness.worlds.director import Director
+from scenarios import Scenario, topologies
+from store.config import StreamsConfig
+from store.streams.topology import Topology
+
+
+class Runtime(Protocol):
+    """Which processes a pipeline consists of, and what becomes of those that end."""
+
+    def begin(self) -> None:
+        """Start what runs from the beginning."""
+
+    def killed(self, actor: Actor) -> None:
+        """The process was killed: start it again, as a supervisor would, if that is for a supervisor."""
+
+    def ended(self, actor: Actor, reason: End) -> None:
+        """The process has ended by itself."""
+
+    def start_another(self, actor: Actor, host: int) -> None:
+        """Start a second incarnation of the actor's task on another host."""
+
+
+class Run(ABC):
+    """The state that every world's run has, and what faults ask of it (`harness.faults.Stage`)."""
+
+    world: str
+    capabilities: frozenset[Capability]
+
+    def __init__(self, scenario: Scenario, schedule: Schedule, application_id: str, chooser: Chooser) -> None:
+        self.scenario = scenario
+        self.schedule = schedule
+        self.application_id = application_id
+        self.chooser = chooser
+        self.config = config_of(schedule)
+        self.topologies = topologies(scenario, application_id, self.config)
+        self.events: list[Event] = []
+        self.director = Director(schedule, self, self.events)
+        self.runnable: deque[Actor] = deque()
+        self.resting: dict[Actor, object] = {}
+        """Processes that have nothing to do, with what their input was when they came to rest."""
+        self.changed: dict[str, dict[str, Any]] = {}
+        """Task → settings that steps have changed."""
+        self.runtime: Runtime
+        self._settings_to_come: dict[Actor, Mapping[str, Any] | None] = {}
+        """Processes that were asked to end, to be started again with other settings, or (None) the same."""
+        self.wakes = len(self.topologies) > 1 or any(
+            getattr(topology, "global_stores", ()) for topology in self.topologies
+        )
+        """Whether input may come while processes rest."""
+
+    # -- what a world adds ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def turn(self, actor: Actor) -> None:
+        """Let a process run until it rests, ends, is stopped, or others have their turn."""
+
+    @abstractmethod
+    def spawn(self, actor: Actor) -> None:
+        """Make the process of a worker's task. It does not run before its first turn."""
+
+    @abstractmethod
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+        """Make the process vanish, as SIGKILL does. `wipe`: with the state of its task on that host."""
+
+    @abstractmethod
+    def suspend(self, actor: Actor) -> None:
+        """Stop a process where it is (SIGSTOP)."""
+
+    @abstractmethod
+    def proceed(self, actor: Actor) -> None:
+        """Let a stopped process go on (SIGCONT)."""
+
+    @abstractmethod
+    def input_of(self, task: str) -> object:
+        """Something that changes when there is more for a task to read."""
+
+    def elapse(self) -> Actor | None:
+        """Let time pass until somebody who sleeps wakes up, and return that process; None if nobody sleeps."""
+        return None
+
+    def advance(self, ms: int) -> None:
+        raise SkipError(f"the world {self.world} cannot move its clock by {ms} ms")
+
+    def hold_markers(self) -> None:
+        raise SkipError(f"the world {self.world} cannot hold markers back")
+
+    def compact(self, topic: str) -> None:
+        raise SkipError(f"the world {self.world} cannot compact {topic}")
+
+    def truncate(self, topic: str, keep: int) -> None:
+        raise SkipError(f"the world {self.world} cannot cut {topic} down to {keep} records")
+
+    def hold_open(self, topic: str) -> None:
+        raise SkipError(f"the world {self.world} cannot hold a transaction open in {topic}")
+
+    # -- tasks ------------------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> Sequence[str]:
+        """Every task of the pipeline, sub-topology by sub-topology."""
+        return [
+            topology.task_id(partition)
+            for topology in self.topologies
+            for partition in range(self.schedule.partitions)
+        ]
+
+    def config_for(self, task: str) -> StreamsConfig:
+        """The configuration of a process of that task that starts now."""
+        changed = self.changed.get(task)
+        return self.config if changed is None else config_of(self.schedule, changed)
+
+    def new_topologies(self, config: StreamsConfig) -> tuple[Topology, ...]:
+        """The pipeline as a new process has it."""
+        return topologies(self.scenario, self.application_id, config)
+
+    def start(self, task: str, host: int) -> None:
+        """Start a process of a worker's task."""
+        actor = self.director.started(task, host, self.changed.get(task))
+        self.spawn(actor)
+        self.runnable.appendleft(actor)
+
+    # -- what faults ask --------------------------------------------------------------------------------------
+
+    def can(self, fault: Fault) -> str:
+        if str(self.schedule.runtime) not in fault.runtimes:
+            return f"{fault.name} has no meaning with the runtime {self.schedule.runtime}"
+        lacks = sorted(fault.needs - self.capabilities)
+        return f"{fault.name} needs {', '.join(lacks)}, which the world {self.world} lacks" if lacks else ""
+
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        actor.life = Life.DEAD
+        self.forget(actor)
+        self.end(actor, wipe=wipe, power=power)
+        self.runtime.killed(actor)
+
+    def pause(self, actor: Actor) -> None:
+        host = self._elsewhere(actor)
+        self.director.pause(actor)
+        self.suspend(actor)
+        self.forget(actor)
+        self.runtime.start_another(actor, host)
+
+    def resume(self, task: str) -> None:
+        actor = self.director.paused(task)
+        if actor is None:
+            raise SkipError("no paused incarnation")
+        self.director.unpause(actor)
+        self.proceed(actor)
+        self.runnable.append(actor)
+
+    def start_another(self, actor: Actor) -> None:
+        self.runtime.start_another(actor, self._elsewhere(actor))
+
+    def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
+        if actor.stopping:
+            raise SkipError("it was asked to end before")
+        actor.stopping = True
+        self._settings_to_come[actor] = settings
+        self.wake(actor)
+
+    def _elsewhere(self, actor: Actor) -> int:
+        host = None if is_driver(actor.task) else self.director.free_host(actor.task, actor.host)
+        if host is None:
+            raise SkipError("there is no other host to run the task on")
+        return host
+
+    def forget(self, actor: Actor) -> None:
+        """The process does not run on its own any more."""
+        self.resting.pop(actor, None)
+        if actor in self.runnable:
+            self.runnable.remove(actor)
+
+    # -- from the beginning to the end ------------------------------------------------------------------------
+
+    def drive(self) -> None:
+        """Run until all input is processed, every step is done, and every process has been asked to end."""
+        self.runtime.begin()
+        while True:
+            self._run_until_rest()
+            if not self.director.at_rest():
+                break
+            self._wake_stopping()
+        for actor in list(self.resting):
+            actor.stopping = True
+        self._wake_stopping()
+        self._run_until_rest()
+
+    def _run_until_rest(self) -> None:
+        runnable = self.runnable
+        while True:
+            while runnable:
+                self.turn(self._next())
+            sleeper = self.elapse()
+            if sleeper is not None:
+                runnable.append(sleeper)
+            elif not self._wake_those_with_input():
+                return
+
+    def _next(self) -> Actor:
+        runnable = self.runnable
+        if len(runnable) > 1:
+            answer = self.chooser.choose("process that goes on", len(runnable))
+            if answer:
+                actor = runnable[answer]
+                del runnable[answer]
+                return actor
+        return runnable.popleft()
+
+    def rests(self, actor: Actor) -> None:
+        """The process has nothing to do."""
+        self.resting[actor] = self.input_of(actor.task) if self.wakes else None
+
+    def wake(self, actor: Actor) -> None:
+        """Let a process that rests look again."""
+        if actor in self.resting:
+            del self.resting[actor]
+            self.runnable.append(actor)
+
+    def _wake_those_with_input(self) -> bool:
+        if self.wakes:
+            for actor, before in sorted(self.resting.items(), key=lambda item: item[0].incarnation):
+                if actor.life is Life.RUNNING and self.input_of(actor.task) != before:
+                    self.wake(actor)
+        return bool(self.runnable)
+
+    def _wake_stopping(self) -> None:
+        for actor in sorted(self.resting, key=lambda actor: actor.incarnation):
+            if actor.stopping and actor.life is Life.RUNNING:
+                self.wake(actor)
+
+    def exited(self, actor: Actor, reason: End, error: str) -> None:
+        """The process has ended by itself."""
+        if actor.life is not Life.RUNNING:
+            return
+        self.forget(actor)
+        self.director.ended(actor, reason, error)
+        if actor in self._settings_to_come:
+            settings = self._settings_to_come.pop(actor)
+            if settings:
+                self.changed[actor.task] = {**self.changed.get(actor.task, {}), **settings}
+            self.runtime.killed(actor)
+        else:
+            self.runtime.ended(actor, reason)
+
+    def may_fail(self, actor: Actor) -> bool:
+        """Whether the schedule has made this process fail."""
+        return any(
+            isinstance(event, Injected)
+            and event.incarnation == actor.incarnation
+            and Excuse.FAIL in FAULTS[event.fault].excuses
+            for event in self.events
+        )
+
+
+class WorkerRuntime:
+    """One process per task, started again by a supervisor. See `Runtime`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def begin(self) -> None:
+        for index, task in reversed(list(enumerate(self._run.tasks))):
+            self._run.start(task, index % self._run.schedule.hosts)
+
+    def killed(self, actor: Actor) -> None:
+        if self._run.director.newest.get(actor.task) is actor:
+            self._run.start(actor.task, actor.host)
+
+    def ended(self, actor: Actor, reason: End) -> None:
+        again = reason is End.FENCED or (reason is End.FAILED and self._run.may_fail(actor))
+        if again:
+            self.killed(actor)
+
+    def start_another(self, actor: Actor, host: int) -> None:
+        self._run.start(actor.task, host)

@@ -1,0 +1,314 @@
+"""The log of one partition: what lies at each offset, who may read it, and what cleaning leaves of it.
+
+Every record is a batch of its own, so a segment may end after any of them. What a real broker decides by its
+segments (how far a cleaning or retention goes) is therefore the caller's to say, as an offset.
+
+What it must survive: transactions that stay open, end late, or end behind records that are gone already;
+cleaning and truncation at any moment. Offsets are never used again, and the end never moves back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from store.errors import ConfigError
+from store.log.protocol import Fetch
+from store.types import IsolationLevel, Record, TopicPartition
+
+NO_PRODUCER = -1
+"""Producer id and epoch of a record written outside any transaction."""
+
+_DAY_MS = 86_400_000
+_READ_COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+class Kind(StrEnum):
+    """What one offset of a log holds."""
+
+    RECORD = "record"
+    EMPTY = "empty"
+    """A record that cleaning took, while its batch stays: it holds the last sequence of its producer."""
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Entry(NamedTuple):
+    """One offset of a log, as it lies on the broker."""
+
+    offset: int
+    kind: Kind
+    producer_id: int
+    """`NO_PRODUCER` for a plain record."""
+    epoch: int
+    """A marker written for a successor or a timeout carries the epoch after that of its records."""
+    transactional_id: str | None
+    record: Record | None
+    """None for a control marker and an empty batch."""
+
+
+class AbortedRange(NamedTuple):
+    """The records of `producer_id` from `first` up to `marker` (exclusive) were aborted."""
+
+    producer_id: int
+    first: int
+    marker: int
+
+
+Writer = tuple[Kind, int, int, str | None]
+"""Kind, producer id, epoch, transactional id: shared by all records of one incarnation."""
+
+PLAIN: Writer = (Kind.RECORD, NO_PRODUCER, NO_PRODUCER, None)
+
+# What became of an offset: one byte each, so that a read looks at nothing else of what it skips.
+# The order matters: read_committed wants nothing above _COMMITTED, read_uncommitted nothing above _ABORTED.
+_COMMITTED, _OPEN, _ABORTED, _CONTROL, _EMPTY, _GONE = 0, 1, 2, 3, 4, 5
+
+
+class Policy(NamedTuple):
+    """The settings of a topic that decide what stays in its logs."""
+
+    compact: bool
+    delete: bool
+    retention_ms: int
+    """-1 keeps records for ever."""
+    delete_retention_ms: int
+    """How long a tombstone or a marker stays after the first cleaning that could take it."""
+    max_bytes: int
+
+
+def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
+    """The settings of `topic`, with a broker's defaults for those that `config` leaves out.
+
+    Raises `ConfigError` for a value that a broker refuses.
+    """
+
+    def number(key: str, default: int, least: int) -> int:
+        value = config.get(key, str(default))
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise ConfigError(f"{key} of topic {topic}", value, f"a whole number from {least} on")
+        return number
+
+    words = [word.strip() for word in config.get("cleanup.policy", "delete").split(",")]
+    if not {"compact", "delete"}.issuperset(words):
+        raise ConfigError(
+            f"cleanup.policy of topic {topic}", config["cleanup.policy"], "compact, delete or both"
+        )
+    return Policy(
+        "compact" in words,
+        "delete" in words,
+        number("retention.ms", 7 * _DAY_MS, -1),
+        number("delete.retention.ms", _DAY_MS, 0),
+        number("max.message.bytes", 1_048_588, 0),
+    )
+
+
+class Partition:
+    """One log. The index in `records`, `writers` and `fates` is the offset, also where cleaning left gaps."""
+
+    __slots__ = (
+        "aborted",
+        "cleaned",
+        "deleted",
+        "fates",
+        "horizons",
+        "marked_ms",
+        "open",
+        "policy",
+        "records",
+        "start",
+        "tp",
+        "writers",
+    )
+
+    def __init__(self, tp: TopicPartition, policy: Policy) -> None:
+        self.tp = tp
+        self.policy = policy
+        self.start = 0
+        self.records: list[Record | None] = []
+        self.writers: list[Writer] = []
+        self.fates = bytearray()
+        # Producer id to the offsets of its open transaction. Insertion order is log order, so the first
+        # value holds the first open offset.
+        self.open: dict[int, list[int]] = {}
+        self.aborted: list[AbortedRange] = []
+        self.cleaned = 0
+        """The first offset that no cleaning has covered."""
+        # Offset of a tombstone or marker to the time from which cleaning may take it.
+        self.horizons: dict[int, int] = {}
+        self.marked_ms: dict[int, int] = {}
+        self.deleted = False
+        """The topic was deleted, and whoever holds this log looks for its successor."""
+
+    def last_stable(self) -> int:
+        for offsets in self.open.values():
+            return max(offsets[0], self.start)
+        return len(self.records)
+
+    def read(self, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
+        written = self.records
+        fates = self.fates
+        records: list[Record] = []
+        if isolation == _READ_COMMITTED:
+            end = self.last_stable()
+            worst = _COMMITTED
+        else:
+            end = len(written)
+            worst = _ABORTED
+        for at in range(max(offset, self.start), end):
+            if fates[at] <= worst:
+                record = written[at]
+                assert record is not None
+                records.append(record)
+                if len(records) == max_records:
+                    return Fetch(records, at + 1)
+        return Fetch(records, max(offset, end))
+
+    def entries(self) -> list[Entry]:
+        """What lies at each offset, in order, without the gaps."""
+        found = []
+        for offset in range(self.start, len(self.records)):
+            fate = self.fates[offset]
+            if fate != _GONE:
+                kind, producer_id, epoch, transactional_id = self.writers[offset]
+                if fate == _EMPTY:
+                    kind = Kind.EMPTY
+                found.append(Entry(offset, kind, producer_id, epoch, transactional_id, self.records[offset]))
+        return found
+
+    def holds_back(self) -> bool:
+        """Whether committed records lie behind the last stable offset."""
+        return _COMMITTED in self.fates[self.last_stable() :]
+
+    # Writing.
+
+    def append(self, record: Record) -> None:
+        """Add a plain record, whose offset is the end of the log."""
+        self.records.append(record)
+        self.writers.append(PLAIN)
+        self.fates.append(_COMMITTED)
+
+    def append_open(self, record: Record, writer: Writer) -> None:
+        """Add a record of a transaction that is open, whose offset is the end of the log."""
+        offset = len(self.records)
+        self.records.append(record)
+        self.writers.append(writer)
+        self.fates.append(_OPEN)
+        offsets = self.open.get(writer[1])
+        if offsets is None:
+            self.open[writer[1]] = [offset]
+        else:
+            offsets.append(offset)
+
+    def mark(self, commit: bool, writer: Writer, now: int) -> None:
+        """Write the marker of the producer's transaction and settle its records."""
+        producer_id = writer[1]
+        marker = len(self.records)
+        offsets = self.open.pop(producer_id, None)
+        if offsets is not None:
+            fates = self.fates
+            fate = _COMMITTED if commit else _ABORTED
+            for offset in offsets:
+                fates[offset] = fate
+            if not commit:
+                self.aborted.append(AbortedRange(producer_id, offsets[0], marker))
+        self.records.append(None)
+        self.writers.append(writer)
+        self.fates.append(_CONTROL)
+        self.marked_ms[marker] = now
+
+    # What does not stay.
+
+    def cleanable(self) -> int:
+        """The offset that no cleaning passes: the last stable one, or the newest batch in the active segment."""
+        return min(self.last_stable(), len(self.records) - 1)
+
+    def expired(self, before_ms: int) -> int:
+        """Up to where every offset holds something older than `before_ms`."""
+        for at in range(self.start, len(self.records)):
+            record = self.records[at]
+            # What cleaning took no longer counts.
+            time = self.marked_ms.get(at, -1) if record is None else record.timestamp
+            if self.fates[at] < _EMPTY and time >= before_ms:
+                return at
+        return len(self.records)
+
+    def truncate(self, offset: int) -> None:
+        """Let the log start at `offset`, and not earlier."""
+        for at in range(self.start, offset):
+            self._take(at, _GONE)
+        self.start = max(self.start, offset)
+        self.cleaned = max(self.cleaned, self.start)
+
+    def clean(self, end: int, now: int) -> int:
+        """One cleaning over everything below `end`. Returns how many records it took.
+
+        Of each key the newest committed record stays; what is at `end` and behind is not looked at. Aborted
+        records go at once. A marker goes when its transaction has nothing left and did so for
+        `delete_retention_ms` after a cleaning had found that; so does a tombstone after its first cleaning.
+        The last batch of each producer stays, without its records.
+        """
+        fates, records, horizons = self.fates, self.records, self.horizons
+        newest: dict[bytes | None, int] = {}
+        for at in range(self.cleaned, end):
+            if fates[at] == _COMMITTED:
+                record = records[at]
+                assert record is not None
+                newest[record.key] = at
+        last = self._last_batches()
+        found_ms = now + self.policy.delete_retention_ms
+        # Producers of which a batch was met since their last marker.
+        unmarked: dict[int, None] = {}
+        taken = 0
+        for at in range(self.start, end):
+            fate = fates[at]
+            if fate == _GONE:
+                continue
+            _, producer_id, epoch, _ = self.writers[at]
+            if fate == _CONTROL:
+                if producer_id in unmarked:
+                    del unmarked[producer_id]
+                elif at not in horizons:
+                    horizons[at] = found_ms
+                elif horizons[at] <= now and last[producer_id] != (epoch, None):
+                    self._take(at, _GONE)
+                continue
+            if producer_id != NO_PRODUCER:
+                unmarked[producer_id] = None
+            record = records[at]
+            if fate == _COMMITTED:
+                assert record is not None
+                stays = newest.get(record.key, at) <= at
+                if stays and record.value is None:
+                    if at in horizons:
+                        stays = now < horizons[at]
+                    else:
+                        horizons[at] = found_ms
+                if stays:
+                    continue
+            taken += record is not None
+            self._take(at, _EMPTY if last.get(producer_id) == (epoch, at) else _GONE)
+        self.cleaned = end
+        return taken
+
+    def _last_batches(self) -> dict[int, tuple[int, int | None]]:
+        """Producer id to its epoch and the offset of its last record, None since a marker raised the epoch."""
+        last: dict[int, tuple[int, int | None]] = {}
+        for at, (kind, producer_id, epoch, _) in enumerate(self.writers):
+            if kind is Kind.RECORD:
+                last[producer_id] = (epoch, at)
+            elif epoch != last.get(producer_id, (NO_PRODUCER, None))[0]:
+                last[producer_id] = (epoch, None)
+        last.pop(NO_PRODUCER, None)
+        return last
+
+    def _take(self, at: int, fate: int) -> None:
+        self.records[at] = None
+        self.fates[at] = fate
+        self.horizons.pop(at, None)
+        self.marked_ms.pop(at, None)

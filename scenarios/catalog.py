@@ -1,0 +1,134 @@
+"""A catalog of prices: all that a key-value store can be asked, with keys that are prefixes of each other.
+
+Input, keyed by product: a number sets its price, null takes the product out, `{"offer": n}` sets the price of one that
+has none. "raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products
+whose names start with this one while it reads them; "list" lists all.
+
+Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
+last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for
+"list" all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import msgspec
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
+from store.streams.topology import Context, Topology
+from store.types import Record
+
+CATALOG = "catalog"
+
+
+class Catalog:
+    """The pipeline."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def __call__(self, context: Context, record: Record) -> None:
+        assert record.key is not None
+        result = _answer(context.store(CATALOG), record.key, record.value)
+        context.forward(self.output, record.key, None if result is None else msgspec.json.encode(result))
+
+
+def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
+    match None if value is None else msgspec.json.decode(value):
+        case None:
+            return _price(catalog.delete(product))
+        case int(price):
+            before = catalog.get(product)
+            catalog.put(product, b"%d" % price)
+            return _price(before)
+        case {"offer": int(price)}:
+            return _price(catalog.put_if_absent(product, b"%d" % price))
+        case "raise":
+            met = []
+            with catalog.reverse_range(None, product) as rows:
+                for name, price in rows:
+                    catalog.put(name, b"%d" % (int(price) + 1))
+                    met.append((name, price))
+            with catalog.range(None, product) as rows:
+                return [_readable(met), _readable(rows)]
+        case "sweep":
+            met = []
+            with catalog.prefix_scan(product) as rows:
+                for name, price in rows:
+                    catalog.delete(name)
+                    met.append((name, price))
+                with catalog.all() as left:
+                    return [_readable(met), left.peek_next_key().decode() if left.has_next() else None]
+        case _:
+            with catalog.all() as rows:
+                return _readable(rows)
+
+
+def _price(price: bytes | None) -> int | None:
+    return None if price is None else int(price)
+
+
+def _readable(rows: Iterable[tuple[bytes, bytes]]) -> list[list[Any]]:
+    return [[name.decode(), int(price)] for name, price in rows]
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "catalog"
+    summary = "All operations of a key-value store, with writes and deletions under open iterators."
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        return Topology(
+            application_id=application_id,
+            sources=(f"{application_id}-input",),
+            sinks=(f"{application_id}-output",),
+            stores=(stores.key_value(CATALOG),),
+            process=Catalog(f"{application_id}-output"),
+        )
+
+    def input(self, random: Random) -> Sample:
+        price = random.randint(1, 99)
+        value = random.choice((price, price, price, {"offer": price}, None, "raise", "sweep", "list"))
+        return Sample(random.choice(("a", "ann", "anna", "b")), value)
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        catalog, product = state[CATALOG], record.key
+        before = catalog.get(product)
+        if record.value == "raise":
+            met = catalog.between(None, product)
+            catalog.update({name: price + 1 for name, price in met})
+            now = catalog.between(None, product)
+            return [
+                Output("output", product, [[list(row) for row in reversed(met)], [list(row) for row in now]])
+            ]
+        if record.value == "sweep":
+            swept = [[name, catalog.pop(name)] for name in sorted(catalog) if name.startswith(product)]
+            return [Output("output", product, [swept, min(catalog, default=None)])]
+        if record.value == "list":
+            return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
+        if record.value is None:
+            catalog.pop(product, None)
+        elif type(record.value) is int:
+            catalog[product] = record.value
+        elif before is None:
+            catalog[product] = record.value["offer"]
+        return [Output("output", product, before)]
+
+    def accepts(self, record: InputRecord) -> bool:
+        if record.topic != "input":
+            return False
+        match record.value:
+            case None | "raise" | "sweep" | "list":
+                return True
+            case {"offer": price}:
+                return type(price) is int and len(record.value) == 1
+            case price:
+                return type(price) is int
+
+
+SCENARIO = Scenario()

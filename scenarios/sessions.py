@@ -1,0 +1,91 @@
+"""Clicks joined to sessions: a session ends when there is no click for 20 s, and clicks come out of order.
+
+Input, keyed by visitor: what was clicked, a number. A click joins all sessions that it is within 20 s of. Sessions are
+kept for 90 s; a click that belongs to none which is that young is lost.
+
+Output, keyed by visitor: null for each session that was joined, then the clicks of the session that was found for the
+click, null if it has expired, and all sessions of all visitors, from the last one to the first.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
+from store.serdes import JsonSerde, StrSerde
+from store.state.windowed import LATEST, Window, Windowed
+from store.streams.topology import Context, Topology
+from store.types import Record
+
+GAP_MS = 20_000
+RETENTION_MS = 90_000
+SESSIONS = "sessions"
+
+
+class Join:
+    """The pipeline."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def __call__(self, context: Context, record: Record) -> None:
+        assert record.key is not None
+        assert record.value is not None
+        sessions = context.store(SESSIONS)
+        visitor, time = record.key.decode(), record.timestamp
+        start, end, clicks = time, time, []
+        with sessions.find_sessions(visitor, time - GAP_MS, time + GAP_MS) as joined:
+            for session, before in joined:
+                start, end = min(start, session.window.start), max(end, session.window.end)
+                clicks += before
+                # The iterator stays open over what it finds.
+                sessions.remove(session)
+                context.forward(self.output, record.key, None)
+        clicks.append(msgspec.json.decode(record.value))
+        sessions.put(Windowed(visitor, Window(start, end)), clicks)
+        with sessions.backward_fetch_range(None, None) as found:
+            every = [[session.key, *session.window, clicks] for session, clicks in found]
+        own = sessions.fetch_session(visitor, start, end)
+        context.forward(self.output, record.key, msgspec.json.encode([own, every]))
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "sessions"
+    summary = "Sessions that merge, from clicks out of order."
+    time_step_ms = 12_000
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        return Topology(
+            application_id=application_id,
+            sources=(f"{application_id}-input",),
+            sinks=(f"{application_id}-output",),
+            stores=(stores.session(SESSIONS, retention_ms=RETENTION_MS, serdes=(StrSerde(), JsonSerde())),),
+            process=Join(f"{application_id}-output"),
+        )
+
+    def input(self, random: Random) -> Sample:
+        return Sample(random.choice(("a", "ann", "anna")), random.randint(1, 99))
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        sessions = state[SESSIONS]
+        joined = sessions.find(record.key, record.timestamp - GAP_MS, record.timestamp + GAP_MS)
+        for session in joined:
+            sessions.remove(record.key, session.start, session.end)
+        start = min([record.timestamp, *(session.start for session in joined)])
+        end = max([record.timestamp, *(session.end for session in joined)])
+        clicks = [click for session in joined for click in session.value]
+        sessions.put(record.key, start, end, [*clicks, record.value])
+        every = [list(session) for session in reversed(sessions.find_range(None, None, 0, LATEST))]
+        result = [sessions.get(record.key, start, end), every]
+        return [*(Output("output", record.key, None) for _ in joined), Output("output", record.key, result)]
+
+    def accepts(self, record: InputRecord) -> bool:
+        return record.topic == "input" and type(record.value) is int
+
+
+SCENARIO = Scenario()

@@ -1,0 +1,111 @@
+"""Trades valued at the price of their moment: a versioned store of prices, both topics out of order.
+
+Input: to `prices`, keyed by share, a price, null when there is none from then on; to `trades`, keyed by share, how many
+were traded. A price is valid from its timestamp on, and prices can be asked for as of 60 s ago.
+
+Output, keyed by share: in `changes` for each price the time until which it is valid (-1: no end), or for null the
+price that it ended. In `valued` for each trade the price that was valid at its timestamp, with the time that it is
+from, then what prices there were since, newest first; and how many were traded in all, with the time of the last
+trade, which a timestamped store keeps.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, Serdes, State, Stores
+from store.serdes import JsonSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
+from store.streams.topology import Context, Topology
+from store.types import Record
+
+RETENTION_MS = 60_000
+PRICES = "prices"
+VOLUMES = "volumes"
+SERDES: Serdes = (StrSerde(), JsonSerde())
+
+
+class Value:
+    """The pipeline."""
+
+    def __init__(self, application_id: str) -> None:
+        self.prices = f"{application_id}-prices"
+        self.changes = f"{application_id}-changes"
+        self.valued = f"{application_id}-valued"
+
+    def __call__(self, context: Context, record: Record) -> None:
+        assert record.key is not None
+        share, time = record.key.decode(), context.timestamp
+        prices = context.store(PRICES)
+        if context.topic == self.prices:
+            if record.value is None:
+                ended = prices.delete(share, time)
+                result = None if ended is None else ended.value
+            else:
+                result = prices.put(share, msgspec.json.decode(record.value), time)
+            context.forward(self.changes, record.key, None if result is None else b"%d" % result)
+            return
+        assert record.value is not None
+        volumes = context.store(VOLUMES)
+        before = volumes.get(share) or ValueAndTimestamp(0, time)
+        volume = ValueAndTimestamp(before.value + int(record.value), max(before.timestamp, time))
+        volumes.put(share, volume)
+        price = prices.get(share, time)
+        since = []
+        if price is not None:
+            since = [
+                [found.value, found.timestamp] for found in prices.get_versions(share, time, ascending=False)
+            ]
+        valued = [None if price is None else price.value, since, *volume]
+        context.forward(self.valued, record.key, msgspec.json.encode(valued))
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "versioned_prices"
+    summary = "Trades valued as of their own time, over a versioned store of prices."
+    time_step_ms = 8_000
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        return Topology(
+            application_id=application_id,
+            sources=(f"{application_id}-prices", f"{application_id}-trades"),
+            sinks=(f"{application_id}-changes", f"{application_id}-valued"),
+            stores=(
+                stores.versioned(PRICES, retention_ms=RETENTION_MS, serdes=SERDES),
+                stores.key_value(VOLUMES, serdes=SERDES, timestamped=True),
+            ),
+            process=Value(application_id),
+        )
+
+    def input(self, random: Random) -> Sample:
+        share = random.choice(("a", "ann"))
+        if random.random() < 0.4:
+            return Sample(share, random.randint(1, 5), topic="trades")
+        return Sample(share, None if random.random() < 0.2 else random.randint(10, 99), topic="prices")
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        prices, volumes = state[PRICES], state[VOLUMES]
+        if record.topic == "prices":
+            if record.value is not None:
+                return [Output("changes", record.key, prices.put(record.key, record.value, record.timestamp))]
+            ended = prices.delete(record.key, record.timestamp)
+            return [Output("changes", record.key, ended and ended.value)]
+        traded, last = volumes.get(record.key, [0, 0])
+        volumes[record.key] = [traded + record.value, max(last, record.timestamp)]
+        price = prices.get(record.key, record.timestamp)
+        since = prices.versions(record.key, record.timestamp) if price else []
+        history = [[version.value, version.timestamp] for version in reversed(since)]
+        return [Output("valued", record.key, [price and price.value, history, *volumes[record.key]])]
+
+    def accepts(self, record: InputRecord) -> bool:
+        if record.topic == "prices" and record.value is None:
+            return True
+        return record.topic in ("prices", "trades") and type(record.value) is int
+
+
+SCENARIO = Scenario()

@@ -1,0 +1,148 @@
+"""Page views counted in tumbling windows: two sub-topologies with a repartition topic between them.
+
+Input, keyed by user: the page that was viewed; with a "!" before it, the page is also cleared of the window before.
+The first sub-topology numbers the views of each user and passes them on by page. The second counts them in windows of
+30 s of event time, takes records up to 30 s after the end of their window, and keeps windows for 90 s.
+
+Output, keyed by page: null for a cleared window, then the number of the view, the page's windows, newest first, and
+all windows there are. A view that comes too late goes to the topic `late`, with the time that it was too late for.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, Serdes, State, Stores
+from store.serdes import JsonSerde, StrSerde
+from store.state.windowed import LATEST
+from store.streams.topology import Context, Topology
+from store.types import Record
+
+SIZE_MS = 30_000
+GRACE_MS = 30_000
+RETENTION_MS = 90_000
+VIEWS = "views"
+CLOCK = "clock"
+COUNTS = "counts"
+SERDES: Serdes = (StrSerde(), JsonSerde())
+
+
+class Rekey:
+    """The first sub-topology: from users to pages."""
+
+    def __init__(self, pages: str) -> None:
+        self.pages = pages
+
+    def __call__(self, context: Context, record: Record) -> None:
+        assert record.key is not None
+        if record.value is None:
+            return
+        views = context.store(VIEWS)
+        user = record.key.decode()
+        number = (views.get(user) or 0) + 1
+        views.put(user, number)
+        page = msgspec.json.decode(record.value)
+        clears = page.startswith("!")
+        context.forward(self.pages, page.lstrip("!").encode(), msgspec.json.encode([number, clears]))
+
+
+class Count:
+    """The second sub-topology: a count for each page and window."""
+
+    def __init__(self, output: str, late: str) -> None:
+        self.output = output
+        self.late = late
+
+    def __call__(self, context: Context, record: Record) -> None:
+        assert record.key is not None
+        assert record.value is not None
+        clock, counts = context.store(CLOCK), context.store(COUNTS)
+        now = max(clock.get("now") or 0, record.timestamp)
+        clock.put("now", now)
+        start = record.timestamp // SIZE_MS * SIZE_MS
+        if start + SIZE_MS + GRACE_MS <= now:
+            context.forward(self.late, record.key, b"%d" % now)
+            return
+        page = record.key.decode()
+        number, clears = msgspec.json.decode(record.value)
+        counts.put(page, (counts.fetch(page, start) or 0) + 1, start)
+        if clears and start >= SIZE_MS:
+            counts.put(page, None, start - SIZE_MS)
+            context.forward(self.output, record.key, None)
+        with counts.backward_fetch(page, 0, LATEST) as own, counts.all() as every:
+            result = [
+                number,
+                [[at, count] for at, count in own],
+                [[found.key, found.window.start, count] for found, count in every],
+            ]
+        context.forward(self.output, record.key, msgspec.json.encode(result))
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "windowed_counts"
+    summary = "Tumbling windows with grace and expiry, counted behind a repartition topic."
+    time_step_ms = 15_000
+    runtimes = ("worker",)
+
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
+        pages = f"{application_id}-pages"
+        output, late = f"{application_id}-output", f"{application_id}-late"
+        counts = stores.window(COUNTS, retention_ms=RETENTION_MS, size_ms=SIZE_MS, serdes=SERDES)
+        return (
+            Topology(
+                application_id=application_id,
+                sources=(f"{application_id}-input",),
+                sinks=(pages,),
+                stores=(stores.key_value(VIEWS, serdes=SERDES),),
+                process=Rekey(pages),
+            ),
+            Topology(
+                application_id=application_id,
+                sources=(pages,),
+                sinks=(output, late),
+                stores=(stores.key_value(CLOCK, serdes=SERDES), counts),
+                process=Count(output, late),
+                ordinal=1,
+            ),
+        )
+
+    def input(self, random: Random) -> Sample:
+        page = random.choice(("a", "ann", "anna"))
+        clears = "!" if random.random() < 0.25 else ""
+        return Sample(random.choice(("u", "v")), None if random.random() < 0.1 else clears + page)
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        return self._rekey(state, record) if record.topic == "input" else self._count(state, record)
+
+    def _rekey(self, state: State, record: InputRecord) -> list[Output]:
+        if record.value is None:
+            return []
+        number = state[VIEWS][record.key] = state[VIEWS].get(record.key, 0) + 1
+        return [Output("pages", record.value.strip("!"), [number, "!" in record.value])]
+
+    def _count(self, state: State, record: InputRecord) -> list[Output]:
+        clock, counts = state[CLOCK], state[COUNTS]
+        now = clock["now"] = max(clock.get("now", 0), record.timestamp)
+        start = record.timestamp - record.timestamp % SIZE_MS
+        if now >= start + SIZE_MS + GRACE_MS:
+            return [Output("late", record.key, now)]
+        number, clears = record.value
+        outputs = []
+        counts.put(record.key, (counts.get(record.key, start) or 0) + 1, start)
+        if clears and start > 0:
+            counts.put(record.key, None, start - SIZE_MS)
+            outputs.append(Output("output", record.key, None))
+        own = [list(window) for window in reversed(counts.fetch(record.key, 0, now))]
+        every = [list(window) for window in counts.fetch_range(None, None, 0, now)]
+        return [*outputs, Output("output", record.key, [number, own, every])]
+
+    def accepts(self, record: InputRecord) -> bool:
+        return record.topic == "input" and isinstance(record.value, str | None)
+
+
+SCENARIO = Scenario()

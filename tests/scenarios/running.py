@@ -1,0 +1,194 @@
+"""A scenario's pipeline run by production workers on a simulated broker, and what its reference says of that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from harness.reference.tables import Table, table_of
+from harness.schedule import Schedule, config_of
+from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.disk import Host, HostStorage
+from scenarios import (
+    InputRecord,
+    Json,
+    Sample,
+    Scenario,
+    decode_record,
+    encode_key,
+    encode_value,
+    topologies,
+)
+from store.clock import SystemClock
+from store.config import StreamsConfig
+from store.state.keyvalue import KeyValueStore
+from store.state.listvalue import ListValueStore
+from store.state.metered import MeteredStore
+from store.state.protocol import StateStore
+from store.state.session import SessionStore
+from store.state.timestamped import unpack
+from store.state.versioned import VersionedKeyValueStore
+from store.state.window import WindowStore
+from store.streams.task import Task
+from store.streams.topology import Context
+from store.streams.worker import Worker
+from store.types import IsolationLevel, Record, TopicPartition
+
+APP = "app"
+
+
+def samples(scenario: Scenario, random: Random, count: int) -> list[Sample]:
+    """Input whose time mostly goes forward, as a generator makes it."""
+    now, made = 10 * scenario.time_step_ms, []
+    for _ in range(count):
+        now += random.randint(0, 2 * scenario.time_step_ms)
+        late = random.choice((0, 0, 0, 1, 3, 8)) * scenario.time_step_ms
+        sample = scenario.input(random)
+        if sample.timestamp is None:
+            sample = replace(sample, timestamp=max(0, now - random.randint(0, late)))
+        made.append(sample)
+    return made
+
+
+@dataclass
+class Run:
+    """One pipeline with one partition, on one broker."""
+
+    scenario: Scenario
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    broker: SimBroker = field(default_factory=SimBroker)
+    lives: int = 0
+
+    def __post_init__(self) -> None:
+        schedule = Schedule(self.scenario.name, settings={**self.settings, **self.scenario.settings})
+        self.config: StreamsConfig = config_of(schedule)
+        self.topologies = topologies(self.scenario, APP, self.config)
+        self.host = Host(0)
+        self.seen: list[list[InputRecord]] = [[] for _ in self.topologies]
+        for topology in self.topologies:
+            SimLog(self.broker).admin().create_topics(topology.internal_topics(1))
+            for topic in {*topology.sources, *topology.sinks} - set(self.broker.topics()):
+                self.broker.create_topic(topic, 1)
+
+    def feed(self, sample: Sample) -> None:
+        assert sample.timestamp is not None
+        self.broker.append(
+            f"{APP}-{sample.topic}",
+            encode_key(sample.key),
+            encode_value(sample.value),
+            partition=0,
+            timestamp=sample.timestamp,
+            headers=tuple((name, value.encode()) for name, value in sample.headers),
+        )
+
+    def drain(self, *, wipe: bool = False) -> None:
+        """A life of every task, one after the other, until nothing is left to process; then all is closed. With `wipe`
+        it begins on an empty disk."""
+        if wipe:
+            self.host = Host(0)
+        for number, topology in enumerate(self.topologies):
+            watched = replace(topology, process=self._watched(topology.process, self.seen[number]))
+            self.lives += 1
+            storage = HostStorage(self.host, self.lives)
+            worker = Worker(watched, [0], SimLog(self.broker), storage, self.config, SystemClock())
+            while worker.poll():
+                pass
+            worker.close()
+            self.host.release(self.lives)
+
+    def visible(self, topic: str) -> list[tuple[str, Json, int, Any]]:
+        """Key, value, time and headers of what a reader of committed records sees."""
+        records = self.broker.visible(TopicPartition(f"{APP}-{topic}", 0), IsolationLevel.READ_COMMITTED)
+        return [
+            (*decode_record(record.key, record.value), record.timestamp, record.headers) for record in records
+        ]
+
+    def expected(self) -> tuple[dict[str, list[tuple[str, Json, int, Any]]], dict[str, dict[str, Json]]]:
+        """The outputs by topic, and the rows by store, that the reference makes of what the tasks have seen."""
+        outputs: dict[str, list[Any]] = {
+            topic.removeprefix(f"{APP}-"): [] for topology in self.topologies for topic in topology.sinks
+        }
+        rows: dict[str, dict[str, Json]] = {}
+        for topology, records in zip(self.topologies, self.seen, strict=True):
+            state: dict[str, Table] = {
+                name: table_of(supplier) for name, supplier in topology.suppliers().items()
+            }
+            for record in records:
+                for output in self.scenario.reference(state, record):
+                    time = record.timestamp if output.timestamp is None else output.timestamp
+                    headers = tuple((name, value.encode()) for name, value in output.headers)
+                    outputs[output.topic].append((output.key, output.value, time, headers))
+            rows |= {name: table.rows() for name, table in state.items()}
+        return outputs, rows
+
+    def rows(self) -> dict[str, dict[str, Json]]:
+        """What is in the stores, named as in histories."""
+        found: dict[str, dict[str, Json]] = {}
+        for topology in self.topologies:
+            self.lives += 1
+            storage = HostStorage(self.host, self.lives)
+            task = Task(topology, 0, SimLog(self.broker), storage, self.config, SystemClock())
+            with task:
+                for name in topology.store_names:
+                    found[name] = _rows(task.stores[name], self.scenario, self._keys())
+            self.host.release(self.lives)
+        return found
+
+    def _keys(self) -> set[str]:
+        return {record.key for records in self.seen for record in records}
+
+    def _watched(
+        self, process: Callable[[Context, Record], None], seen: list[InputRecord]
+    ) -> Callable[[Context, Record], None]:
+        def watched(context: Context, record: Record) -> None:
+            key, value = decode_record(record.key, record.value)
+            headers = tuple((name, content.decode()) for name, content in record.headers)
+            topic = record.topic.removeprefix(f"{APP}-")
+            seen.append(
+                InputRecord(topic, record.partition, record.offset, key, value, record.timestamp, headers)
+            )
+            process(context, record)
+
+        return watched
+
+
+def _rows(store: StateStore, scenario: Scenario, keys: Iterable[str]) -> dict[str, Json]:
+    """The rows of a store of any type; versions are asked for by `keys`."""
+    if isinstance(store, MeteredStore):
+        store = store.inner
+
+    def value(data: bytes) -> Json:
+        if getattr(store, "timestamped", False):
+            data, timestamp = unpack(data)
+            return [scenario.decode(store.name, data), timestamp]
+        return scenario.decode(store.name, data)
+
+    match store:
+        case KeyValueStore():
+            return {key.decode(): value(data) for key, data in store.all()}
+        case ListValueStore():
+            return {key.decode(): list(map(value, store.get(key) or ())) for key, _ in store.all()}
+        case SessionStore():
+            return {
+                f"{found.key.decode()}@{found.window.start}..{found.window.end}": value(data)
+                for found, data in store.fetch_range(None, None)
+            }
+        case VersionedKeyValueStore():
+            oldest = max(0, store._stream_time - store.history_retention_ms)
+            return {
+                f"{key}@{version.timestamp}": value(version.value)
+                for key in keys
+                for version in store.get_versions(key.encode(), oldest)
+            }
+        case WindowStore():
+            rows: dict[str, Json] = {}
+            for found, data in store.all():
+                name = f"{found.key.decode()}@{found.window.start}"
+                if store.retain_duplicates:
+                    rows.setdefault(name, []).append(value(data))
+                else:
+                    rows[name] = value(data)
+            return rows
+    raise TypeError(f"store {store.name} is of a type that has no rows")

@@ -1,0 +1,99 @@
+"""Every scenario's pipeline on production workers against its reference: the same outputs, and the same rows."""
+
+from __future__ import annotations
+
+import pickle
+from random import Random
+from typing import Any
+
+import pytest
+
+from scenarios import InputRecord, Scenario, load_all, topologies
+from store.config import StoreType, StreamsConfig
+from tests.scenarios.running import APP, Run, samples
+
+SCENARIOS = load_all().values()
+SETTINGS: dict[str, dict[str, Any]] = {
+    "indexed": {},
+    "secondary": {"statestore.transactional.mechanism": "rocksdb_secondary"},
+    "cached": {"statestore.cache.max.bytes": 150},
+    "in memory": {"default.dsl.store": StoreType.IN_MEMORY.value},
+    "direct": {"default.dsl.store": StoreType.ROCKS_DB.value},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_outputs_and_rows_are_those_of_the_reference(scenario: Scenario, settings: str) -> None:
+    for seed in range(8):
+        run = Run(scenario, SETTINGS[settings])
+        for sample in samples(scenario, Random(f"{scenario.name}/{seed}"), 15):
+            run.feed(sample)
+        run.drain()
+        outputs, rows = run.expected()
+        assert {topic: run.visible(topic) for topic in outputs} == outputs
+        assert run.rows() == rows
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_restarts_on_the_old_disk_or_an_empty_one_change_nothing(scenario: Scenario) -> None:
+    for seed in range(8):
+        run, random = Run(scenario), Random(f"{scenario.name}/restarts/{seed}")
+        for sample in samples(scenario, random, 15):
+            run.feed(sample)
+            if random.random() < 0.3:
+                run.drain(wipe=random.random() < 0.5)
+        run.drain(wipe=True)
+        outputs, rows = run.expected()
+        assert {topic: run.visible(topic) for topic in outputs} == outputs
+        assert run.rows() == rows
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario: Scenario) -> None:
+    sinks: set[str] = set()
+    reached: set[str] = set()
+    nulls = 0
+    for seed in range(20):
+        run = Run(scenario)
+        for sample in samples(scenario, Random(f"{scenario.name}/{seed}"), 15):
+            run.feed(sample)
+        run.drain()
+        outputs, _ = run.expected()
+        sinks |= outputs.keys()
+        reached |= {topic for topic, rows in outputs.items() if rows}
+        nulls += sum(row[1] is None for rows in outputs.values() for row in rows)
+    assert reached == sinks
+    assert nulls or scenario.name == "orders_payments"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_scenario_accepts_what_it_makes_and_refuses_another_topic(scenario: Scenario) -> None:
+    random = Random(scenario.name)
+    for offset in range(50):
+        sample = scenario.input(random)
+        record = InputRecord(sample.topic, 0, offset, sample.key, sample.value, 0, sample.headers)
+        assert scenario.accepts(record)
+        assert not scenario.accepts(record._replace(topic="elsewhere"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_pipeline_is_equal_to_itself_in_another_process(scenario: Scenario) -> None:
+    for topology in topologies(scenario, APP, StreamsConfig()):
+        assert topology.application_id == APP
+        assert all(topic.startswith(f"{APP}-") for topic in (*topology.sources, *topology.sinks))
+        copy = pickle.loads(pickle.dumps(topology))
+        assert copy.suppliers() == topology.suppliers()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_scenario_that_names_spark_is_one_topology(scenario: Scenario) -> None:
+    assert set(scenario.runtimes) <= {"worker", "spark"}
+    if "spark" in scenario.runtimes:
+        assert len(topologies(scenario, APP, StreamsConfig())) == 1
+
+
+def test_every_scenario_has_a_summary_of_one_line() -> None:
+    for scenario in SCENARIOS:
+        assert scenario.summary
+        assert "\n" not in scenario.summary
