@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness.worlds.local.broker import LocalBroker
 from store.log.kafka import KafkaLog
 
+pytest_plugins = ["harness.pytest_plugin"]
 
-def pytest_configure(config: pytest.Config) -> None:
-    if importlib.util.find_spec("harness.pytest_plugin") is None:
-        config.addinivalue_line("markers", "requirement(row): the row of requirements that the test shows")
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

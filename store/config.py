@@ -93,6 +93,9 @@ class StreamsConfig:
     statestore_cache_max_bytes: int = 10_485_760
     """`statestore.cache.max.bytes`: memory for the caches of all stores of a process that have one, shared out
     evenly. 0: no store has a cache."""
+    num_standby_replicas: int = 0
+    """`num.standby.replicas`: how many hosts beside the one of a task keep warm copies of its stores; what
+    `store.streams.assignment.assign` is given, for `Worker.assign`."""
     metrics_recording_level: RecordingLevel = RecordingLevel.INFO
     """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
@@ -218,5 +221,6 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "statestore.transactional.mechanism": _one_of(Mechanism, _MISSPELT),
     "statestore.sync": _sync,
     "statestore.cache.max.bytes": _whole(0),
+    "num.standby.replicas": _whole(0),
     "metrics.recording.level": _one_of(RecordingLevel),
 }

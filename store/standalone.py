@@ -1,25 +1,31 @@
 """A store by itself, without Kafka and without a task: `open_store`.
 
 Whoever opens it is its one writer, for as long as the block runs; other threads may read. Must survive: a second
-process that opens the same store (refused, and nothing of the first is touched), and a crash at any moment (the
-store is at its last commit when it is opened again; without transactions, at its last write).
+process that opens the same store (refused, and nothing of the first is touched), a crash at any moment (the
+store is at its last commit when it is opened again; without transactions, at its last write), and damaged files:
+no changelog could rebuild them, so they are the only copy, and nothing becomes of them unless the caller says so.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from store.clock import Clock, SystemClock
-from store.errors import ConfigError
-from store.metrics import Metrics
+from store.errors import ConfigError, StoreCorruptedError
+from store.metrics import Metrics, StateStoreMetrics
 from store.query.reader import ReadOnlyStore, open_read_only
 from store.recovery.directory import StateDirectory
+from store.recovery.restore import suspects
 from store.state.protocol import StateStore, StoreContext, Sync
 from store.suppliers import StoreBuilder, StoreSupplier
 from store.transaction import Mechanism
+
+_log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=StateStore)
 _APPLICATION = "standalone"
@@ -36,6 +42,7 @@ def open_store(
     cache_max_bytes: int | None = None,
     metrics: Metrics | None = None,
     clock: Clock | None = None,
+    on_corruption: Literal["raise", "set_aside"] = "raise",
 ) -> Iterator[S]:
     """The store of a supplier or builder, in a database of its own under `directory`, which is made if need be.
 
@@ -47,8 +54,13 @@ def open_store(
     of the store while it is open.
 
     Raises `StateLockedError` when a live process has the store open, `StoreCorruptedError` when its files cannot
-    be trusted, `StoreIOError` when the operating system refuses. Nothing was changed then.
+    be trusted, `StoreIOError` when the operating system refuses. Nothing was changed then. With
+    `on_corruption="set_aside"` files that cannot be opened are renamed, a warning says to what, and the store starts
+    empty; when damage is found later, in the block, that error is raised and the files are renamed once the block has
+    ended. Nothing is ever deleted.
     """
+    if on_corruption not in ("raise", "set_aside"):
+        raise ConfigError("on_corruption", on_corruption, "raise or set_aside")
     if mechanism is not None:
         try:
             mechanism = Mechanism(mechanism)
@@ -68,26 +80,64 @@ def open_store(
         supplier = supplier.with_caching_enabled()
     name = supplier.name
     storage = StateDirectory(directory, _APPLICATION)
-    with storage.lock(name):
-        store = supplier.open(
-            StoreContext(
-                name=name,
-                open_engine=lambda: storage.open(name, name),
-                directory=storage.directory(name, name),
-                mechanism=mechanism,
-                sync=sync,
-                cache_max_bytes=cache_max_bytes,
-                record_time=(clock or SystemClock()).time_ms,
-                metrics=None
-                if metrics is None
-                else metrics.store(name, task_id=name, scope=supplier.metrics_scope),
-                clock=clock or SystemClock(),
-            )
+    context = StoreContext(
+        name=name,
+        open_engine=lambda: storage.open(name, name),
+        mechanism=mechanism,
+        sync=sync,
+        cache_max_bytes=cache_max_bytes,
+        record_time=(clock or SystemClock()).time_ms,
+        clock=clock or SystemClock(),
+    )
+
+    def attempt() -> tuple[S, StateStoreMetrics | None]:
+        kept = None if metrics is None else metrics.store(name, task_id=name, scope=supplier.metrics_scope)
+        try:
+            return supplier.open(
+                replace(context, directory=storage.directory(name, name), metrics=kept)
+            ), kept
+        except BaseException:
+            if kept is not None:
+                kept.close()
+            raise
+
+    def set_aside(reason: str) -> None:
+        aside = storage.set_aside(name, name)
+        _log.warning(
+            "store %s starts empty, for it is corrupt: %s. What was there is kept in %s", name, reason, aside
         )
+
+    with storage.lock(name):
+        try:
+            (store, kept), reason = attempt(), ""
+        except StoreCorruptedError as error:
+            if on_corruption == "raise":
+                raise _without_changelog(error, name, storage.path(name, name)) from error
+            reason = str(error)
+        if reason:
+            # Outside of the handler: the traceback no longer holds the engine open.
+            set_aside(reason)
+            store, kept = attempt()
+        damaged: list[str] = []
         try:
             yield store
+        except StoreCorruptedError:
+            damaged = suspects({name: store})
+            raise
         finally:
             store.close()
+            if kept is not None:
+                kept.close()
+            if damaged and on_corruption == "set_aside":
+                set_aside("damage was found while it was open")
+
+
+def _without_changelog(error: StoreCorruptedError, name: str, path: Path) -> StoreCorruptedError:
+    return StoreCorruptedError(
+        f"store {name} cannot be opened: {error}. Its files in {path} are as they were, and there is no changelog to "
+        f'rebuild them from. Put a backup in their place; or open it with on_corruption="set_aside", which renames '
+        f"them and starts with an empty store"
+    )
 
 
 def read_store(supplier: StoreSupplier[StateStore], directory: Path | str) -> ReadOnlyStore:

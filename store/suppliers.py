@@ -1,4 +1,4 @@
-"""Store suppliers: plain, picklable descriptions of stores, which a task opens where it runs (rows 844.6, 954.2).
+"""Store suppliers: plain, picklable descriptions of stores, which a task opens where it runs.
 
 A supplier is frozen and equal by its values, so that a topology can be sent to another process and compared.
 Durations are whole milliseconds, as a number or a `timedelta`. What cannot be is a `ValueError` that names the
@@ -17,6 +17,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from store.clock import Clock
 from store.config import StoreType
 from store.engine.memory import MemoryEngine
 from store.serdes import Serde
@@ -32,10 +33,11 @@ from store.state.metered import (
     MeteredVersionedKeyValueStore,
     MeteredWindowStore,
 )
-from store.state.protocol import StateStore, StoreContext
+from store.state.protocol import Offsets, StateStore, StoreContext, StoreMetrics
 from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
+from store.types import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,6 +50,10 @@ Duration = int | timedelta
 
 CHANGELOG_SLACK_MS = 24 * 60 * 60 * 1000
 """How much longer than its store a changelog keeps what has expired, as in Kafka Streams: clocks differ."""
+
+TOMBSTONE_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
+"""How long a changelog that is created for a store keeps deletions. A store that was away for up to half of it
+replays only the difference; Kafka's default of one day would have it rebuilt after a night."""
 
 _LONGEST_MS = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -92,7 +98,7 @@ class StoreSupplier(ABC, Generic[S_co]):
 
     def changelog_config(self) -> Mapping[str, str]:
         """The configuration of the changelog topic."""
-        return {"cleanup.policy": "compact"}
+        return _compacted()
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ class VersionedSupplier(_EngineSupplier[VersionedKeyValueStore]):
     def changelog_config(self) -> Mapping[str, str]:
         # Compaction would remove the older versions of a key, which are history until they expire.
         lag = min(self.history_retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-        return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(lag)}
+        return {**_compacted(), "min.compaction.lag.ms": str(lag)}
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,48 @@ class CustomSupplier(StoreSupplier[S_co]):
     factory: Callable[[StoreContext], S_co]
 
     def open(self, context: StoreContext) -> S_co:
-        return self.factory(context)
+        if context.metrics is None:
+            return self.factory(context)
+        told = _Told(context.metrics)
+        store = self.factory(replace(context, metrics=told))
+        told.complete(store, context.clock)
+        return store
+
+
+class _Told:
+    """`StoreMetrics` of a store of one's own: what it does not report by itself is measured from outside."""
+
+    def __init__(self, metrics: StoreMetrics) -> None:
+        self._metrics = metrics
+        self._watched = False
+        self._commits = 0
+        self.dropped = metrics.dropped
+        self.measure = metrics.measure
+        self.close = metrics.close
+
+    def committed(self, seconds: float) -> None:
+        self._commits += 1
+        self._metrics.committed(seconds)
+
+    def watch(self, uncommitted_bytes: Callable[[], int], cached_bytes: Callable[[], int]) -> None:
+        self._watched = True
+        self._metrics.watch(uncommitted_bytes, cached_bytes)
+
+    def complete(self, store: StateStore, clock: Clock) -> None:
+        """Measure the commits of the open store, and watch its bytes, unless it has seen to that itself."""
+        if not self._watched:
+            self._metrics.watch(store.approximate_num_uncommitted_bytes, int)
+        commit = store.commit
+
+        def measured(
+            changelog_offsets: Offsets = None, position: Mapping[TopicPartition, int] | None = None
+        ) -> None:
+            before, began = self._commits, clock.monotonic()
+            commit(changelog_offsets, position)
+            if self._commits == before:
+                self._metrics.committed(clock.monotonic() - began)
+
+        store.__dict__["commit"] = measured
 
 
 def persistent_key_value_store(name: str, transactional: bool = True) -> KeyValueSupplier:
@@ -295,6 +342,26 @@ def custom_store(name: str, factory: Callable[[StoreContext], S]) -> CustomSuppl
     `store.testing.conformance` holds such a store to what a task relies on.
     """
     return CustomSupplier(name, factory)
+
+
+@dataclass(frozen=True)
+class GlobalStoreSupplier:
+    """A store that holds a whole topic, all partitions of it, in every worker: read-only for processors."""
+
+    supplier: StoreSupplier[Any]
+    topic: str
+    """Its records are the store's rows, as a changelog of that type of store has them; records without a key are
+    passed over. Compact it, or what is older than its retention is missing after a rebuild."""
+
+    @property
+    def name(self) -> str:
+        """Unique among the stores of the topology."""
+        return self.supplier.name
+
+
+def global_store(supplier: StoreSupplier[Any], topic: str) -> GlobalStoreSupplier:
+    """A global store over `topic`, for `Topology.global_stores`; `supplier` may be a builder with serdes."""
+    return GlobalStoreSupplier(supplier, topic)
 
 
 @dataclass(frozen=True)
@@ -504,9 +571,13 @@ def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
         raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
 
 
+def _compacted() -> dict[str, str]:
+    return {"cleanup.policy": "compact", "delete.retention.ms": str(TOMBSTONE_RETENTION_MS)}
+
+
 def _expiring(retention_ms: int) -> Mapping[str, str]:
     retention = min(retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-    return {"cleanup.policy": "compact,delete", "retention.ms": str(retention)}
+    return {**_compacted(), "cleanup.policy": "compact,delete", "retention.ms": str(retention)}
 
 
 def _milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:

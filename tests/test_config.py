@@ -29,17 +29,26 @@ MECHANISM = "statestore.transactional.mechanism"
         ({"commit.records": "three"}, "commit.records='three' is not allowed"),
         ({"commit.records": "3.0"}, "commit.records='3.0' is not allowed"),
         ({"commit.records": True}, "commit.records=True is not allowed"),
-        ({"transaction.timeout.ms": 100}, "it must be longer than commit.interval.ms"),
+        pytest.param(
+            {"transaction.timeout.ms": 100},
+            "it must be longer than commit.interval.ms",
+            marks=pytest.mark.requirement("129.2"),
+        ),
         ({"commit.intervall.ms": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
-        (
+        pytest.param(
             {"processing.guarantee": "exactly_twice"},
             "processing.guarantee='exactly_twice' is not allowed: one of at_least_once, exactly_once, exactly_once_v2",
+            marks=pytest.mark.requirement("129.1"),
         ),
         (
             {ISOLATION: "read_committed"},
             f"{ISOLATION}='read_committed' is not allowed: one of READ_UNCOMMITTED, READ_COMMITTED",
         ),
-        ({"default.dsl.store": "rocksdb"}, "one of rocksDB, in_memory, txn_rocksDB"),
+        pytest.param(
+            {"default.dsl.store": "rocksdb"},
+            "one of rocksDB, in_memory, txn_rocksDB",
+            marks=pytest.mark.requirement("844.6"),
+        ),
         ({MECHANISM: "rocksdb"}, "one of rocksdb_indexbatch, rocksdb_secondary"),
         ({"statestore.transactional.enabled": "yes"}, "true or false"),
         ({"statestore.transactional.enabled": 1}, "true or false"),
@@ -70,7 +79,7 @@ def test_the_limit_of_uncommitted_bytes_is_64_mb_by_default_and_can_be_lifted() 
     assert StreamsConfig.of({MOST: "-1"}).statestore_uncommitted_max_bytes == -1
 
 
-@pytest.mark.requirement("129.2")
+@pytest.mark.requirement("129.2", "129.1")
 @pytest.mark.parametrize(
     ("guarantee", "interval"), [("at_least_once", 30_000), ("exactly_once", 100), ("exactly_once_v2", 100)]
 )

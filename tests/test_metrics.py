@@ -14,34 +14,17 @@ from store.serdes import BytesSerde
 from store.state.keyvalue import KeyValueStore
 from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import StoreMetrics
+from tests.clocks import VirtualClock
 from tests.state.opening import context_over
 
 
-class Clock:
-    """Moved by hand. Each reading of the monotonic time moves it by `step` more."""
-
-    def __init__(self, step: float = 0) -> None:
-        self.now = 1000.0
-        self.step = step
-
-    def time_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def monotonic(self) -> float:
-        self.now += self.step
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(1000)
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def metrics(clock: Clock) -> Metrics:
+def metrics(clock: VirtualClock) -> Metrics:
     return Metrics(clock)
 
 
@@ -50,12 +33,14 @@ def orders(metrics: Metrics) -> StateStoreMetrics:
     return metrics.store("orders", task_id="0_1")
 
 
-def open_store(metrics: StoreMetrics, clock: Clock, **options: Any) -> KeyValueStore:
+def open_store(metrics: StoreMetrics, clock: VirtualClock, **options: Any) -> KeyValueStore:
     return KeyValueStore(context_over(MemoryEngine(), metrics=metrics, clock=clock, **options))
 
 
 @pytest.mark.requirement("892.8")
-def test_commits_are_measured_by_rate_average_and_maximum(orders: StateStoreMetrics, clock: Clock) -> None:
+def test_commits_are_measured_by_rate_average_and_maximum(
+    orders: StateStoreMetrics, clock: VirtualClock
+) -> None:
     for seconds in (0.002, 0.004, 0.009):
         orders.committed(seconds)
     clock.sleep(15)
@@ -73,7 +58,9 @@ def test_before_the_first_commit_the_rate_is_0_and_there_is_no_latency(orders: S
     assert math.isnan(values["commit-latency-max"])
 
 
-def test_a_rate_is_over_the_time_that_its_samples_took(orders: StateStoreMetrics, clock: Clock) -> None:
+def test_a_rate_is_over_the_time_that_its_samples_took(
+    orders: StateStoreMetrics, clock: VirtualClock
+) -> None:
     rates = []
     for commits in range(1, 11):
         for _ in range(commits):
@@ -88,7 +75,7 @@ def test_a_rate_is_over_the_time_that_its_samples_took(orders: StateStoreMetrics
 
 
 def test_a_maximum_is_forgotten_60_seconds_after_the_last_value_of_its_sample(
-    orders: StateStoreMetrics, clock: Clock
+    orders: StateStoreMetrics, clock: VirtualClock
 ) -> None:
     orders.committed(5)
     clock.sleep(29)
@@ -102,7 +89,7 @@ def test_a_maximum_is_forgotten_60_seconds_after_the_last_value_of_its_sample(
 
 
 def test_a_later_sample_does_not_remember_the_maximum_of_an_earlier_one(
-    orders: StateStoreMetrics, clock: Clock
+    orders: StateStoreMetrics, clock: VirtualClock
 ) -> None:
     orders.committed(5)
     clock.sleep(40)
@@ -117,7 +104,7 @@ def test_a_later_sample_does_not_remember_the_maximum_of_an_earlier_one(
 
 @pytest.mark.requirement("892.8")
 def test_a_store_reports_the_duration_of_its_commits_in_the_time_of_its_clock(metrics: Metrics) -> None:
-    stepping = Clock(step=0.25)
+    stepping = VirtualClock(1000, step=0.25)
     store = open_store(metrics.store("orders", task_id="0_1"), stepping)
     store.put(b"a", b"1")
     store.commit()
@@ -130,7 +117,7 @@ def test_a_store_reports_the_duration_of_its_commits_in_the_time_of_its_clock(me
 @pytest.mark.requirement("892.8")
 @pytest.mark.requirement("892.5")
 def test_uncommitted_and_cached_bytes_are_those_of_the_moment_when_they_are_read(
-    metrics: Metrics, clock: Clock
+    metrics: Metrics, clock: VirtualClock
 ) -> None:
     store = open_store(metrics.store("orders", task_id="0_1"), clock, cache_max_bytes=10_000)
 
@@ -152,7 +139,7 @@ def test_uncommitted_and_cached_bytes_are_those_of_the_moment_when_they_are_read
 
 @pytest.mark.requirement("892.8")
 def test_a_closed_store_has_no_metrics_and_one_that_is_opened_again_starts_anew(
-    metrics: Metrics, clock: Clock
+    metrics: Metrics, clock: VirtualClock
 ) -> None:
     first = open_store(metrics.store("orders", task_id="0_1"), clock)
     first.commit()
@@ -170,7 +157,9 @@ def test_a_closed_store_has_no_metrics_and_one_that_is_opened_again_starts_anew(
     assert metrics.prometheus_text() == ""
 
 
-def test_dropped_and_restored_records_are_counted_and_rated(orders: StateStoreMetrics, clock: Clock) -> None:
+def test_dropped_and_restored_records_are_counted_and_rated(
+    orders: StateStoreMetrics, clock: VirtualClock
+) -> None:
     orders.dropped()
     orders.dropped()
     orders.restored(600)
@@ -226,7 +215,7 @@ def test_a_prometheus_registry_takes_the_metrics_as_a_collector(
 
 def test_operations_of_a_typed_store_are_measured_at_debug_alone() -> None:
     for level in RecordingLevel:
-        stepping = Clock(step=0.5)
+        stepping = VirtualClock(1000, step=0.5)
         metrics = Metrics(stepping, level)
         inner = open_store(metrics.store("orders", task_id="0_1"), stepping)
         store = MeteredKeyValueStore(inner, BytesSerde(), BytesSerde())

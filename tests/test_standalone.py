@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from store.errors import StateLockedError
+from store.clock import SystemClock
+from store.engine.rocksdb import RocksEngine
+from store.errors import ConfigError, StateLockedError, StoreCorruptedError
+from store.metrics import Metrics, StateStoreMetrics
 from store.serdes import IntSerde, StrSerde
 from store.standalone import open_store
-from store.suppliers import key_value_store_builder, persistent_key_value_store
+from store.state.keyvalue import KeyValueStore
+from store.suppliers import (
+    StoreSupplier,
+    custom_store,
+    key_value_store_builder,
+    persistent_key_value_store,
+)
 from store.transaction import Mechanism
+from tests.conformance.stores import FileStore
 
 SUPPLIER = persistent_key_value_store("words")
 
@@ -64,7 +76,7 @@ def test_stores_of_different_names_live_side_by_side(tmp_path: Path) -> None:
         assert numbers.get(b"a") is None
 
 
-@pytest.mark.requirement("844.3")
+@pytest.mark.requirement("892.3")
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_a_process_that_is_killed_loses_what_it_did_not_commit_and_nothing_else(
     mechanism: Mechanism, tmp_path: Path
@@ -81,7 +93,125 @@ with open_store(words, {str(tmp_path)!r}, mechanism=Mechanism({mechanism.value!r
     store.put(b"b", b"2")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=300)
     assert ended.returncode == -9
     with open_store(SUPPLIER, tmp_path, mechanism=mechanism) as store:
         assert dict(store.all()) == {b"a": b"1"}
+
+
+def damage(directory: Path) -> Path:
+    """Make the database unreadable at open; returns where it lies."""
+    with open_store(SUPPLIER, directory) as store:
+        store.put(b"a", b"1")
+        store.commit()
+    [current] = directory.glob("**/CURRENT")
+    current.write_bytes(b"nothing\n")
+    return current.parent
+
+
+def test_a_corrupt_store_is_refused_with_what_where_and_what_to_do(tmp_path: Path) -> None:
+    place = damage(tmp_path)
+    before = {path: path.read_bytes() for path in place.iterdir() if path.suffix == ".log"}
+    for _ in range(2):
+        with pytest.raises(StoreCorruptedError) as raised, open_store(SUPPLIER, tmp_path):
+            pass
+        for part in ("words", str(place), "backup", 'on_corruption="set_aside"'):
+            assert part in str(raised.value)
+    assert {path: path.read_bytes() for path in before} == before
+    assert not list(tmp_path.glob("**/set-aside"))
+
+
+def test_a_corrupt_store_is_set_aside_whole_when_the_caller_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = damage(tmp_path)
+    files = {path.name for path in place.iterdir()}
+    with open_store(SUPPLIER, tmp_path, on_corruption="set_aside") as store:
+        assert dict(store.all()) == {}
+        store.put(b"b", b"2")
+        store.commit()
+    [aside] = tmp_path.glob("**/set-aside/*/words")
+    assert files <= {path.name for path in aside.iterdir()}
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert str(aside) in warning
+    with open_store(SUPPLIER, tmp_path) as store:
+        assert dict(store.all()) == {b"b": b"2"}
+
+
+@pytest.mark.parametrize("on_corruption", ["raise", "set_aside"])
+def test_damage_found_at_a_read_is_raised_and_the_store_is_set_aside_only_when_the_caller_says_so(
+    on_corruption: Literal["raise", "set_aside"], tmp_path: Path
+) -> None:
+    with open_store(SUPPLIER, tmp_path) as store:
+        for number in range(200):
+            store.put(b"%d" % number, os.urandom(1000))
+        store.commit()
+        assert isinstance(store._engine, RocksEngine)
+        store._engine._rdict.flush()
+    [table] = tmp_path.glob("**/*.sst")
+    data = bytearray(table.read_bytes())
+    data[len(data) // 3] ^= 1
+    table.write_bytes(data)
+
+    def read() -> int:
+        with open_store(SUPPLIER, tmp_path, on_corruption=on_corruption) as store:
+            return len(list(store.all()))
+
+    with pytest.raises(StoreCorruptedError):
+        read()
+    if on_corruption == "raise":
+        assert table.read_bytes() == bytes(data)
+    else:
+        assert read() == 0
+        [aside] = tmp_path.glob("**/set-aside/**/*.sst")
+        assert aside.read_bytes() == bytes(data)
+
+
+def test_an_unknown_way_with_corruption_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="raise or set_aside"),
+        open_store(
+            SUPPLIER,
+            tmp_path,
+            on_corruption="delete",  # type: ignore[arg-type]
+        ),
+    ):
+        pass
+
+
+class StepClock(SystemClock):
+    """A second passes between two looks."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += 1
+        return self._now
+
+
+@pytest.mark.requirement("892.8")
+@pytest.mark.parametrize("supplier", [custom_store("own", FileStore), custom_store("own", KeyValueStore)])
+def test_every_commit_of_a_store_of_ones_own_is_measured_once(
+    supplier: StoreSupplier[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[float] = []
+    report = StateStoreMetrics.committed
+
+    def committed(metrics: StateStoreMetrics, seconds: float) -> None:
+        reported.append(seconds)
+        report(metrics, seconds)
+
+    monkeypatch.setattr(StateStoreMetrics, "committed", committed)
+    clock = StepClock()
+    metrics = Metrics(clock)
+    with open_store(supplier, tmp_path, metrics=metrics, clock=clock) as store:
+        for number in range(30):
+            store.put(b"a", b"%d" % number)
+            assert (metrics.as_dict()["own"]["own"]["uncommitted-bytes"] > 0) == store.transactional()
+            store.commit()
+        measured = metrics.as_dict()["own"]["own"]
+    assert len(reported) == 30
+    assert measured["commit-rate"] > 0
+    assert measured["commit-latency-avg"] == 1e9
+    assert metrics.as_dict() == {}

@@ -195,7 +195,6 @@ BUILDERS: dict[str, tuple[Callable[..., StoreBuilder[Any]], StoreSupplier[Any], 
 }
 
 
-@pytest.mark.requirement("x.2")
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_a_builder_opens_the_typed_store_of_its_supplier(kind: str, tmp_path: Path) -> None:
     build, supplier, expected = BUILDERS[kind]

@@ -364,7 +364,7 @@ def _restore_rate(sizes: Sizes, directory: Path, report: Report, progress: Progr
             )
             reader = log.reader()
             began = time.perf_counter()
-            result = restore(store, changelog, reader, batch=10_000)
+            result = restore(store, changelog, reader)
             rates.append(result.records / (time.perf_counter() - began))
             reader.close()
             store.close()

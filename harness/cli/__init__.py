@@ -12,8 +12,9 @@ import sys
 from harness.cli.app import app
 from harness.mutants import UnknownMutantError
 from harness.provision.errors import ProvisionError
+from harness.requirements import CollectionError
 from harness.schedule import ScheduleError
-from harness.verdict import EXIT_ENVIRONMENT, EXIT_USAGE
+from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome
 from harness.worlds.local.broker import BrokerError
 from scenarios import ScenarioError
 from store.errors import ConfigError, StoreError, UnreachableError
@@ -32,6 +33,8 @@ def main() -> None:
         _stop(str(error), EXIT_USAGE)
     except (ProvisionError, BrokerError, UnreachableError, StoreError) as error:
         _stop(str(error), EXIT_ENVIRONMENT)
+    except CollectionError as error:
+        _stop(str(error), EXIT_CODES[Outcome.INCONCLUSIVE])
     except SystemExit as exit:
         if exit.code == EXIT_INTERRUPTED:
             _stop("interrupted; no report was written", EXIT_INTERRUPTED)

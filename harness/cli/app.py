@@ -24,7 +24,7 @@ from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
 from harness.provision.doctor import doctor as examine
 from harness.replay import replay as replay_schedule
-from harness.requirements import collect
+from harness.requirements import collect, sentences
 from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
 from reports.bench import print_report
@@ -278,19 +278,16 @@ def doctor() -> None:
 def requirements(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """List the rows of requirements with the tests that show them and their last result."""
-    rows = collect()
+    """List the rows of requirements with the tests that show them, and what these came to on the code that is here."""
+    standing = collect()
     if json:
-        _print_json({"rows": rows})
+        _print_json(standing)
         return
     table = Table("row", "requirement", "tests", "status", box=None)
-    for row in rows:
-        text = f"{row.text} Open: {row.missing}" if row.status == "partial" else row.text
+    for row in standing.rows:
+        text = f"{row.text} Open: {row.missing}" if row.status == "partly" else row.text
         table.add_row(row.id, Text(text), str(len(row.tests)), row.status)
-    done = sum(row.status == "passed" for row in rows)
-    partly = sum(row.status == "partial" for row in rows)
     with _printing() as console:
         console.print(table)
-        console.print(f"{done} of {len(rows)} rows are shown by passing tests, {partly} in part.")
-        if not any(row.tests for row in rows):
-            console.print("No test is known here: run this in the project, after its tests.")
+        for line in sentences(standing):
+            console.print(Text(line))

@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -229,10 +229,13 @@ def _rounded(result: WorldResult) -> WorldResult:
 
 
 def _environment() -> dict[str, str]:
-    packages = ("confluent-kafka", "rocksdict", "pyspark", "hypothesis", "greenlet")
-    return {
+    found = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": str(os.cpu_count()),
-        **{package: importlib.metadata.version(package) for package in packages},
     }
+    for package in ("confluent-kafka", "rocksdict", "pyspark", "hypothesis", "greenlet"):
+        # The simulation runs without PySpark.
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found

@@ -131,8 +131,8 @@ class Checkpointed(NamedTuple):
 
     offset: int
     """Of the last changelog record that the store holds."""
-    caught_up_ms: int | None = None
-    """Milliseconds since the epoch before which nothing in the store was out of date; None if unknown."""
+    last_caught_up_ms: int | None = None
+    """See `store.state.protocol.StateStore.last_caught_up_ms`; None if unknown."""
     exact: bool = True
     """False: the store may also hold writes of a crashed transactionless task that never reached the changelog."""
 

@@ -152,6 +152,9 @@ class Admin(Protocol):
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete; topics that do not exist are passed over."""
 
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        """Every setting of a topic that is in effect, defaults included. `LogError` when it does not exist."""
+
     def close(self) -> None:
         """Release the client."""
 

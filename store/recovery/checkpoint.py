@@ -40,11 +40,13 @@ _EXACT = {"exact": True, "loose": False}
 def encode(checkpoint: Mapping[TopicPartition, Checkpointed]) -> bytes:
     """The file's bytes, the same for equal maps. Raises `ValueError` for what no partition could have."""
     lines = [str(_VERSION), str(len(checkpoint))]
-    for tp, (offset, caught_up_ms, exact) in sorted(checkpoint.items()):
-        time = _NO_TIME if caught_up_ms is None else str(caught_up_ms)
+    for tp, (offset, last_caught_up_ms, exact) in sorted(checkpoint.items()):
+        time = _NO_TIME if last_caught_up_ms is None else str(last_caught_up_ms)
         pieces = [tp.topic, str(tp.partition), str(offset), time, "exact" if exact else "loose"]
         if offset < 0 or _entry(pieces) is None:
-            raise ValueError(f"{tp} at offset {offset} and time {caught_up_ms} is nowhere a store could be")
+            raise ValueError(
+                f"{tp} at offset {offset} and time {last_caught_up_ms} is nowhere a store could be"
+            )
         lines.append(" ".join(pieces))
     body = "".join(f"{line}\n" for line in lines).encode("ascii")
     return body + b"%08x\n" % zlib.crc32(body)

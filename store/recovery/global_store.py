@@ -1,40 +1,40 @@
-"""The global store: a whole topic, all partitions of it, as a store on every host (row x.1).
+"""The global store: a whole topic, all partitions of it, as a store on every host.
 
 It follows the topic and is read-only for everybody else. There is no changelog: the topic is what it is rebuilt
-from. Each commit has the records of any number of partitions and the offsets that they reach, in one write
-(row 892.3), so each partition counts for itself and always agrees with the data.
+from. Each commit has the records of any number of partitions and the offsets that they reach, in one write, so
+each partition counts for itself and always agrees with the data.
 
 Must survive: its own crash at any moment (what is there is whole commits, and following goes on behind them), open
 transactions in the topic (only committed records are applied, up to the last stable offset), partitions that are
 added, and a topic that cannot be followed any further: cut by retention, deleted and made anew, or left alone for
-so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt.
+so long that deletions were compacted away. Then, and when it is corrupt, the store is set aside and rebuilt, as
+`store.recovery.decision` says.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from store.clock import Clock, SystemClock
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import ProtocolError, RetriableError, StoreCorruptedError
 from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
-from store.recovery.offsets import StoreOutOfStepError
+from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
+from store.recovery.offsets import offset_keeping
 from store.recovery.restore import (
-    DEFAULT_BATCH,
-    TOMBSTONE_RETENTION_MS,
     RestoreListener,
-    _check_age,
-    at_end,
+    RestoreSettings,
     close_after,
+    kafka_default,
+    readable,
+    warn_of_rebuild,
 )
+from store.recovery.standby import KEEP_TIME_EVERY_MS
 from store.types import IsolationLevel, Record, TopicPartition
 
-_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 
 V_co = TypeVar("V_co", covariant=True)
@@ -46,9 +46,10 @@ class Follower(Protocol[V_co]):
 
     def persistent(self) -> bool: ...
     def manages_offsets(self) -> bool: ...
+    def transactional(self) -> bool: ...
     def get_committed_offset(self, tp: TopicPartition) -> int | None: ...
-    def caught_up(self, changelog: TopicPartition) -> int | None: ...
-    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None: ...
+    def last_caught_up_ms(self, changelog: TopicPartition) -> int | None: ...
+    def set_last_caught_up_ms(self, changelog: TopicPartition, time_ms: int) -> None: ...
     def is_empty(self) -> bool: ...
     def restore_batch(
         self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]
@@ -68,28 +69,27 @@ class GlobalStore(Generic[V]):
         topic: str,
         open_store: Callable[[], Follower[V]],
         reader: Reader,
+        settings: RestoreSettings | None = None,
         *,
         task_id: str | None = None,
-        batch: int = DEFAULT_BATCH,
-        listener: RestoreListener | None = None,
-        clock: Clock | None = None,
-        patience: float = 60.0,
-        tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+        tombstone_retention_ms: Callable[[], int | None] = kafka_default,
     ) -> None:
         """`open_store` opens the whole store, under `task_id` and `name` in `storage`, without a changelog; it
         leaves nothing open when it raises, and may be called again. By default the task id is `global-` and the
-        name: it must be this store's own. `reader` stays the caller's. For the others see `restore`.
+        name: it must be this store's own. `reader` stays the caller's. `tombstone_retention_ms` says how long the
+        topic keeps deletions, see `store.recovery.restore.tombstone_retention`.
         """
+        settings = settings or RestoreSettings()
         self.name = name
         self.topic = topic
         self.task_id = f"global-{name}" if task_id is None else task_id
         self._storage = storage
         self._open_store = open_store
         self._reader = reader
-        self._batch = batch
-        self._listener = listener
-        self._clock = clock or SystemClock()
-        self._patience = patience
+        self._batch = settings.batch
+        self._listener = settings.listener
+        self._clock = settings.clock
+        self._patience = settings.patience_s
         self._tombstone_retention_ms = tombstone_retention_ms
         self._store: Follower[V] | None = None
         self._held: dict[TopicPartition, Checkpointed] = {}
@@ -99,6 +99,7 @@ class GlobalStore(Generic[V]):
         self._kept: dict[TopicPartition, Checkpointed] = {}
         """What was written down of `_held`."""
         self._kept_ms = 0
+        self._why_strange = ""
         self._exit = ExitStack()
 
     def open(self) -> None:
@@ -147,10 +148,22 @@ class GlobalStore(Generic[V]):
         if reason is not None:
             self._rebuild(reason)
             applied = self._follow(None)
-        # A time that is this much too early costs nothing but a rebuild in the rarest case.
-        if abs(self._clock.time_ms() - self._kept_ms) >= self._tombstone_retention_ms // 8:
+        if abs(self._clock.time_ms() - self._kept_ms) >= KEEP_TIME_EVERY_MS:
             self._keep()
         return applied
+
+    def rebuild_if_damaged(self) -> bool:
+        """Read every row, and set the store aside and rebuild it when one cannot be read; whether that was so.
+
+        For a `StoreCorruptedError` that came from a view. Raises as `open` does.
+        """
+        if readable(self._opened()):
+            return False
+        self._close_store()
+        self._rebuild("a row of it cannot be read")
+        self._catch_up()
+        self._keep()
+        return True
 
     def view(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> V:
         """The store for reading. All that is in it is committed, so the levels do not differ."""
@@ -201,7 +214,7 @@ class GlobalStore(Generic[V]):
                     listener.on_batch_restored(tp, self.name, self._positions[tp], number)
         for tp in ends:
             if tp in self._held:
-                self._held[tp] = self._held[tp]._replace(caught_up_ms=began)
+                self._held[tp] = self._held[tp]._replace(last_caught_up_ms=began)
             if listener is not None:
                 listener.on_restore_end(tp, self.name, counts[tp])
         return sum(counts.values())
@@ -211,9 +224,7 @@ class GlobalStore(Generic[V]):
         number = self._reader.partitions(self.topic)
         gone = TopicPartition(self.topic, number)
         if gone in self._held or self._opened().get_committed_offset(gone) is not None:
-            raise StoreOutOfStepError(
-                f"it has records of {gone}, and the topic has {number} partitions: it was made anew"
-            )
+            decide_missing(gone, number).first_offset()
         ends: dict[TopicPartition, int] = {}
         for partition in range(number):
             tp = TopicPartition(self.topic, partition)
@@ -223,26 +234,21 @@ class GlobalStore(Generic[V]):
         return ends
 
     def _first_offset(self, tp: TopicPartition, bounds: Offsets, now: int) -> int:
-        position = self._positions.get(tp, 0)
-        held = self._held.get(tp)
-        if held is None:
-            # Nothing was there but aborted records and markers, if anything.
-            return bounds.earliest if position > bounds.end else max(position, bounds.earliest)
-        start = max(position, held.offset + 1)
-        if start > bounds.end and start > self._reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end:
-            raise StoreOutOfStepError(
-                f"it has {tp} up to offset {held.offset}, and that ends at {bounds.end}: "
-                f"it was made anew, or truncated"
+        return decide(
+            Known(
+                store=self.name,
+                partition=tp,
+                changelog=False,
+                held=self._held.get(tp),
+                strange=lambda: not self._held and not self._opened().is_empty(),
+                why_strange=self._why_strange,
+                read_to=self._positions.get(tp, 0),
+                stable=bounds,
+                end=lambda: self._reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end,
+                now_ms=now,
+                tombstone_retention_ms=self._tombstone_retention_ms,
             )
-        if start < bounds.earliest:
-            raise StoreOutOfStepError(
-                f"it is at offset {held.offset}, and {tp} now starts at {bounds.earliest}: "
-                f"the records between are gone"
-            )
-        if not at_end(start, bounds):
-            lag = f"it is at offset {held.offset} of {tp}, which ends at {bounds.end}"
-            _check_age(lag, held.caught_up_ms, now, self._tombstone_retention_ms)
-        return start
+        ).first_offset()
 
     def _commit_some(self, behind: Sequence[TopicPartition], began: int) -> dict[TopicPartition, int]:
         """Read about a batch, from as many partitions as that takes, and commit it with all their offsets.
@@ -270,12 +276,12 @@ class GlobalStore(Generic[V]):
                 reached[tp] = fetch.records[-1].offset
                 if tp not in self._held and store.manages_offsets():
                     # What was in the log when this began is no older than that from its first record on.
-                    store.set_caught_up(tp, began)
+                    store.set_last_caught_up_ms(tp, began)
         if reached:
             store.restore_batch(records, reached)
         for tp, offset in reached.items():
             if offset is not None:
-                since = self._held[tp].caught_up_ms if tp in self._held else began
+                since = self._held[tp].last_caught_up_ms if tp in self._held else began
                 self._held[tp] = Checkpointed(offset, since)
         self._positions |= positions
         if reached:
@@ -297,30 +303,30 @@ class GlobalStore(Generic[V]):
         self._held = self._read_held(store)
         self._kept = dict(self._held)
         self._kept_ms = self._clock.time_ms()
-        if not self._held and not store.is_empty():
-            raise StoreOutOfStepError(f"it holds data but no offset of {self.topic}")
 
     def _read_held(self, store: Follower[V]) -> dict[TopicPartition, Checkpointed]:
+        tps = [TopicPartition(self.topic, number) for number in range(self._reader.partitions(self.topic))]
         if store.manages_offsets():
-            partitions = [
-                TopicPartition(self.topic, number) for number in range(self._reader.partitions(self.topic))
-            ]
             return {
-                tp: Checkpointed(offset, store.caught_up(tp))
-                for tp in partitions
+                tp: Checkpointed(offset, store.last_caught_up_ms(tp))
+                for tp in tps
                 if (offset := store.get_committed_offset(tp)) is not None
             }
         if not store.persistent():
             return {}
-        if store.is_empty():
+        entries = self._storage.read_checkpoint(self.task_id)
+        held: dict[TopicPartition, Checkpointed] = {}
+        for tp in [*tps, *(tp for tp in entries if tp.topic == self.topic and tp not in tps)]:
+            entry = entries.get(tp)
+            found, self._why_strange = origin(
+                offset_keeping(store), own=False, entry=entry, empty=store.is_empty, exactly_once=True
+            )
+            if found is Origin.ENTRY and entry is not None:
+                held[tp] = entry
+        if not held and entries:
             # Left there, the offsets would be taken for those of the data that is about to come.
             self._storage.write_checkpoint(self.task_id, {})
-            return {}
-        return {
-            tp: entry
-            for tp, entry in self._storage.read_checkpoint(self.task_id).items()
-            if tp.topic == self.topic
-        }
+        return held
 
     def _keep(self) -> None:
         """Write down since when the store is up to date, and the offsets if it does not keep them itself."""
@@ -328,8 +334,10 @@ class GlobalStore(Generic[V]):
         if store.manages_offsets():
             for tp, held in self._held.items():
                 kept = self._kept.get(tp)
-                if held.caught_up_ms is not None and (kept is None or kept.caught_up_ms != held.caught_up_ms):
-                    store.set_caught_up(tp, held.caught_up_ms)
+                if held.last_caught_up_ms is not None and (
+                    kept is None or kept.last_caught_up_ms != held.last_caught_up_ms
+                ):
+                    store.set_last_caught_up_ms(tp, held.last_caught_up_ms)
         elif store.persistent() and self._held != self._kept:
             store.sync()
             self._storage.write_checkpoint(self.task_id, self._held)
@@ -354,11 +362,5 @@ class GlobalStore(Generic[V]):
         """Put the closed store out of the way and open an empty one."""
         there = self._storage.exists(self.task_id, self.name)
         aside = self._storage.set_aside(self.task_id, self.name) if there else None
-        _log.warning(
-            "global store %s is rebuilt from topic %s: %s. %s",
-            self.name,
-            self.topic,
-            reason,
-            "It had left nothing on disk" if aside is None else f"What was there is kept in {aside}",
-        )
+        warn_of_rebuild(f"global store {self.name}", f"topic {self.topic}", reason, aside)
         self._load()

@@ -1,31 +1,31 @@
 """Which changelog offset each store of a task is at, wherever that is kept, and how it moves between the places.
 
-Four kinds of stores:
+Four ways of keeping an offset (`store.recovery.decision.OffsetKeeping`):
 
-* A keeps its offset itself, written with the data (`manages_offsets`). It has no entry in the checkpoint.
-* B is transactional and keeps no offset. Its entry is always there, and follows each commit.
-* C is not transactional: writes are in the database before they are in Kafka. Under exactly once its entry is taken out
-  before the first write, and put back at a clean close. Under at-least-once it stays and follows each commit, but
-  says from the first write to a clean close that it is not exact.
-* D does not outlive the process. It has no entry, and what a database of that name once had is left alone.
+* OWN: the store keeps its offset itself, written with the data (`manages_offsets`), and has no entry in the checkpoint.
+* CHECKPOINTED: it is transactional and keeps no offset. Its entry is always there, and follows each commit.
+* DIRECT: it is not transactional, so writes are in the database before they are in Kafka. Under exactly once its entry
+  is taken out before the first write, and put back at a clean close. Under at-least-once it stays and follows each
+  commit, but says from the first write to a clean close that it is not exact.
+* VOLATILE: it does not outlive the process. It has no entry, and what a database of that name once had is left alone.
 
 The rule that all of it rests on: *an entry is there only while the data on disk holds every change up to its offset,
 and, if it is exact, nothing that the changelog does not hold.* Changes beyond the offset that are in the changelog
 do no harm: restoring applies them again, in order, to the same end. So the data is synced before an entry is
 written, and an entry is gone or inexact, power-safe, before the data changes in a way that the changelog may never
-have. Data without an entry is of no known offset: it is set aside and the store is rebuilt (rows 844.5, 892.10).
-So is data with an inexact one, when the task is to process exactly once or the store is to be transactional from
-then on; a restore does not make it exact again.
+have. Data without an entry is of no known offset. So is data with an inexact one, when the task is to process
+exactly once or the store is to be transactional from then on; a restore does not make it exact again.
+`store.recovery.decision` says what is done with it.
 
 | a crash | leaves | who repairs it |
 |---|---|---|
-| C, exactly once: after `begin_unclean`, before `close` | data without entry | the next start sets it aside |
-| C, exactly once: in `close`, before the entry is written | the same | the same, needlessly |
-| C, at least once: before `close` | an entry behind the data, not exact | restore applies the rest |
-| B: after its commit, before the entry | an entry behind the data | restore applies the rest again |
+| DIRECT, exactly once: after `begin_unclean`, before `close` | data without entry | the next start sets it aside |
+| DIRECT, exactly once: in `close`, before the entry is written | the same | the same, needlessly |
+| DIRECT, at least once: before `close` | an entry behind the data, not exact | restore applies the rest |
+| CHECKPOINTED: after its commit, before the entry | an entry behind the data | restore applies the rest again |
 | while a store is restored | entry behind the data, or none and some data | restore goes on, or begins anew |
-| A with an old entry: before its offset is committed | as before | the next start moves it |
-| A with an old entry: after that, before the entry is gone | both | its own counts, the entry goes |
+| OWN with an old entry: before its offset is committed | as before | the next start moves it |
+| OWN with an old entry: after that, before the entry is gone | both | its own counts, the entry goes |
 | transactions switched off: the store gave its offset up, no entry yet | no offset | set aside, needlessly |
 | `set_aside`: after the entry is gone, before the rename | data without entry | the next start sets it aside |
 | `set_aside`: after the rename | nothing | restored from the start |
@@ -38,10 +38,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from store.clock import Clock, SystemClock
 from store.engine.protocol import Checkpointed, Storage
-from store.errors import StoreCorruptedError, StoreError
+from store.errors import StoreCorruptedError
+from store.recovery.decision import OffsetKeeping, Origin, origin
+from store.state.metered import MeteredStore
 from store.state.protocol import StateStore
 from store.state.store import EngineStore
 from store.types import TopicPartition
@@ -51,8 +54,27 @@ _RECORDS_BETWEEN_ENTRIES = 200_000
 """While restoring: how many records a crash may cost to be applied again."""
 
 
-class StoreOutOfStepError(StoreError):
-    """The changelog does not, or may not, hold all that the store lacks: it cannot be continued."""
+class Keeps(Protocol):
+    """What of a store says how it keeps its offset, see `store.state.protocol.StateStore`."""
+
+    def persistent(self) -> bool: ...
+    def manages_offsets(self) -> bool: ...
+    def transactional(self) -> bool: ...
+
+
+def offset_keeping(store: Keeps) -> OffsetKeeping:
+    """Where the offset of an open store is kept."""
+    if not store.persistent():
+        return OffsetKeeping.VOLATILE
+    if store.manages_offsets():
+        return OffsetKeeping.OWN
+    return OffsetKeeping.CHECKPOINTED if store.transactional() else OffsetKeeping.DIRECT
+
+
+def engine_store(store: object) -> EngineStore | None:
+    """The store over an engine that this one is, or that it gives types to; None for one with a format of its own."""
+    inner = store.inner if isinstance(store, MeteredStore) else store
+    return inner if isinstance(inner, EngineStore) else None
 
 
 class TaskOffsets:
@@ -65,14 +87,15 @@ class TaskOffsets:
         self, storage: Storage, task_id: str, clock: Clock | None = None, *, exactly_once: bool = True
     ) -> None:
         """Read the checkpoint. One that cannot be read is set aside with a warning, and its stores are rebuilt."""
+        self.task_id = task_id
         self._storage = storage
-        self._task_id = task_id
         self._clock = clock or SystemClock()
         self._exactly_once = exactly_once
         self._held: dict[TopicPartition, Checkpointed] = {}
-        """What the stores of the kinds B, C and D hold, at the last commit."""
+        """What the stores hold that do not keep their own offsets, at the last commit."""
         self._stores: dict[TopicPartition, StateStore] = {}
-        """Those of the kinds B and C."""
+        """Those that are CHECKPOINTED or DIRECT."""
+        self._reasons: dict[TopicPartition, str] = {}
         self._since_entry: dict[TopicPartition, int] = {}
         self._in_transaction = False
         self._entries: dict[TopicPartition, Checkpointed] = {}
@@ -89,34 +112,37 @@ class TaskOffsets:
             storage.write_checkpoint(task_id, {})
 
     def adopt(self, store: StateStore, changelog: TopicPartition) -> None:
-        """Take a store in that was just opened, and move its offset to where this kind of store keeps it.
-
-        Raises `StoreOutOfStepError` when a transactional store cannot get back to its entry's offset.
-        """
+        """Take a store in that was just opened, and move its offset to where this store keeps it."""
         entry = self._entries.get(changelog)
+        keeping = offset_keeping(store)
+        below = engine_store(store)
+        inherited = None if below is None else below.inherited_offsets.get(changelog)
+        found, self._reasons[changelog] = origin(
+            keeping,
+            own=keeping is OffsetKeeping.OWN and store.get_committed_offset(changelog) is not None,
+            inherited=inherited is not None,
+            entry=entry,
+            empty=store.is_empty,
+            exactly_once=self._exactly_once,
+            recovers=store.recover,
+        )
         self._held.pop(changelog, None)
         self._stores.pop(changelog, None)
-        if not store.persistent():
-            return
-        if store.manages_offsets():
-            self._move_in(store, changelog, entry)
-            return
-        self._stores[changelog] = store
-        if isinstance(store, EngineStore) and changelog in store.inherited_offsets:
-            # From when it had transactions; an entry would be older still.
-            offset = store.inherited_offsets[changelog]
-            self._held[changelog] = Checkpointed(offset, store.caught_up(changelog))
+        if keeping in (OffsetKeeping.CHECKPOINTED, OffsetKeeping.DIRECT):
+            self._stores[changelog] = store
+        if found is Origin.INHERITED and inherited is not None:
+            self._held[changelog] = Checkpointed(inherited, store.last_caught_up_ms(changelog))
             self._write_entries([changelog])
-        elif entry is None:
-            return
-        elif store.is_empty() or (self._exactly_once and not entry.exact):
-            self._forget([changelog])
-        elif store.transactional() and not store.recover(entry.offset):
-            raise StoreOutOfStepError(
-                f"it cannot get back to offset {entry.offset} of {changelog}, which it had committed"
-            )
-        else:
+        elif found is Origin.ENTRY and entry is not None and keeping is not OffsetKeeping.OWN:
             self._held[changelog] = entry
+        elif keeping is not OffsetKeeping.VOLATILE:
+            if found is Origin.ENTRY and entry is not None:
+                self._move_in(store, changelog, entry)
+            self._forget([changelog])
+
+    def why(self, changelog: TopicPartition) -> str:
+        """Why the offset of an adopted store can be believed, or why there is none."""
+        return self._reasons.get(changelog, "")
 
     def known(self, changelog: TopicPartition) -> Checkpointed | None:
         """What a store that does not keep its offset holds; None if that is nothing, or unknown."""
@@ -161,7 +187,7 @@ class TaskOffsets:
             if tp in ends:
                 self._held[tp] = Checkpointed(ends[tp], now, exact)
             elif held is not None:
-                self._held[tp] = held._replace(caught_up_ms=now)
+                self._held[tp] = held._replace(last_caught_up_ms=now)
         direct = self._direct()
         self._write_entries([tp for tp in self._stores if tp in ends and tp not in direct])
         if not self._exactly_once:
@@ -180,32 +206,28 @@ class TaskOffsets:
         self._held.pop(changelog, None)
         self._stores.pop(changelog, None)
         self._forget([changelog])
-        if not self._storage.exists(self._task_id, store_name):
+        if not self._storage.exists(self.task_id, store_name):
             return None
-        return self._storage.set_aside(self._task_id, store_name)
+        return self._storage.set_aside(self.task_id, store_name)
 
-    def _move_in(self, store: StateStore, changelog: TopicPartition, entry: Checkpointed | None) -> None:
-        if entry is None:
-            return
-        if entry.exact and store.get_committed_offset(changelog) is None and not store.is_empty():
-            if entry.caught_up_ms is not None:
-                store.set_caught_up(changelog, entry.caught_up_ms)
-            store.commit({changelog: entry.offset})
-            store.sync()
-            _log.info(
-                "store %s of task %s keeps its own offset now: %s of %s, from the checkpoint",
-                store.name,
-                self._task_id,
-                entry.offset,
-                changelog,
-            )
-        self._forget([changelog])
+    def _move_in(self, store: StateStore, changelog: TopicPartition, entry: Checkpointed) -> None:
+        if entry.last_caught_up_ms is not None:
+            store.set_last_caught_up_ms(changelog, entry.last_caught_up_ms)
+        store.commit({changelog: entry.offset})
+        store.sync()
+        _log.info(
+            "store %s of task %s keeps its own offset now: %s of %s, from the checkpoint",
+            store.name,
+            self.task_id,
+            entry.offset,
+            changelog,
+        )
 
     def _forget(self, changelogs: list[TopicPartition]) -> None:
         self._replace({tp: entry for tp, entry in self._entries.items() if tp not in changelogs})
 
     def _direct(self) -> list[TopicPartition]:
-        """The kind C."""
+        """Those that write to the database at once."""
         return [tp for tp, store in self._stores.items() if not store.transactional()]
 
     def _write_entries(self, changelogs: list[TopicPartition], *, exact: bool = True) -> None:
@@ -219,5 +241,5 @@ class TaskOffsets:
 
     def _replace(self, entries: dict[TopicPartition, Checkpointed]) -> None:
         if entries != self._entries:
-            self._storage.write_checkpoint(self._task_id, entries)
+            self._storage.write_checkpoint(self.task_id, entries)
             self._entries = entries

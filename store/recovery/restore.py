@@ -6,13 +6,12 @@ A store in memory starts at the beginning of the changelog.
 Must survive: a crash after any batch (the store then holds the batch and the offset it reaches), control
 markers and compacted gaps at the end of the log, a store that lags so far behind that retention or compaction
 has removed what it lacks, a store that is corrupt at open or found to be while restoring, a broker that
-acknowledged a commit whose marker it has not written, and a changelog that was deleted or truncated. A store
-that cannot be continued is set aside, never deleted, and rebuilt from the start; where the changelog is what
-was lost, nothing is changed.
+acknowledged a commit whose marker it has not written, and a changelog that was deleted or truncated. What is
+done with each is one decision, `store.recovery.decision`; nothing is ever deleted.
 
-Compaction keeps the last value of each key for ever, and a deletion only for `delete.retention.ms` after the
-pass that removed the value before it. A store that comes back later would never hear of the deletion, and the
-offsets do not show it. So it is kept beside the offset up to which time nothing in the store was out of date:
+Compaction keeps the last value of each key for ever, and a deletion only for `delete.retention.ms`. A store that
+comes back later would never hear of the deletion, and the offsets do not show it. So it is kept beside the offset
+up to which time nothing in the store was out of date (`StateStore.last_caught_up_ms`):
 
 * A commit writes the time of the store's clock, for its task is the changelog's only writer.
 * A restore writes, once it has reached the end, the time at which it began. Its batches leave the time alone:
@@ -29,13 +28,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Generic, Protocol, TypeVar
 
 from store.clock import Clock, SystemClock
-from store.engine.protocol import Checkpointed, Family, Storage
+from store.engine.protocol import Checkpointed, Family
 from store.errors import (
-    ChangelogLostError,
     CrashproofError,
     HangingTransactionError,
     LogError,
@@ -43,18 +42,18 @@ from store.errors import (
     StoreCorruptedError,
     StoreError,
 )
-from store.log.protocol import Fetch, Offsets, Reader
+from store.log.protocol import Fetch, Log, Offsets, Reader
 from store.points import Point, reach
-from store.recovery.offsets import StoreOutOfStepError, TaskOffsets
+from store.recovery.decision import Decision, Known, StoreOutOfStepError, at_end, decide
+from store.recovery.offsets import TaskOffsets, engine_store
 from store.state.protocol import StateStore
-from store.state.store import EngineStore
 from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 DEFAULT_BATCH = 10_000
 """Records per read and write."""
-TOMBSTONE_RETENTION_MS = 86_400_000
+KAFKA_TOMBSTONE_RETENTION_MS = 86_400_000
 """Kafka's default of a topic's `delete.retention.ms`."""
 
 T = TypeVar("T")
@@ -87,49 +86,96 @@ class RestoreResult:
 
 
 S = TypeVar("S", bound=StateStore)
+S_co = TypeVar("S_co", bound=StateStore, covariant=True)
+
+
+@dataclass(frozen=True)
+class RestoreSettings:
+    """How a process restores its stores."""
+
+    batch: int = DEFAULT_BATCH
+    """Records per read and write."""
+    patience_s: float = 60.0
+    """Seconds to wait, each time, for the log to settle or to answer."""
+    clock: Clock = field(default_factory=SystemClock)
+    listener: RestoreListener | None = None
+
+
+def kafka_default() -> int | None:
+    """The time for which a compacted topic keeps deletions by default, in milliseconds."""
+    return KAFKA_TOMBSTONE_RETENTION_MS
+
+
+@dataclass(frozen=True)
+class LoggedStore(Generic[S_co]):
+    """A store and the changelog partition that it is restored from."""
+
+    name: str
+    changelog: TopicPartition
+    open: Callable[[], S_co]
+    """Opens the whole store; leaves nothing open when it raises. It may be called again."""
+    tombstone_retention_ms: Callable[[], int | None] = kafka_default
+    """How long the changelog keeps deletions, see `tombstone_retention`. Only asked when a store lacks records."""
+    count: Callable[[int], None] | None = None
+    """Told of how many records each restored batch had, as `store.metrics` wants it."""
+
+
+def tombstone_retention(log: Log, topic: str) -> Callable[[], int | None]:
+    """A function that asks the cluster, once, for how many milliseconds `topic` keeps deletions; None is for ever.
+
+    It is the topic's real `delete.retention.ms`, whoever created it. A topic that is not compacted loses no deletion
+    before it loses everything of that age. Calls raise what the cluster's admin client raises.
+    """
+
+    @cache
+    def ask() -> int | None:
+        admin = log.admin()
+        try:
+            config = admin.topic_config(topic)
+        finally:
+            admin.close()
+        compacted = "compact" in config["cleanup.policy"].split(",")
+        return int(config["delete.retention.ms"]) if compacted else None
+
+    return ask
 
 
 def restore(
     store: StateStore,
     changelog: TopicPartition,
     reader: Reader,
+    settings: RestoreSettings | None = None,
     *,
     offsets: TaskOffsets | None = None,
-    batch: int = DEFAULT_BATCH,
-    listener: RestoreListener | None = None,
+    tombstone_retention_ms: Callable[[], int | None] = kafka_default,
     count: Callable[[int], None] | None = None,
-    clock: Clock | None = None,
-    patience: float = 60.0,
-    tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
 ) -> RestoreResult:
-    """Apply what the changelog has after the store's committed offset (rows 844.4, 892.11).
+    """Apply what the changelog has after the store's committed offset.
 
     Call it after `init_transactions` of the task: then nothing in the changelog is undecided. `offsets` has what
-    is known of stores that keep no offset; without, such a store has to be empty. `batch` is the number of
-    records per read and write; `count` is told of how many each batch had, as `store.metrics` wants it;
-    `patience` the seconds to wait, each time, for the log to settle or to answer;
-    `tombstone_retention_ms` the changelog's `delete.retention.ms`. A store that lacks records and was last up to
-    date more than half of that ago, or at an unknown time, has to be rebuilt: the other half is for restores that
-    take long and writers that were stopped in the middle of a commit.
+    is known of stores that keep no offset; without, such a store has to be empty. For the others see `LoggedStore`.
 
-    Raises `HangingTransactionError` when the last stable offset does not reach the end in that time,
-    `ChangelogLostError` when the changelog ends before the store's offset, `StoreOutOfStepError` when the store
-    has to be rebuilt, what `reader` raises when it goes on for so long, and `StoreError` from the store.
+    Raises `HangingTransactionError` when the last stable offset does not reach the end in the time that `settings`
+    allow, `ChangelogLostError` when the changelog ends before the store's offset, `StoreOutOfStepError` when the
+    store has to be rebuilt, what `reader` raises when it goes on for so long, and `StoreError` from the store.
     Whatever it raises, the store holds whole batches, and the offset that is kept is not beyond them.
     """
-    clock = clock or SystemClock()
-    waiting = _Patience(clock, patience)
+    settings = settings or RestoreSettings()
+    clock, listener = settings.clock, settings.listener
+    waiting = _Patience(clock, settings.patience_s)
     began = clock.time_ms()
-    place = Place(store, changelog, offsets)
+    place = Place(store, changelog, offsets, tombstone_retention_ms)
     bounds = _settled_bounds(changelog, reader, waiting)
-    start = place.first_offset(bounds, began, tombstone_retention_ms)
-    store.keep_time(clock.time_ms)
+    decision = waiting.until(lambda: place.decide(bounds, lambda: bounds.end, began))
+    assert decision is not None
+    start = decision.first_offset()
+    store.track_last_caught_up(clock.time_ms)
     if listener is not None:
         listener.on_restore_start(changelog, store.name, start, bounds.end)
     total = 0
     place.position = start
     while place.position < bounds.end:
-        fetch = _read(changelog, place.position, batch, reader, waiting)
+        fetch = _read(changelog, place.position, settings.batch, reader, waiting)
         place.take(fetch, began)
         if not fetch.records:
             continue
@@ -148,46 +194,27 @@ def restore(
 
 
 def open_and_restore(
-    storage: Storage,
-    task_id: str,
-    store_name: str,
-    make_store: Callable[[], S],
-    changelog: TopicPartition,
-    reader: Reader,
-    *,
-    offsets: TaskOffsets | None = None,
-    batch: int = DEFAULT_BATCH,
-    listener: RestoreListener | None = None,
-    count: Callable[[int], None] | None = None,
-    clock: Clock | None = None,
-    patience: float = 60.0,
-    tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
+    logged: LoggedStore[S], offsets: TaskOffsets, reader: Reader, settings: RestoreSettings | None = None
 ) -> tuple[S, RestoreResult]:
     """Open a store and `restore` it; one that is corrupt or out of step is set aside and rebuilt, once.
 
-    The task's lock must be held. `make_store` opens the whole store, and leaves nothing open when it raises; it
-    may be called twice. `offsets` are those of the task, by default read anew. Reaches `Point.STORE_OPENED`
-    between opening and restoring. When this raises, nothing is left open, unless a note on the error says that
-    closing failed as well. For the other parameters and errors see `restore`.
+    The task's lock must be held. Reaches `Point.STORE_OPENED` between opening and restoring. When this raises,
+    nothing is left open, unless a note on the error says that closing failed as well. For the errors see `restore`.
     """
-    kept = TaskOffsets(storage, task_id, clock) if offsets is None else offsets
 
     def attempt() -> tuple[S, RestoreResult]:
-        store = make_store()
+        store = logged.open()
         try:
             reach(Point.STORE_OPENED)
-            kept.adopt(store, changelog)
+            offsets.adopt(store, logged.changelog)
             return store, restore(
                 store,
-                changelog,
+                logged.changelog,
                 reader,
-                offsets=kept,
-                batch=batch,
-                listener=listener,
-                count=count,
-                clock=clock,
-                patience=patience,
-                tombstone_retention_ms=tombstone_retention_ms,
+                settings,
+                offsets=offsets,
+                tombstone_retention_ms=logged.tombstone_retention_ms,
+                count=logged.count,
             )
         except BaseException as error:
             close_after(error, store.close)
@@ -198,7 +225,7 @@ def open_and_restore(
     except (StoreCorruptedError, StoreOutOfStepError) as error:
         reason = str(error)
     # Outside of the handler: the traceback no longer holds the engine open.
-    aside = rebuild_aside(kept, task_id, store_name, changelog, reason)
+    aside = set_aside_to_rebuild(logged, offsets, reason)
     try:
         store, result = attempt()
     except CrashproofError as error:
@@ -207,20 +234,17 @@ def open_and_restore(
     return store, RestoreResult(result.records, result.start, result.end, aside)
 
 
-def rebuild_aside(
-    offsets: TaskOffsets, task_id: str, store_name: str, changelog: TopicPartition, reason: str
-) -> str | None:
+def set_aside_to_rebuild(logged: LoggedStore[StateStore], offsets: TaskOffsets, reason: str) -> str | None:
     """Set a closed store aside and say in a warning that it is rebuilt, and why. Returns where it went."""
-    aside = offsets.set_aside(store_name, changelog)
-    _log.warning(
-        "store %s of task %s is rebuilt from the start of %s: %s. %s",
-        store_name,
-        task_id,
-        changelog,
-        reason,
-        "It had left nothing on disk" if aside is None else f"What was there is kept in {aside}",
-    )
+    aside = offsets.set_aside(logged.name, logged.changelog)
+    warn_of_rebuild(f"store {logged.name} of task {offsets.task_id}", str(logged.changelog), reason, aside)
     return aside
+
+
+def warn_of_rebuild(store: str, log: str, reason: str, aside: str | None) -> None:
+    """Say that a store is rebuilt from a log, why, and where what it had went; None if it had left nothing."""
+    kept = "It had left nothing on disk" if aside is None else f"What was there is kept in {aside}"
+    _log.warning("%s is rebuilt from the start of %s: %s. %s", store, log, reason, kept)
 
 
 def suspects(stores: Mapping[str, StateStore]) -> list[str]:
@@ -231,15 +255,17 @@ def suspects(stores: Mapping[str, StateStore]) -> list[str]:
     they are, and while the task is still locked, `TaskOffsets.set_aside` each, so that the next start does not go
     on with a store that opens cleanly. A crash before that is harmless: what was found once is found again.
     """
-    return [name for name, store in stores.items() if not _readable(store)]
+    return [name for name, store in stores.items() if not readable(store)]
 
 
-def _readable(store: StateStore) -> bool:
-    if not isinstance(store, EngineStore) or not store.is_open():
+def readable(store: object) -> bool:
+    """Whether every row of an open store can be read; also true for a store that is closed, or not over an engine."""
+    below = engine_store(store)
+    if below is None or not below.is_open():
         return True
     try:
         for family in Family:
-            for _ in store._engine.scan(family, None, None):
+            for _ in below._engine.scan(family, None, None):
                 pass
     except StoreCorruptedError:
         return False
@@ -249,7 +275,13 @@ def _readable(store: StateStore) -> bool:
 class Place:
     """Where one store stands in its changelog, wherever that is kept."""
 
-    def __init__(self, store: StateStore, changelog: TopicPartition, offsets: TaskOffsets | None) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        changelog: TopicPartition,
+        offsets: TaskOffsets | None,
+        tombstone_retention_ms: Callable[[], int | None],
+    ) -> None:
         self.store = store
         self.changelog = changelog
         self.committed: Checkpointed | None = None
@@ -257,43 +289,32 @@ class Place:
         self.position = 0
         """All before this offset was read, markers and gaps included."""
         self._offsets = offsets
+        self._tombstone_retention_ms = tombstone_retention_ms
         self._own = store.manages_offsets()
         if self._own:
             offset = store.get_committed_offset(changelog)
             if offset is not None:
-                self.committed = Checkpointed(offset, store.caught_up(changelog))
+                self.committed = Checkpointed(offset, store.last_caught_up_ms(changelog))
         elif offsets is not None:
             self.committed = offsets.known(changelog)
-        self._kept_time = None if self.committed is None else self.committed.caught_up_ms
+        self._kept_time = None if self.committed is None else self.committed.last_caught_up_ms
 
-    def first_offset(self, bounds: Offsets, now: int, tombstone_retention_ms: int) -> int:
-        """The offset of the first record that the store may lack. `now` is in milliseconds since the epoch.
-
-        Raises `ChangelogLostError` or `StoreOutOfStepError` where the changelog may not have all that it lacks.
-        """
-        store, changelog = self.store, self.changelog
-        if self.committed is None:
-            if not store.is_empty():
-                raise StoreOutOfStepError(f"it holds data but no offset of {changelog}")
-            return max(bounds.earliest, self.position)
-        offset, since, _ = self.committed
-        if offset >= bounds.end:
-            raise ChangelogLostError(
-                f"store {store.name} holds {changelog} up to offset {offset}, but that changelog ends at "
-                f"{bounds.end}: it was deleted and made anew, or truncated. Nothing was changed. Bring the topic "
-                f"back as it was; or, to start over, move the state directory away, delete the changelog topics "
-                f"and reset the group's offsets"
+    def decide(self, stable: Offsets, end: Callable[[], int], now_ms: int) -> Decision:
+        """What is to be done with the store, given the bounds of its changelog, see `Known`."""
+        return decide(
+            Known(
+                store=self.store.name,
+                partition=self.changelog,
+                held=self.committed,
+                strange=lambda: not self.store.is_empty(),
+                why_strange="" if self._offsets is None else self._offsets.why(self.changelog),
+                read_to=self.position,
+                stable=stable,
+                end=end,
+                now_ms=now_ms,
+                tombstone_retention_ms=self._tombstone_retention_ms,
             )
-        start = max(offset + 1, self.position)
-        if start < bounds.earliest:
-            raise StoreOutOfStepError(
-                f"it is at offset {offset}, and {changelog} now starts at {bounds.earliest}: "
-                f"the records between are gone"
-            )
-        if not at_end(start, bounds):
-            lag = f"it is at offset {offset} of {changelog}, which ends at {bounds.end}"
-            _check_age(lag, since, now, tombstone_retention_ms)
-        return start
+        )
 
     def take(self, fetch: Fetch, began: int) -> None:
         """Write what was read, and the offset that it reaches.
@@ -315,7 +336,7 @@ class Place:
     def reached_end(self, began: int) -> None:
         """The store holds all that the changelog had at `began`. Nothing is written before `keep`."""
         if self.committed is not None:
-            self.committed = self.committed._replace(caught_up_ms=began)
+            self.committed = self.committed._replace(last_caught_up_ms=began)
 
     def keep(self) -> None:
         """Write since when the store is up to date, and what the checkpoint has to say."""
@@ -327,15 +348,10 @@ class Place:
 
     def _keep_time(self) -> None:
         assert self.committed is not None
-        time = self.committed.caught_up_ms
+        time = self.committed.last_caught_up_ms
         if self._own and time is not None and time != self._kept_time:
-            self.store.set_caught_up(self.changelog, time)
+            self.store.set_last_caught_up_ms(self.changelog, time)
         self._kept_time = time
-
-
-def at_end(start: int, bounds: Offsets) -> bool:
-    """Whether nothing can follow the store's last record but the marker of the transaction that it is in."""
-    return bounds.end - start <= 1
 
 
 def close_after(error: BaseException, close: Callable[[], None]) -> None:
@@ -390,20 +406,6 @@ def _settled_bounds(changelog: TopicPartition, reader: Reader, waiting: _Patienc
             f"with `kafka-transactions.sh find-hanging`, end it, and start again"
         )
     return bounds
-
-
-def _check_age(lag: str, since: int | None, now: int, tombstone_retention_ms: int) -> None:
-    if since is None:
-        raise StoreOutOfStepError(
-            f"{lag}, and does not say since when: deletions between may have been compacted away"
-        )
-    limit = tombstone_retention_ms // 2
-    # A time ahead of the clock says as little as none, except for the small steps of a clock being set.
-    if abs(now - since) > limit:
-        raise StoreOutOfStepError(
-            f"{lag}, and was last up to date {(now - since) / 1000:.0f} s ago: after {limit / 1000:.0f} s, half of "
-            f"its delete.retention.ms, deletions between may have been compacted away"
-        )
 
 
 def _read(changelog: TopicPartition, position: int, batch: int, reader: Reader, waiting: _Patience) -> Fetch:

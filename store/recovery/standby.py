@@ -10,37 +10,31 @@ checkpoint vouched for data that was not on disk yet; here the data is synced fi
 
 Must survive: its own crash at any moment (it is a restore that goes on and on, see `store.recovery.restore`), an
 active task that crashes, hangs or is replaced, changelogs whose start moves past the copy, and a pause so long
-that deletions were compacted away: then the copy is set aside and made anew. Nothing about offsets is remembered
-from one life to the next but what store and checkpoint say (KAFKA-9169, 14172).
+that deletions were compacted away: then the copy is set aside and made anew (`store.recovery.decision`). Nothing
+about offsets is remembered from one life to the next but what store and checkpoint say, and a copy has no cache, so
+that the task that takes over finds nothing stale (KAFKA-9169, 14172).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from store.clock import Clock, SystemClock
 from store.engine.protocol import Storage
 from store.errors import ProtocolError, StoreCorruptedError
 from store.log.protocol import Reader
 from store.points import Point, reach
-from store.recovery.offsets import StoreOutOfStepError, TaskOffsets
-from store.recovery.restore import DEFAULT_BATCH, TOMBSTONE_RETENTION_MS, Place, close_after, rebuild_aside
+from store.recovery.decision import Action, StoreOutOfStepError
+from store.recovery.offsets import TaskOffsets
+from store.recovery.restore import LoggedStore, Place, RestoreSettings, close_after, set_aside_to_rebuild
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
 
-
-@dataclass(frozen=True)
-class Copy:
-    """One store to keep warm."""
-
-    name: str
-    changelog: TopicPartition
-    open: Callable[[], StateStore]
-    """Opens the whole store, without a changelog to write to; leaves nothing open when it raises."""
+KEEP_TIME_EVERY_MS = 60_000
+"""How old the time may be that a copy on disk says it was up to date. Too early a time costs nothing but a rebuild
+after half of the tombstone retention less this."""
 
 
 class Standby:
@@ -50,25 +44,26 @@ class Standby:
         self,
         storage: Storage,
         task_id: str,
-        copies: Sequence[Copy],
+        copies: Sequence[LoggedStore[StateStore]],
         reader: Reader,
+        settings: RestoreSettings | None = None,
         *,
-        batch: int = DEFAULT_BATCH,
-        clock: Clock | None = None,
         exactly_once: bool = True,
-        tombstone_retention_ms: int = TOMBSTONE_RETENTION_MS,
     ) -> None:
-        """`reader` stays the caller's. For the others see `restore` and `TaskOffsets`."""
+        """`copies` open stores that have no changelog to write to, and no cache. `reader` stays the caller's.
+
+        Of `settings` it has the batch and the clock. For `exactly_once` see `TaskOffsets`.
+        """
+        settings = settings or RestoreSettings()
+        self.task_id = task_id
         self.stores: dict[str, StateStore] = {}
         """Open stores by name, for queries. A store that is made anew is another object afterwards."""
         self._storage = storage
-        self._task_id = task_id
         self._copies = copies
         self._reader = reader
-        self._batch = batch
-        self._clock = clock or SystemClock()
+        self._batch = settings.batch
+        self._clock = settings.clock
         self._exactly_once = exactly_once
-        self._tombstone_retention_ms = tombstone_retention_ms
         self._offsets: TaskOffsets | None = None
         self._places: dict[str, Place] = {}
         self._kept_ms: dict[str, int] = {}
@@ -82,11 +77,11 @@ class Standby:
         `StateLockedError` while a task or another standby has the directory, and what opening raises.
         """
         if self._offsets is not None:
-            raise ProtocolError(f"standby of task {self._task_id} was opened before; make a new one")
+            raise ProtocolError(f"standby of task {self.task_id} was opened before; make a new one")
         try:
-            self._exit.enter_context(self._storage.lock(self._task_id))
+            self._exit.enter_context(self._storage.lock(self.task_id))
             self._offsets = TaskOffsets(
-                self._storage, self._task_id, self._clock, exactly_once=self._exactly_once
+                self._storage, self.task_id, self._clock, exactly_once=self._exactly_once
             )
             self._exit.callback(self._close_stores)
             for copy in self._copies:
@@ -141,16 +136,18 @@ class Standby:
         else:
             close_after(error, self.close)
 
-    def _follow(self, copy: Copy, max_records: int | None) -> int:
+    def _follow(self, copy: LoggedStore[StateStore], max_records: int | None) -> int:
         place = self._place(copy)
         began = self._clock.time_ms()
         bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
-        if place.committed is not None and place.committed.offset >= bounds.end:
-            # The last task here may have seen its commit acknowledged before the stable offset moved past it.
-            end = self._reader.offsets(copy.changelog, IsolationLevel.READ_UNCOMMITTED).end
-            if place.committed.offset < end:
-                return 0
-        place.position = place.first_offset(bounds, began, self._tombstone_retention_ms)
+        decision = place.decide(
+            bounds,
+            lambda: self._reader.offsets(copy.changelog, IsolationLevel.READ_UNCOMMITTED).end,
+            began,
+        )
+        if decision.action is Action.WAIT:
+            return 0
+        place.position = decision.first_offset()
         total = 0
         while place.position < bounds.end:
             if max_records is not None and total >= max_records:
@@ -165,13 +162,12 @@ class Standby:
                 total += len(fetch.records)
                 reach(Point.RESTORE_BATCH)
         place.reached_end(began)
-        # A time that is this much too early costs nothing but a rebuild in the rarest case.
-        if began - self._kept_ms.setdefault(copy.name, began) >= self._tombstone_retention_ms // 8:
+        if began - self._kept_ms.setdefault(copy.name, began) >= KEEP_TIME_EVERY_MS:
             place.keep()
             self._kept_ms[copy.name] = began
         return total
 
-    def _open_or_rebuild(self, copy: Copy) -> None:
+    def _open_or_rebuild(self, copy: LoggedStore[StateStore]) -> None:
         try:
             self._open_store(copy)
             return
@@ -179,30 +175,30 @@ class Standby:
             reason = str(error)
         self._rebuild(copy, reason)
 
-    def _rebuild(self, copy: Copy, reason: str) -> None:
+    def _rebuild(self, copy: LoggedStore[StateStore], reason: str) -> None:
         assert self._offsets is not None
         self._places.pop(copy.name, None)
         self.stores.pop(copy.name, None)
         self._kept_ms.pop(copy.name, None)
-        rebuild_aside(self._offsets, self._task_id, copy.name, copy.changelog, reason)
+        set_aside_to_rebuild(copy, self._offsets, reason)
         self._open_store(copy)
 
-    def _open_store(self, copy: Copy) -> None:
+    def _open_store(self, copy: LoggedStore[StateStore]) -> None:
         assert self._offsets is not None
         store = copy.open()
         try:
             reach(Point.STORE_OPENED)
             self._offsets.adopt(store, copy.changelog)
-            self._places[copy.name] = Place(store, copy.changelog, self._offsets)
+            self._places[copy.name] = Place(store, copy.changelog, self._offsets, copy.tombstone_retention_ms)
         except BaseException as error:
             close_after(error, store.close)
             raise
         self.stores[copy.name] = store
 
-    def _place(self, copy: Copy) -> Place:
+    def _place(self, copy: LoggedStore[StateStore]) -> Place:
         place = self._places.get(copy.name)
         if place is None:
-            raise ProtocolError(f"standby of task {self._task_id} is not open")
+            raise ProtocolError(f"standby of task {self.task_id} is not open")
         return place
 
     def _keep(self) -> None:

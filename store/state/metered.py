@@ -282,14 +282,14 @@ class MeteredStore(StateStore, Generic[S, K, V]):
     def sync(self) -> None:
         self.inner.sync()
 
-    def keep_time(self, now: Callable[[], int]) -> None:
-        self.inner.keep_time(now)
+    def track_last_caught_up(self, now: Callable[[], int]) -> None:
+        self.inner.track_last_caught_up(now)
 
-    def caught_up(self, changelog: TopicPartition) -> int | None:
-        return self.inner.caught_up(changelog)
+    def last_caught_up_ms(self, changelog: TopicPartition) -> int | None:
+        return self.inner.last_caught_up_ms(changelog)
 
-    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None:
-        self.inner.set_caught_up(changelog, time_ms)
+    def set_last_caught_up_ms(self, changelog: TopicPartition, time_ms: int) -> None:
+        self.inner.set_last_caught_up_ms(changelog, time_ms)
 
     def restore_batch(
         self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]

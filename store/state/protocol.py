@@ -225,16 +225,19 @@ class StateStore(ABC):
     def sync(self) -> None:
         """Every commit so far is power-safe when this returns, if the store is persistent."""
 
-    def keep_time(self, now: Callable[[], int]) -> None:
-        """From here on each commit with an offset also keeps the time, in milliseconds since the epoch.
+    def track_last_caught_up(self, now: Callable[[], int]) -> None:
+        """From here on each commit with an offset also moves `last_caught_up_ms` to `now()`.
 
-        Called when the store has reached the end of its changelog: from then on its one writer keeps it so.
-        By default the task keeps the time, in its checkpoint file.
+        `now` gives milliseconds since the epoch. Called when the store has reached the end of its changelog: from
+        then on its one writer keeps it there. By default the task keeps the time, in its checkpoint file.
         """
 
-    def caught_up(self, changelog: TopicPartition) -> int | None:
-        """Milliseconds since the epoch before which nothing in the data was out of date; None if unknown."""
+    def last_caught_up_ms(self, changelog: TopicPartition) -> int | None:
+        """The last time at which nothing in the data was out of date in the changelog; None if unknown.
+
+        In milliseconds since the epoch, by the clock of this host. Brokers call it so of a follower.
+        """
         return None
 
-    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None:
+    def set_last_caught_up_ms(self, changelog: TopicPartition, time_ms: int) -> None:
         """Keep that time. Too early a time is harmless, and so is losing it in a crash."""

@@ -182,7 +182,7 @@ class EngineStore(StateStore):
         """See `StateStore.commit`. When it raises, close the store: only the engine, opened again, can tell
         whether the write is there, and it is there whole or not at all.
 
-        After `keep_time` the same write says when the store was last up to date with each changelog named.
+        After `track_last_caught_up` the same write says when the store was last up to date with each changelog named.
         """
         if not self._open:
             raise self._closed()
@@ -241,13 +241,13 @@ class EngineStore(StateStore):
         or that of `snapshot`, and READ_UNCOMMITTED has all writes.
         """
 
-    def keep_time(self, now: Callable[[], int]) -> None:
+    def track_last_caught_up(self, now: Callable[[], int]) -> None:
         self._now = now
 
-    def caught_up(self, changelog: TopicPartition) -> int | None:
+    def last_caught_up_ms(self, changelog: TopicPartition) -> int | None:
         return metadata.read(self._engine, Kind.CAUGHT_UP, changelog, where=f"store {self._name}")
 
-    def set_caught_up(self, changelog: TopicPartition, time_ms: int) -> None:
+    def set_last_caught_up_ms(self, changelog: TopicPartition, time_ms: int) -> None:
         self._engine.write([metadata.row(Kind.CAUGHT_UP, changelog, max(0, time_ms))])
 
     def approximate_num_uncommitted_bytes(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import PlainProducer, Producer
+from store.recovery.global_store import GlobalStore
 from store.state.protocol import LogChange, StateStore
 from store.types import Headers, Record, TopicPartition
 
@@ -25,10 +26,10 @@ _OF_THE_TASK = frozenset(
         "discard",
         "flush",
         "flush_cache",
-        "keep_time",
+        "track_last_caught_up",
         "recover",
         "restore_batch",
-        "set_caught_up",
+        "set_last_caught_up_ms",
     }
 )
 
@@ -58,6 +59,23 @@ class ProcessorStore:
             f"store {self._store.name}: a processor does not commit, discard, restore or close a store; "
             "call context.commit() to have the whole task committed after this record"
         )
+
+
+class GlobalReads(ProcessorStore):
+    """A global store as a processing function may use it: the reads of its type, always of what it holds now."""
+
+    def __init__(self, store: GlobalStore[Any], failed: Callable[[StoreError], None]) -> None:
+        self._global_store = store
+        self._failed = failed
+
+    def __getattr__(self, name: str) -> Any:
+        view = self._global_store.view()
+        if name.startswith("_") or not callable(getattr(view, name, None)):
+            raise ProtocolError(
+                f"global store {self._global_store.name} has no {name!r} for a processor: it follows topic "
+                f"{self._global_store.topic} and is only read. Write to that topic instead"
+            )
+        return _telling(getattr(view, name), self._failed)
 
 
 @cache
@@ -109,6 +127,8 @@ class Context(Protocol):
 
     def store(self, name: str) -> ProcessorStore:
         """The task's store of that name. Writes are uncommitted until the task commits.
+
+        Or the worker's global store of that name, which is read-only, and no part of any transaction.
 
         Raises `ProtocolError` for a name that the topology does not declare.
         """
@@ -170,9 +190,10 @@ class TaskContext:
     def headers(self) -> Headers:
         return self.record.headers
 
-    def offer(self, stores: Mapping[str, StateStore]) -> None:
+    def offer(self, stores: Mapping[str, StateStore], global_stores: Mapping[str, GlobalStore[Any]]) -> None:
         """The stores that `store` hands out."""
         self._stores = {name: ProcessorStore(store, self._failed) for name, store in stores.items()}
+        self._stores |= {name: GlobalReads(store, self._failed) for name, store in global_stores.items()}
 
     def store(self, name: str) -> ProcessorStore:
         try:

@@ -54,14 +54,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
     FencedError,
     InputGapError,
     LogError,
@@ -75,13 +77,16 @@ from store.errors import (
 from store.log import Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
+from store.recovery.global_store import GlobalStore
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
-    TOMBSTONE_RETENTION_MS,
+    LoggedStore,
     RestoreListener,
+    RestoreSettings,
     open_and_restore,
     restore,
     suspects,
+    tombstone_retention,
 )
 from store.state.protocol import StateStore, StoreContext
 from store.streams.context import TaskContext
@@ -132,8 +137,16 @@ class Task:
         tasks_in_process: int = 1,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        global_stores: Mapping[str, GlobalStore[Any]] | None = None,
     ) -> None:
-        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it."""
+        """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
+        are those of the topology, open, and stay the caller's; `ConfigError` when one is missing."""
+        self._global_stores = global_stores or {}
+        missing = [one.name for one in topology.global_stores if one.name not in self._global_stores]
+        if missing:
+            raise ConfigError(
+                "global_stores", missing, "only a Worker runs them: not a task by itself, nor Spark"
+            )
         self.topology = topology
         self.partition = partition
         self.task_id = topology.task_id(partition)
@@ -198,7 +211,7 @@ class Task:
             self._reader = reader
             context = TaskContext(producer, self.topology.sinks)
             self._restore(context, reader)
-            context.offer(self.stores)
+            context.offer(self.stores, self._global_stores)
             self._context = context
             # Asked after each record, so bound once.
             self._uncommitted_bytes = [
@@ -248,10 +261,11 @@ class Task:
                         store,
                         self.topology.changelog(name, self.partition),
                         reader,
+                        replace(self._restore_settings, listener=None),
                         offsets=offsets,
-                        batch=self._config.restore_batch_records,
-                        clock=self._clock,
-                        patience=self._restore_patience_s,
+                        tombstone_retention_ms=tombstone_retention(
+                            self._log, self.topology.changelog_topic(name)
+                        ),
                     )
         if self._plain_producer is None:
             self._check_positions(committed, offsets)
@@ -317,29 +331,23 @@ class Task:
             self._exit.callback(store.close)
             reach(Point.STORE_OPENED)
             return
-        retention = supplier.changelog_config().get("delete.retention.ms")
-        self.stores[name], _ = open_and_restore(
-            self._storage,
-            self.task_id,
+        logged = LoggedStore(
             name,
-            lambda: supplier.open(made),
             changelog,
-            reader,
-            offsets=offsets,
-            batch=config.restore_batch_records,
-            listener=self._listener,
-            clock=self._clock,
-            patience=self._restore_patience_s,
-            tombstone_retention_ms=TOMBSTONE_RETENTION_MS if retention is None else int(retention),
-            count=None if metrics is None else metrics.restored,
+            lambda: supplier.open(made),
+            tombstone_retention(self._log, changelog.topic),
+            None if metrics is None else metrics.restored,
         )
+        self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
         self._exit.callback(self.stores[name].close)
 
     @property
-    def _restore_patience_s(self) -> float:
+    def _restore_settings(self) -> RestoreSettings:
         """At least once fences nobody, so a transaction that a run under exactly once has left goes by its timeout."""
         left = 0.0 if self._config.exactly_once else self._config.transaction_timeout_ms / 1000
-        return _PATIENCE_S + left
+        return RestoreSettings(
+            self._config.restore_batch_records, _PATIENCE_S + left, self._clock, self._listener
+        )
 
     def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
         return {

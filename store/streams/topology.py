@@ -14,7 +14,7 @@ from store.config import StoreType
 from store.errors import ConfigError
 from store.log import TopicSpec
 from store.streams.context import Context
-from store.suppliers import StoreSupplier, default_store
+from store.suppliers import GlobalStoreSupplier, StoreSupplier, default_store
 from store.types import Record, TopicPartition
 
 __all__ = ["Context", "Processor", "Topology"]
@@ -38,6 +38,8 @@ class Topology:
     stores: tuple[str | StoreSupplier[Any], ...]
     process: Processor
     ordinal: int = 0
+    global_stores: tuple[GlobalStoreSupplier, ...] = ()
+    """Whole topics as stores that processors only read, kept by each worker; see `store.suppliers.global_store`."""
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` where topics would be mixed: one read and written, a changelog written to, twice one.
@@ -54,7 +56,13 @@ class Topology:
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
-        topics = (*self.sources, *self.sinks, *map(self.changelog_topic, self.store_names))
+        topics = (
+            *self.sources,
+            *(topic for topic in self.sinks if topic not in {one.topic for one in self.global_stores}),
+            *map(self.changelog_topic, self.store_names),
+            *map(self.changelog_topic, (one.name for one in self.global_stores)),
+            *(one.topic for one in self.global_stores),
+        )
         twice = next((topic for topic in topics if topics.count(topic) > 1), None)
         if twice is not None:
             raise ConfigError(

@@ -13,7 +13,7 @@ again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 
 from store.clock import Clock
@@ -21,6 +21,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ConfigError,
     CrashproofError,
     FatalLogError,
     FencedError,
@@ -32,6 +33,7 @@ from store.errors import (
 from store.log import Log, Reader
 from store.metrics import Metrics
 from store.recovery.restore import RestoreListener
+from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.types import IsolationLevel
@@ -67,9 +69,10 @@ class Worker:
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
         on_lost: Callable[[int, FencedError], None] | None = None,
+        standbys: Iterable[int] = (),
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
-        gets those of the stores, `listener` is told of every restore.
+        gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
 
         `on_lost` is told of each task that a newer incarnation has taken over, by partition, and the worker goes on
         with the rest. Without it `poll` raises `TaskLostError` for such a task, and `run` ends with that.
@@ -87,6 +90,8 @@ class Worker:
         self._on_lost = on_lost
         self._lost: dict[int, FencedError] = {}
         self._untold: dict[int, FencedError] = {}
+        self.replicas = Replicas(topology, log, storage, config, clock, listener=listener)
+        self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
         self._last_commit: dict[int, float] = {}
@@ -103,6 +108,7 @@ class Worker:
         others: polling on goes on with these. A worker that has none left raises it at every call, also with
         `on_lost`. Any other error is raised at once; polling on then starts its task from what was committed.
         """
+        self.replicas.open_global_stores()
         progress = False
         for partition in list(self._partitions):
             try:
@@ -120,7 +126,40 @@ class Worker:
         if self._untold:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
-        return progress
+        return self.replicas.update(busy=progress) or progress
+
+    def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
+        """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
+
+        Tasks and copies that stay go on; a task that goes is committed first. The next polls open what is new. A task
+        takes over the directory of its standby and replays only what the copy lacks, and a standby goes on from
+        where the task stopped. Raises `ConfigError` for a partition that is in both.
+        """
+        partitions = list(dict.fromkeys(active))
+        standbys = self._only_standbys(partitions, standby)
+        for partition, task in [(one, task) for one, task in self.tasks.items() if one not in partitions]:
+            try:
+                task.commit()
+            except CrashproofError as error:
+                # As after a crash: the input since the last commit is read again by whoever has the task next.
+                _log.warning("task %s is let go with its last records uncommitted: %s", task.task_id, error)
+            finally:
+                self._failures.pop(partition, None)
+                self._drop(partition)
+        self._partitions = partitions
+        self._lost = {
+            partition: error for partition, error in self._lost.items() if partition not in partitions
+        }
+        for task in self.tasks.values():
+            task.tasks_in_process = self._others + len(partitions)
+        self.replicas.assign(standbys)
+
+    @staticmethod
+    def _only_standbys(active: Collection[int], standby: Iterable[int]) -> list[int]:
+        standbys = list(standby)
+        if both := [partition for partition in standbys if partition in active]:
+            raise ConfigError("standby", both, "partitions that are not active in the same worker")
+        return standbys
 
     def run(self, stopping: Callable[[], bool], *, idle_s: float = 0.05) -> None:
         """Poll until `stopping()`; then commit and close.
@@ -157,6 +196,7 @@ class Worker:
         """Close all tasks, dropping what they did not commit. One that fails to close does not keep the others."""
         with ExitStack() as all_of_them:
             all_of_them.callback(self._reader.close)
+            all_of_them.callback(self.replicas.close)
             for task in self.tasks.values():
                 all_of_them.callback(task.close)
             self.tasks = {}
@@ -174,6 +214,7 @@ class Worker:
                 tasks_in_process=self._others + len(self._partitions),
                 metrics=self._metrics,
                 listener=self._listener,
+                global_stores=self.replicas.global_stores,
             )
             task.open()
             self.tasks[partition] = task
@@ -194,7 +235,9 @@ class Worker:
                 self._drop(partition)
             return True
         except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
-            if isinstance(error, StoreCorruptedError) and not task.rebuilds:
+            if isinstance(error, StoreCorruptedError) and not (
+                task.rebuilds or self.replicas.rebuild_damaged()
+            ):
                 raise
             _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
             self._count_failure(partition, task, error)

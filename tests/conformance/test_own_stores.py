@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from store.engine.memory import MemoryEngine
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
@@ -15,12 +13,10 @@ from store.testing.conformance import conformance
 from store.transaction.protocol import Mechanism
 from tests.conformance.stores import FileStore, SqliteStore
 
-pages = pytest.mark.requirement("844.1", "892.3", "892.4", "892.5")
-
 TestFileStore = conformance(FileStore, examples=8)
 TestSqliteStore = conformance(SqliteStore, examples=8)
-TestIndexedBatch = pages(conformance(KeyValueStore, examples=6))
-TestSecondary = pages(conformance(KeyValueStore, examples=3, mechanism=Mechanism.SECONDARY))
+TestIndexedBatch = conformance(KeyValueStore, examples=6)
+TestSecondary = conformance(KeyValueStore, examples=3, mechanism=Mechanism.SECONDARY)
 TestWithoutTransactions = conformance(KeyValueStore, examples=4, mechanism=None)
 TestInMemory = conformance(KeyValueStore, open_engine=MemoryEngine, persistent=False)
 TestCached = conformance(KeyValueStore, examples=6, cache_max_bytes=4_000)

@@ -88,7 +88,6 @@ def test_a_bound_that_is_freed_after_the_call_still_bounds_the_scan(engine: Engi
     assert len(garbage) == 1000
 
 
-@pytest.mark.requirement("844.3")
 def test_an_open_scan_keeps_its_view(engine: Engine) -> None:
     fill(engine, range(1000))
     scan = engine.scan(DATA, None, None)
@@ -242,7 +241,6 @@ def test_ranges_of_keys_that_are_stored_in_another_form_are_dropped_and_scanned_
     assert [key for key, _ in engine.scan(META, None, None, reverse=True)] == [b"\xff", b""]
 
 
-@pytest.mark.requirement("844.3")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("read", [0, 1, 200, 2500])
 def test_an_open_scan_keeps_its_view_across_drops_and_staged_commits(
@@ -269,7 +267,6 @@ def test_a_staged_commit_is_seen_by_nobody_until_it_is_applied(engine: Engine) -
     assert not engine.apply_staged()
 
 
-@pytest.mark.requirement("844.2")
 def test_a_staged_commit_without_writes_is_a_commit(engine: Engine) -> None:
     engine.write([(DATA, b"a", b"1")])
     engine.stage([])
@@ -319,7 +316,6 @@ def test_a_scratch_holds_its_rows_in_order_apart_from_the_engine(engine: Engine)
     scratch.close()
 
 
-@pytest.mark.requirement("844.3")
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_scan_of_a_scratch_keeps_its_view_across_puts_and_clears(engine: Engine, reverse: bool) -> None:
     scratch = engine.scratch()

@@ -135,7 +135,7 @@ def test_a_reader_shows_one_commit_until_it_is_refreshed(writer: Writer, reader:
         assert reader.get(DATA, b"0007") == b"%d" % number
 
 
-@pytest.mark.requirement("844.2", "892.7")
+@pytest.mark.requirement("892.7")
 def test_a_reader_sees_a_staged_commit_once_it_is_applied(
     writer: Writer, reader: ReadOnlyRocksEngine
 ) -> None:
@@ -159,7 +159,7 @@ def test_a_reader_sees_dropped_ranges(writer: Writer, reader: ReadOnlyRocksEngin
     assert reader.get(DATA, b"0489") is None
 
 
-@pytest.mark.requirement("844.3", "892.7")
+@pytest.mark.requirement("892.7")
 @pytest.mark.parametrize("reverse", [False, True])
 def test_an_open_range_of_a_reader_outlives_refreshes_and_the_files_it_reads(
     writer: Writer, reader: ReadOnlyRocksEngine, reverse: bool

@@ -37,7 +37,7 @@ def content(engine: RocksEngine) -> dict[bytes, bytes]:
     return dict(engine.scan(DATA, None, None))
 
 
-@pytest.mark.requirement("844.2", "844.4")
+@pytest.mark.requirement("844.2")
 def test_a_marked_commit_is_applied_at_the_next_open_and_forgotten(marked: Path) -> None:
     assert len(list((marked / "staged").glob("*.sst"))) > 3
     for number in (2, 3):

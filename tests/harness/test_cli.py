@@ -30,6 +30,7 @@ def refused(answer: subprocess.CompletedProcess[str], code: int, *words: str) ->
         assert word in answer.stderr, answer.stderr
 
 
+@pytest.mark.requirement("card.4")
 def test_a_run_that_holds_exits_0_and_writes_every_report(tmp_path: Path) -> None:
     answer = crashproof(
         "run", "balances", "--world", "sim", "--schedules", "150", "--json", "--out", "report", cwd=tmp_path

@@ -62,6 +62,7 @@ def test_a_failure_without_an_end_is_a_violation() -> None:
     assert "Bang: no" in only(found).sentence
 
 
+@pytest.mark.requirement("card.1")
 def test_a_record_counted_twice_is_named() -> None:
     seen = Seen(0, 1, "committed", {"accounts": {"ann": 10}}, {"accounts": 0}, {"accounts": 0})
     final = changed(RIGHT, changelogs={"accounts": topic("c", ("ann", 10), ("bob", 3), ("ann", None))})
@@ -92,6 +93,7 @@ def test_a_store_that_does_not_stand_where_the_group_does_is_found() -> None:
     assert "restored to input offset 0, but the group committed position 2" in finding.sentence
 
 
+@pytest.mark.requirement("card.1")
 @pytest.mark.parametrize(
     ("rows", "difference"),
     [
@@ -113,6 +115,7 @@ def test_outputs_become_visible_together_with_the_position() -> None:
     assert only(verdict(Checked({0: 1}, ()))).oracle == "output"
 
 
+@pytest.mark.requirement("card.1")
 def test_a_changelog_that_folds_to_another_state_is_found() -> None:
     final = changed(RIGHT, changelogs={"accounts": topic("c", ("ann", 5), ("bob", 4), ("ann", None))})
     found = verdict(final=final)
@@ -125,6 +128,7 @@ def test_a_store_that_is_not_what_the_changelog_holds_at_its_offset_is_found_eve
     assert only(verdict(stale)).oracle == "changelog"
 
 
+@pytest.mark.requirement("card.1")
 @pytest.mark.parametrize("group", [{}, {0: 2}, {0: 4}])
 def test_the_group_must_stand_at_the_end_of_the_input(group: dict[int, int]) -> None:
     assert only(verdict(final=changed(RIGHT, group=group))).oracle == "offsets"
@@ -135,7 +139,6 @@ def test_the_store_must_know_its_changelog_offset() -> None:
     assert {finding.oracle for finding in verdict(last=last).findings} == {"offsets", "changelog"}
 
 
-@pytest.mark.requirement("892.11")
 @pytest.mark.parametrize(
     ("offset", "batches", "right"), [(2, 0, True), (2, 1, False), (0, 1, True), (0, 3, False)]
 )

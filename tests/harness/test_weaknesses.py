@@ -10,6 +10,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from harness.worlds.incarnation import FaultyProducer
 
 from harness.campaign import Plan, reduce, run_simulation, schedule_at
 from harness.history import Ended, History, Reached, Seen, Skipped, Started, Struck
@@ -19,7 +20,6 @@ from harness.oracles.output import is_interleaving
 from harness.replay import simulate, simulate_within, watchdog
 from harness.schedule import Input, Operation, Runtime, Schedule, Step
 from harness.verdict import Finding, Outcome, Verdict
-from harness.worlds.incarnation import FaultyProducer
 from harness.worlds.sim.broker import SimBroker, SimProducer
 from harness.worlds.sim.disk import File
 from harness.worlds.sim.world import run

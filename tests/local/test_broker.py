@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ from harness.worlds.local.broker import BrokerError, LocalBroker, PortInUseError
 from store.log.kafka import KafkaLog
 from store.log.protocol import TopicSpec
 from store.types import IsolationLevel, TopicPartition
+from tests.waiting import settle, until
 
 pytestmark = pytest.mark.xdist_group("own-broker")
 
@@ -40,18 +40,15 @@ def write(log: KafkaLog, topic: str, value: bytes, transactional_id: str) -> Non
     reached = producer.flush()
     producer.commit_transaction()
     producer.close()
-    await_visible(log, reached)
-
-
-def await_visible(log: KafkaLog, reached: Mapping[TopicPartition, int]) -> None:
-    """A commit returns before its marker is written, so what it wrote shows a little later."""
     reader = log.reader()
-    for tp, offset in reached.items():
-        attempts = 2_000
-        while reader.offsets(tp, IsolationLevel.READ_COMMITTED).end <= offset:
-            attempts -= 1
-            assert attempts, f"the transaction never became visible in {tp}"
-            time.sleep(0.005)
+    for tp in reached:
+        settle(reader, tp)
+    reader.close()
+
+
+def await_removed(log: KafkaLog, tp: TopicPartition, offset: int) -> None:
+    reader = log.reader()
+    until(lambda: reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).earliest > offset)
     reader.close()
 
 
@@ -79,11 +76,7 @@ def ended(process: psutil.Process) -> bool:
 
 
 def await_end(process: psutil.Process) -> None:
-    for _ in range(3_000):
-        if ended(process):
-            return
-        time.sleep(0.01)
-    pytest.fail(f"{process} stayed")
+    until(lambda: ended(process))
 
 
 def test_a_transaction_commits_as_soon_as_start_returns(
@@ -127,6 +120,24 @@ def test_a_paused_broker_goes_on_where_it_was(own_broker: LocalBroker, unique: C
     own_broker.resume()
     write(log, topic, b"value", transactional_id)
     assert values(log, topic) == [b"value"]
+
+
+def test_records_of_any_time_stay(tmp_path: Path) -> None:
+    """A topic with a retention of its own shows that the broker has looked at all topics since."""
+    often = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 50}
+    with LocalBroker(directory=tmp_path, settings=often) as broker:
+        log = KafkaLog(broker.bootstrap)
+        admin = log.admin()
+        admin.create_topics([TopicSpec("kept", 1), TopicSpec("swept", 1, {"retention.ms": "1"})])
+        admin.close()
+        producer = log.plain_producer()
+        for offset in range(2):
+            for topic in ("kept", "swept"):
+                producer.produce(topic, b"key", b"%d" % offset, timestamp=77)
+            producer.flush()
+            await_removed(log, TopicPartition("swept", 0), offset)
+        producer.close()
+        assert values(log, "kept") == [b"0", b"1"]
 
 
 def test_stop_removes_the_process_and_everything_it_wrote(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from harness.worlds.incarnation import config_of
 
 from harness.history import Ended, Event, History, Reached, Seen, Skipped, Started, Struck
 from harness.oracles import judge
 from harness.schedule import Input, Operation, Schedule, Step
 from harness.verdict import Outcome
-from harness.worlds.incarnation import config_of
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.processes import ForkServer, Job, Ready, WorkerProcessError
 from harness.worlds.local.world import LocalWorld

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +12,7 @@ from store.errors import FatalLogError, ProtocolError
 from store.log import Log, PlainProducer, Reader, TopicSpec
 from store.log.kafka import KafkaLog
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.waiting import until
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED
@@ -54,15 +54,6 @@ def place(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Itera
     made.close()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(2_000):
-        if holds():
-            return
-        time.sleep(0.01)
-    pytest.fail("what was waited for never came")
-
-
-@pytest.mark.requirement("844.8")
 def test_records_are_there_for_every_reader_once_they_are_flushed(place: Place) -> None:
     producer = place.producer()
     headers = (("a", b"1"), ("a", b""))
@@ -86,7 +77,6 @@ def test_a_flush_tells_of_what_came_after_the_one_before(place: Place) -> None:
     assert producer.flush() == {}
 
 
-@pytest.mark.requirement("844.8")
 def test_positions_of_a_group_are_committed_and_may_go_back(place: Place) -> None:
     producer = place.producer()
     for _ in range(5):
@@ -154,7 +144,6 @@ def test_a_closed_producer_takes_nothing(place: Place) -> None:
 
 
 @pytest.mark.xdist_group("own-broker")
-@pytest.mark.requirement("844.8")
 def test_records_and_positions_outlive_a_broker_that_is_killed(
     own_broker: LocalBroker, unique: Callable[[str], str]
 ) -> None:

@@ -128,7 +128,6 @@ def test_parameters_say_which_partition_is_asked_and_whether_committed_data_alon
     assert result.partition_results[1].result == b"new"
 
 
-@pytest.mark.requirement("844.7")
 def test_parameters_leave_standbys_out_unless_stale_stores_are_enabled(stores: dict[int, Any]) -> None:
     copies = {0: LocalStore(stores[0], active=False)}
     parameters = StoreQueryParameters.from_name("orders")

@@ -349,7 +349,6 @@ def test_two_other_processes_see_whole_commits_while_one_writes(
 
 
 @pytest.mark.long
-@pytest.mark.requirement("892.7")
 @pytest.mark.parametrize("mechanism", Mechanism)
 def test_two_other_processes_see_whole_commits_for_thirty_seconds(
     directory: StateDirectory,
@@ -361,7 +360,12 @@ def test_two_other_processes_see_whole_commits_for_thirty_seconds(
     `pytest -m long tests/query/test_processes.py -o junit_family=xunit1 --junitxml=processes.xml`.
     """
     end = time.monotonic() + LONG_S
-    commits, said = run(directory, tmp_path, mechanism, lambda _, __: time.monotonic() >= end)
+    commits, said = run(
+        directory,
+        tmp_path,
+        mechanism,
+        lambda _, started: time.monotonic() >= end and all(child.has_seen_enough() for child in started),
+    )
     record_property("commits", commits)
     record_property("answers", [child["answers"] for child in said])
     assert all(child["commits"] > 1 for child in said)

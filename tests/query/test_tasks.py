@@ -9,7 +9,7 @@ import pytest
 from store.query import FailureReason, KeyQuery, PositionBound, query, query_all, stores_of
 from store.streams.task import Task, apply
 from store.types import IsolationLevel, TopicPartition
-from tests.streams.test_task import Cluster
+from tests.clusters import Cluster
 
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 INPUT = TopicPartition("in", 0)
@@ -17,9 +17,7 @@ INPUT = TopicPartition("in", 0)
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    made.feed(b"a", b"b", b"a")
-    return made
+    return Cluster(keys=[b"a", b"b", b"a"])
 
 
 def counted(task: Task, isolation: IsolationLevel | None = None) -> tuple[Any, dict[TopicPartition, int]]:

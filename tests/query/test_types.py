@@ -42,8 +42,6 @@ from store.state.windowed import Window, Windowed
 from store.types import IsolationLevel, TopicPartition
 from tests.query.conftest import Open
 
-pytestmark = pytest.mark.requirement("x.5")
-
 COMMITTED, UNCOMMITTED = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
 
 
@@ -89,6 +87,7 @@ def fill(store: Any, old: Any, new: Any, key: Callable[[str], Any] = str.encode)
     store.put(key("c"), new)
 
 
+@pytest.mark.requirement("x.5")
 def test_a_key_query_returns_the_value_of_a_key(open_store: Open) -> None:
     store = open_store(KeyValueStore)
     fill(store, b"old", b"new")
@@ -97,6 +96,7 @@ def test_a_key_query_returns_the_value_of_a_key(open_store: Open) -> None:
     assert both(store, KeyQuery(b"c")) == (None, b"new")
 
 
+@pytest.mark.requirement("x.5")
 def test_a_range_query_returns_the_pairs_between_its_bounds(open_store: Open) -> None:
     store = open_store(KeyValueStore)
     fill(store, b"old", b"new")
@@ -109,6 +109,7 @@ def test_a_range_query_returns_the_pairs_between_its_bounds(open_store: Open) ->
     assert [key for key, _ in both(store, RangeQuery.with_no_bounds())[1]] == [b"a", b"b", b"c"]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_range_query_runs_backward_when_it_asks_for_descending_keys(open_store: Open) -> None:
     store = open_store(KeyValueStore)
     fill(store, b"old", b"new")
@@ -117,6 +118,7 @@ def test_a_range_query_runs_backward_when_it_asks_for_descending_keys(open_store
     assert [key for key, _ in both(store, descending.with_ascending_keys())[1]] == [b"a", b"b", b"c"]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_key_query_of_a_timestamped_store_returns_the_value_alone(open_store: Open) -> None:
     store = open_store(timestamped_rows)
     fill(store, timestamped.pack(b"old", 5), timestamped.pack(b"new", 6))
@@ -125,6 +127,7 @@ def test_a_key_query_of_a_timestamped_store_returns_the_value_alone(open_store: 
     assert both(store, RangeQuery.with_lower_bound(b"b"))[0] == [(b"b", b"old")]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_timestamped_query_returns_values_with_their_times(open_store: Open) -> None:
     store = open_store(timestamped_rows)
     fill(store, timestamped.pack(b"old", 5), timestamped.pack(b"new", 6))
@@ -136,6 +139,7 @@ def test_a_timestamped_query_returns_values_with_their_times(open_store: Open) -
     assert both(store, ascending.with_descending_keys())[1] == [(b"c", new), (b"b", new)]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_list_value_store_returns_the_values_of_a_key(open_store: Open) -> None:
     store = open_store(ListValueStore)
     store.put(b"a", b"1")
@@ -145,6 +149,7 @@ def test_a_list_value_store_returns_the_values_of_a_key(open_store: Open) -> Non
     assert both(store, RangeQuery.with_no_bounds()) == ([(b"a", b"1")], [(b"a", b"1"), (b"a", b"2")])
 
 
+@pytest.mark.requirement("x.5")
 def test_a_typed_store_takes_and_returns_typed_keys_and_values(open_store: Open) -> None:
     store = MeteredKeyValueStore(open_store(KeyValueStore), StrSerde(), IntSerde())
     fill(store, 1, 2, str)
@@ -152,6 +157,7 @@ def test_a_typed_store_takes_and_returns_typed_keys_and_values(open_store: Open)
     assert both(store, RangeQuery.with_range("b", "c")) == ([("b", 1)], [("b", 2), ("c", 2)])
 
 
+@pytest.mark.requirement("x.5")
 def test_a_typed_timestamped_store_returns_typed_values_with_and_without_time(open_store: Open) -> None:
     store = MeteredTimestampedKeyValueStore(open_store(timestamped_rows), StrSerde(), IntSerde())
     fill(store, ValueAndTimestamp(1, 5), ValueAndTimestamp(2, 6), str)
@@ -173,6 +179,7 @@ def fill_windows(store: Any, old: Any, new: Any, key: Callable[[str], Any] = str
     store.put(key("b"), new, 100)
 
 
+@pytest.mark.requirement("x.5")
 def test_a_window_key_query_returns_the_windows_of_a_key_that_start_in_a_range(open_store: Open) -> None:
     store = open_store(windows)
     fill_windows(store, b"old", b"new")
@@ -183,6 +190,7 @@ def test_a_window_key_query_returns_the_windows_of_a_key_that_start_in_a_range(o
     assert both(store, WindowKeyQuery(b"b", 0, 1_000)) == ([(100, b"old")], [(100, b"new")])
 
 
+@pytest.mark.requirement("x.5")
 def test_a_window_range_query_returns_all_windows_that_start_in_a_range(open_store: Open) -> None:
     store = open_store(windows)
     fill_windows(store, b"old", b"new")
@@ -200,6 +208,7 @@ def test_a_window_range_query_returns_all_windows_that_start_in_a_range(open_sto
     }
 
 
+@pytest.mark.requirement("x.5")
 def test_a_timestamped_window_store_returns_values_with_their_times(open_store: Open) -> None:
     store = open_store(timestamped_windows)
     fill_windows(store, timestamped.pack(b"old", 5), timestamped.pack(b"new", 6))
@@ -218,6 +227,7 @@ def test_what_is_expired_for_the_writer_alone_is_still_in_the_last_commit(open_s
     assert both(store, WindowKeyQuery(b"a", 0, 2_000)) == ([(1_000, b"new")], [(1_000, b"new")])
 
 
+@pytest.mark.requirement("x.5")
 def test_a_typed_window_store_returns_typed_rows(open_store: Open) -> None:
     store = MeteredWindowStore(open_store(windows), StrSerde(), IntSerde())
     fill_windows(store, 1, 2, str)
@@ -226,6 +236,7 @@ def test_a_typed_window_store_returns_typed_rows(open_store: Open) -> None:
     assert (window.key, window.window.start, value) == ("a", 300, 2)
 
 
+@pytest.mark.requirement("x.5")
 def test_a_typed_timestamped_window_store_returns_typed_values_with_their_times(open_store: Open) -> None:
     store = MeteredTimestampedWindowStore(open_store(timestamped_windows), StrSerde(), IntSerde())
     fill_windows(store, ValueAndTimestamp(1, 5), ValueAndTimestamp(2, 6), str)
@@ -238,6 +249,7 @@ def test_a_typed_timestamped_window_store_returns_typed_values_with_their_times(
 # -- sessions ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("x.5")
 def test_a_window_range_query_by_key_returns_the_sessions_of_a_key(open_store: Open) -> None:
     store = open_store(sessions)
     store.put(Windowed(b"a", Window(100, 150)), b"1")
@@ -253,6 +265,7 @@ def test_a_window_range_query_by_key_returns_the_sessions_of_a_key(open_store: O
     ]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_typed_session_store_returns_typed_rows(open_store: Open) -> None:
     store = MeteredSessionStore(open_store(sessions), StrSerde(), IntSerde())
     store.put(Windowed("a", Window(100, 150)), 1)
@@ -275,6 +288,7 @@ def value_and_time(record: Any) -> Any:
     return None if record is None else (record.value, record.timestamp)
 
 
+@pytest.mark.requirement("x.5")
 def test_a_versioned_key_query_returns_the_latest_version_or_that_of_a_time(open_store: Open) -> None:
     store = open_store(versions)
     fill_versions(store, (b"1", b"2", b"3"), b"a")
@@ -289,6 +303,7 @@ def test_a_versioned_key_query_returns_the_latest_version_or_that_of_a_time(open
     assert answers(VersionedKeyQuery(b"absent")) == [None, None]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_multi_versioned_key_query_returns_all_versions_of_a_time_range(open_store: Open) -> None:
     store = open_store(versions)
     fill_versions(store, (b"1", b"2", b"3"), b"a")
@@ -302,6 +317,7 @@ def test_a_multi_versioned_key_query_returns_all_versions_of_a_time_range(open_s
     assert times(MultiVersionedKeyQuery(b"a", to_time=150)) == [[100], [100]]
 
 
+@pytest.mark.requirement("x.5")
 def test_a_typed_versioned_store_returns_typed_versions(open_store: Open) -> None:
     store = MeteredVersionedKeyValueStore(open_store(versions), StrSerde(), IntSerde())
     fill_versions(store, (1, 2, 3), "a")

@@ -19,7 +19,7 @@ from store.engine.protocol import Family
 from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
-from store.recovery.restore import RestoreResult, open_and_restore, restore
+from store.recovery.restore import LoggedStore, RestoreResult, open_and_restore, restore
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
 from store.state.protocol import StoreContext
@@ -172,13 +172,13 @@ class KilledTask:
                 record_time=lambda: self._number,
             )
             self.stores[name], self.results[name] = open_and_restore(
-                self.directory,
-                TASK,
-                name,
-                lambda name=name, context=context: TYPES[name.partition("-")[0]](context),  # type: ignore[misc]
-                changelog(name),
+                LoggedStore(
+                    name,
+                    changelog(name),
+                    lambda name=name, context=context: TYPES[name.partition("-")[0]](context),  # type: ignore[misc]
+                ),
+                self.offsets,
                 self.log,
-                offsets=self.offsets,
             )
 
     def process(self, number: int, window: str | None = None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from store.engine.protocol import Checkpointed
@@ -29,7 +29,6 @@ TWO = {
 }
 
 
-@settings(deadline=None)
 @given(checkpoints)
 def test_what_is_written_is_read_again(written: Mapping[TopicPartition, Checkpointed]) -> None:
     assert checkpoint.decode(checkpoint.encode(written), "here") == written
@@ -45,7 +44,6 @@ def test_every_change_of_one_byte_is_noticed(written: Mapping[TopicPartition, Ch
                     checkpoint.decode(data[:at] + bytes([byte]) + data[at + 1 :], "here")
 
 
-@settings(deadline=None)
 @given(checkpoints)
 def test_every_truncation_is_noticed(written: Mapping[TopicPartition, Checkpointed]) -> None:
     data = checkpoint.encode(written)
@@ -54,7 +52,6 @@ def test_every_truncation_is_noticed(written: Mapping[TopicPartition, Checkpoint
             checkpoint.decode(data[:length], "here")
 
 
-@settings(deadline=None)
 @given(checkpoints, checkpoints, st.data())
 def test_the_head_of_one_file_with_the_tail_of_another_is_noticed(
     one: Mapping[TopicPartition, Checkpointed],
@@ -71,7 +68,6 @@ def test_the_head_of_one_file_with_the_tail_of_another_is_noticed(
     assert read in (one, other)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200) | st.text(alphabet="01 -\n\ra.", max_size=60).map(str.encode))
 def test_any_bytes_are_a_checkpoint_or_corrupted(data: bytes) -> None:
     try:

@@ -28,6 +28,7 @@ from store.errors import (
 from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
 from store.recovery.global_store import GlobalStore
+from store.recovery.restore import RestoreSettings
 from store.state import metadata
 from store.state.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
 from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
@@ -87,16 +88,20 @@ def tp(partition: int) -> TopicPartition:
 
 
 def over(
-    storage: Storage, topic: Topic, *, mechanism: Mechanism | None = Mechanism.INDEXED_BATCH, **options: Any
+    storage: Storage,
+    topic: Topic,
+    settings: RestoreSettings | None = None,
+    *,
+    mechanism: Mechanism | None = Mechanism.INDEXED_BATCH,
+    task: str = "global-prices",
 ) -> Prices:
-    task = options.setdefault("task_id", "global-prices")
 
     def open_store() -> KeyValueStore:
         return KeyValueStore(
             context_over(lambda: storage.open(task, "prices"), name="prices", mechanism=mechanism)
         )
 
-    return GlobalStore(storage, "prices", "prices", open_store, topic, **options)
+    return GlobalStore(storage, "prices", "prices", open_store, topic, settings, task_id=task)
 
 
 def shown(store: Prices) -> dict[bytes, bytes]:
@@ -185,7 +190,7 @@ def test_a_commit_takes_about_a_batch_whatever_the_number_of_partitions() -> Non
     disk, topic = CrashDisk(), Topic(4)
     for log in topic.logs:
         log.append(*[(b"%d %d" % (log.tp.partition, number), b"1") for number in range(5)])
-    with over(disk, topic, batch=3) as store:
+    with over(disk, topic, RestoreSettings(batch=3)) as store:
         data = [sum(row[0] is Family.DATA for row in batch) for batch in disk.files["prices"].batches]
         assert sum(data) == 20
         assert max(data) < 2 * 3
@@ -235,7 +240,7 @@ def test_a_topic_that_cannot_be_followed_is_read_anew_and_the_store_is_kept_asid
         assert store.update() == 0
     finally:
         store.close()
-    assert "global store prices is rebuilt from topic prices" in caplog.text
+    assert "global store prices is rebuilt from the start of topic prices" in caplog.text
     assert "What was there is kept in" in caplog.text
 
 
@@ -246,13 +251,13 @@ def test_a_store_that_lacks_records_and_was_closed_for_too_long_is_rebuilt(
     """Compaction may have removed deletions that it never heard of."""
     disk, topic, clock = CrashDisk(), Topic(), StepClock()
     topic[0].append((b"deleted", b"1"), (b"kept", b"1"))
-    with over(disk, topic, clock=clock):
+    with over(disk, topic, RestoreSettings(clock=clock)):
         pass
     topic[0].append((b"deleted", None))
     topic[0].append((b"a", b"1"), (b"a", b"2"))
     del topic[0].records[0], topic[0].records[3]
     clock.now += days * DAY
-    with over(disk, topic, clock=clock) as store:
+    with over(disk, topic, RestoreSettings(clock=clock)) as store:
         assert (b"deleted" not in shown(store)) == rebuilt
     assert len(disk.aside) == rebuilt
 
@@ -260,14 +265,14 @@ def test_a_store_that_lacks_records_and_was_closed_for_too_long_is_rebuilt(
 def test_a_store_that_is_updated_stays_young_however_long_it_runs_and_is_killed() -> None:
     disk, topic, clock = CrashDisk(), Topic(), StepClock()
     topic[0].append((b"a", b"1"))
-    store = over(disk, topic, clock=clock)
+    store = over(disk, topic, RestoreSettings(clock=clock))
     store.open()
     for _ in range(30):
         clock.now += DAY / 10
         assert store.update() == 0
     disk.restart(power_lost=False)
     topic[0].append((b"a", b"2"), (b"b", b"1"))
-    with over(disk, topic, clock=clock) as store:
+    with over(disk, topic, RestoreSettings(clock=clock)) as store:
         assert shown(store) == topic.values()
     assert disk.aside == []
 
@@ -424,12 +429,12 @@ def test_opening_waits_for_brokers_that_do_not_answer_as_long_as_it_has_patience
     topic, clock = Topic(), StepClock()
     topic[0].append((b"a", b"1"))
     topic.failures = 5
-    with over(CrashDisk(), topic, clock=clock) as store:
+    with over(CrashDisk(), topic, RestoreSettings(clock=clock)) as store:
         assert shown(store) == {b"a": b"1"}
     topic.failures = 10**6
     disk = CrashDisk()
     with pytest.raises(RetriableError):
-        over(disk, topic, clock=clock, patience=1.0).open()
+        over(disk, topic, RestoreSettings(clock=clock, patience_s=1.0)).open()
     assert disk.locked is None
 
 
@@ -463,7 +468,7 @@ def test_listeners_hear_of_each_partition() -> None:
 
     topic = Topic(2)
     topic[1].append((b"a", b"1"), (b"a", b"2"))
-    with over(CrashDisk(), topic, listener=Listener()):
+    with over(CrashDisk(), topic, RestoreSettings(listener=Listener())):
         pass
     assert heard == [
         ("start", 0, "prices", 0, 0),
@@ -476,7 +481,7 @@ def test_listeners_hear_of_each_partition() -> None:
 
 def a_life(disk: CrashDisk, topic: Topic, mechanism: Mechanism | None) -> None:
     """Fill, follow, and find the topic cut off."""
-    with over(disk, topic, mechanism=mechanism, batch=2) as store:
+    with over(disk, topic, RestoreSettings(batch=2), mechanism=mechanism) as store:
         topic[0].append((b"a", b"2"), (b"d", b"1"))
         topic[1].append((b"b", None))
         store.update()
@@ -503,7 +508,6 @@ def agrees(engine: Engine, history: Topic) -> None:
         }
 
 
-@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None])
 @pytest.mark.parametrize("power_lost", [False, True])
 def test_a_crash_at_any_moment_costs_nothing(mechanism: Mechanism | None, power_lost: bool) -> None:
@@ -542,7 +546,7 @@ def test_a_crash_leaves_data_and_offsets_of_one_commit(power_lost: bool) -> None
             log.append(*[(b"%d %d" % (number, at % 2), None if at == 3 else b"%d" % at) for at in range(5)])
         disk.crash_at = crash_at
         try:
-            with over(disk, topic, batch=2):
+            with over(disk, topic, RestoreSettings(batch=2)):
                 pass
             break
         except Crash:
@@ -593,7 +597,7 @@ class Following(RuleBasedStateMachine):
         raise NotImplementedError
 
     def opened(self) -> Prices:
-        store = over(self.disk, self.topic, batch=2, clock=self.clock)
+        store = over(self.disk, self.topic, RestoreSettings(batch=2, clock=self.clock))
         store.open()
         return store
 

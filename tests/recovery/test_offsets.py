@@ -20,7 +20,14 @@ from store.errors import StoreCorruptedError
 from store.recovery import checkpoint as checkpoint_file
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
-from store.recovery.restore import RestoreResult, open_and_restore, restore, suspects
+from store.recovery.restore import (
+    LoggedStore,
+    RestoreResult,
+    RestoreSettings,
+    open_and_restore,
+    restore,
+    suspects,
+)
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StateStore, StoreContext
 from store.transaction.protocol import Mechanism
@@ -41,19 +48,19 @@ class WithoutOffsets(KeyValueStore):
 
 
 Kind = str
-"""A keeps its offset, B is transactional and does not, C is not transactional, D is in memory."""
+"""The value of a `store.recovery.decision.OffsetKeeping`."""
 
-KINDS = ("A", "B", "C", "D")
+KINDS = ("own", "checkpointed", "direct", "volatile")
 
 
 def open_store(kind: Kind, disk: CrashDisk, name: str) -> KeyValueStore:
-    make = WithoutOffsets if kind == "B" else KeyValueStore
+    make = WithoutOffsets if kind == "checkpointed" else KeyValueStore
     return make(
         StoreContext(
             name=name,
-            open_engine=MemoryEngine if kind == "D" else lambda: disk.open("0_0", name),
-            persistent=kind != "D",
-            mechanism=None if kind == "C" else Mechanism.INDEXED_BATCH,
+            open_engine=MemoryEngine if kind == "volatile" else lambda: disk.open("0_0", name),
+            persistent=kind != "volatile",
+            mechanism=None if kind == "direct" else Mechanism.INDEXED_BATCH,
         )
     )
 
@@ -74,15 +81,14 @@ class Incarnation:
         self.results: dict[str, RestoreResult] = {}
         for name, kind in kinds.items():
             self.stores[name], self.results[name] = open_and_restore(
-                disk,
-                "0_0",
-                name,
-                lambda kind=kind, name=name: open_store(kind, disk, name),  # type: ignore[misc]
-                changelogs[name].tp,
+                LoggedStore(
+                    name,
+                    changelogs[name].tp,
+                    lambda kind=kind, name=name: open_store(kind, disk, name),  # type: ignore[misc]
+                ),
+                self.offsets,
                 changelogs,
-                offsets=self.offsets,
-                batch=2,
-                clock=StepClock(),
+                RestoreSettings(batch=2, clock=StepClock()),
             )
 
     def write(self, pairs: Sequence[Pair]) -> None:
@@ -164,7 +170,7 @@ def check_next(kinds: Mapping[str, Kind]) -> Callable[[CrashDisk, Changelogs], N
         last = Incarnation(disk, changelogs, kinds)
         last.check()
         for name, kind in kinds.items():
-            assert last.results[name].records == 0 or kind == "D"
+            assert last.results[name].records == 0 or kind == "volatile"
             assert last.results[name].set_aside is None
         last.close()
 
@@ -174,7 +180,7 @@ def check_next(kinds: Mapping[str, Kind]) -> Callable[[CrashDisk, Changelogs], N
 @pytest.mark.requirement("844.5")
 @pytest.mark.requirement("892.10")
 @pytest.mark.requirement("844.4")
-@pytest.mark.parametrize("kinds", list(product(KINDS, repeat=3)), ids="".join)
+@pytest.mark.parametrize("kinds", list(product(KINDS, repeat=3)), ids=" then ".join)
 def test_a_store_of_any_kind_becomes_one_of_any_other_whatever_the_moment_of_a_crash(
     kinds: tuple[Kind, Kind, Kind],
 ) -> None:
@@ -188,7 +194,7 @@ def test_a_store_of_any_kind_becomes_one_of_any_other_whatever_the_moment_of_a_c
 
 @pytest.mark.requirement("844.5")
 def test_a_mix_of_all_kinds_in_one_task_is_right_after_a_crash_at_any_moment() -> None:
-    mix = {kind.lower(): kind for kind in KINDS}
+    mix = {kind: kind for kind in KINDS}
     crash_everywhere(
         lambda disk, changelogs: lives(disk, changelogs, (mix, True), (mix, True)), list(mix), check_next(mix)
     )
@@ -196,7 +202,7 @@ def test_a_mix_of_all_kinds_in_one_task_is_right_after_a_crash_at_any_moment() -
 
 @pytest.mark.requirement("844.5")
 def test_only_stores_without_transactions_are_ever_set_aside_after_a_crash() -> None:
-    mix = {"a": "A", "b": "B", "c": "C"}
+    mix = {"a": "own", "b": "checkpointed", "c": "direct"}
     seen: set[str] = set()
 
     def check(disk: CrashDisk, changelogs: Changelogs) -> None:
@@ -231,13 +237,13 @@ def test_only_stores_without_transactions_are_ever_set_aside_after_a_crash() -> 
 @pytest.mark.requirement("844.5")
 def test_under_exactly_once_only_stores_without_transactions_lose_their_entries_and_get_them_back() -> None:
     disk, changelogs = CrashDisk(), Changelogs("b", "c")
-    task = Incarnation(disk, changelogs, {"b": "B", "c": "C"})
+    task = Incarnation(disk, changelogs, {"b": "checkpointed", "c": "direct"})
     assert disk.entries() == {}
     task.process(*FIRST)
     assert disk.entries() == {"b": 2}
     task.close()
     assert disk.entries() == {"b": 2, "c": 2}
-    task = Incarnation(disk, changelogs, {"b": "B", "c": "C"})
+    task = Incarnation(disk, changelogs, {"b": "checkpointed", "c": "direct"})
     assert disk.entries() == {"b": 2, "c": 2}
     task.write(SECOND)
     assert disk.entries() == {"b": 2}
@@ -249,27 +255,27 @@ def test_under_exactly_once_only_stores_without_transactions_lose_their_entries_
 
 def test_a_task_that_ends_in_the_middle_of_a_transaction_writes_no_entry() -> None:
     disk, changelogs = CrashDisk(), Changelogs("c")
-    task = Incarnation(disk, changelogs, {"c": "C"})
+    task = Incarnation(disk, changelogs, {"c": "direct"})
     task.process(*FIRST)
     task.write([(b"dirty", b"1")])
     task.close()
     assert disk.entries() == {}
-    task = Incarnation(disk, changelogs, {"c": "C"})
+    task = Incarnation(disk, changelogs, {"c": "direct"})
     assert task.results["c"].set_aside is not None
     task.check()
 
 
 def test_a_clean_end_without_a_single_record_keeps_the_entry() -> None:
     disk, changelogs = CrashDisk(), Changelogs("c")
-    lives(disk, changelogs, ({"c": "C"}, True))
+    lives(disk, changelogs, ({"c": "direct"}, True))
     before = disk.checkpoint
-    Incarnation(disk, changelogs, {"c": "C"}).close()
+    Incarnation(disk, changelogs, {"c": "direct"}).close()
     assert disk.checkpoint == before
 
 
 def test_the_entry_at_a_clean_close_is_that_of_the_last_commit() -> None:
     disk, changelogs = CrashDisk(), Changelogs("c")
-    task = Incarnation(disk, changelogs, {"c": "C"})
+    task = Incarnation(disk, changelogs, {"c": "direct"})
     for number in range(3):
         task.process((b"%d" % number, b"1"))
     task.offsets.begin_unclean()
@@ -278,7 +284,7 @@ def test_the_entry_at_a_clean_close_is_that_of_the_last_commit() -> None:
     assert disk.entries() == {"c": 4}
 
 
-@pytest.mark.parametrize("kind", ["B", "C"])
+@pytest.mark.parametrize("kind", ["checkpointed", "direct"])
 def test_data_is_synced_before_an_entry_vouches_for_it(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     task = Incarnation(disk, changelogs, {"orders": kind})
@@ -293,22 +299,22 @@ def test_data_is_synced_before_an_entry_vouches_for_it(kind: Kind) -> None:
 @pytest.mark.requirement("892.10")
 def test_a_store_that_now_keeps_its_offset_takes_it_over_once_and_replays_nothing() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    lives(disk, changelogs, ({"orders": "C"}, True))
-    task = Incarnation(disk, changelogs, {"orders": "A"})
+    lives(disk, changelogs, ({"orders": "direct"}, True))
+    task = Incarnation(disk, changelogs, {"orders": "own"})
     assert task.results["orders"].records == 0
     assert task.results["orders"].set_aside is None
     assert disk.entries() == {}
     assert task.stores["orders"].get_committed_offset(changelogs["orders"].tp) == changelogs["orders"].end - 2
-    assert task.stores["orders"].caught_up(changelogs["orders"].tp) == 0
+    assert task.stores["orders"].last_caught_up_ms(changelogs["orders"].tp) == 0
 
 
 @pytest.mark.requirement("892.10")
 @pytest.mark.parametrize("power_lost", [False, True])
-@pytest.mark.parametrize("into", ["A", "B"])
+@pytest.mark.parametrize("into", ["own", "checkpointed"])
 def test_a_crash_at_any_moment_of_taking_an_offset_over_costs_no_replay(into: Kind, power_lost: bool) -> None:
     for crash_at in range(1, 20):
         disk, changelogs = CrashDisk(), Changelogs("orders")
-        lives(disk, changelogs, ({"orders": "C"}, True))
+        lives(disk, changelogs, ({"orders": "direct"}, True))
         disk.restart(power_lost=True)
         disk.crash_at = disk.steps + crash_at
         try:
@@ -316,7 +322,7 @@ def test_a_crash_at_any_moment_of_taking_an_offset_over_costs_no_replay(into: Ki
         except Crash:
             disk.restart(power_lost=power_lost)
         else:
-            assert crash_at > (3 if into == "A" else 0)
+            assert crash_at > (3 if into == "own" else 0)
             disk.restart(power_lost=power_lost)
         task = Incarnation(disk, changelogs, {"orders": into})
         assert (task.results["orders"].records, disk.aside) == (0, [])
@@ -324,14 +330,14 @@ def test_a_crash_at_any_moment_of_taking_an_offset_over_costs_no_replay(into: Ki
 
 def test_a_store_whose_transactions_are_switched_off_goes_on_from_its_own_offset() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    lives(disk, changelogs, ({"orders": "A"}, True))
+    lives(disk, changelogs, ({"orders": "own"}, True))
     last = changelogs["orders"].end - 2
-    task = Incarnation(disk, changelogs, {"orders": "C"})
+    task = Incarnation(disk, changelogs, {"orders": "direct"})
     assert (task.results["orders"].records, disk.aside) == (0, [])
     assert disk.entries() == {"orders": last}
     task.process(*FIRST)
     disk.restart(power_lost=False)
-    task = Incarnation(disk, changelogs, {"orders": "A"})
+    task = Incarnation(disk, changelogs, {"orders": "own"})
     assert [name for name, _ in disk.aside] == ["orders"]
     task.check()
 
@@ -339,7 +345,7 @@ def test_a_store_whose_transactions_are_switched_off_goes_on_from_its_own_offset
 DAY = 86_400_000
 
 
-@pytest.mark.parametrize("kind", ["A", "B", "C"])
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_a_store_of_any_kind_that_was_away_too_long_is_rebuilt(kind: Kind) -> None:
     disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
     lives(disk, changelogs, ({"orders": kind}, True))
@@ -350,13 +356,16 @@ def test_a_store_of_any_kind_that_was_away_too_long_is_rebuilt(kind: Kind) -> No
     clock.sleep(DAY / 1000)
     with disk.lock("0_0"):
         store, result = open_and_restore(
-            disk, "0_0", "orders", lambda: open_store(kind, disk, "orders"), log.tp, changelogs, clock=clock
+            LoggedStore("orders", log.tp, lambda: open_store(kind, disk, "orders")),
+            TaskOffsets(disk, "0_0"),
+            changelogs,
+            RestoreSettings(clock=clock),
         )
     assert result.set_aside is not None
     assert contents(store) == log.values()
 
 
-@pytest.mark.parametrize("kind", ["A", "B", "C"])
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_a_restore_that_is_cut_off_does_not_make_a_store_of_any_kind_younger(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,14 +378,10 @@ def test_a_restore_that_is_cut_off_does_not_make_a_store_of_any_kind_younger(
 
     def start() -> RestoreResult:
         _, result = open_and_restore(
-            disk,
-            "0_0",
-            "orders",
-            lambda: open_store(kind, disk, "orders"),
-            log.tp,
+            LoggedStore("orders", log.tp, lambda: open_store(kind, disk, "orders")),
+            TaskOffsets(disk, "0_0"),
             changelogs,
-            clock=clock,
-            batch=2,
+            RestoreSettings(batch=2, clock=clock),
         )
         return result
 
@@ -404,14 +409,16 @@ def test_the_checkpoint_of_kafka_streams_is_taken_over(tmp_path: Path) -> None:
         engine.write([(Family.DATA, key, value) for key, value in FIRST])
         engine.close()
         (tmp_path / "app" / "0_0" / ".checkpoint").write_text(f"0\n2\n{tp.topic} 0 2\nother 0 -4\n")
-        store, result = open_and_restore(directory, "0_0", "orders", make, tp, changelogs)
+        store, result = open_and_restore(
+            LoggedStore("orders", tp, make), TaskOffsets(directory, "0_0"), changelogs
+        )
         assert result == RestoreResult(0, 3, 4)
         assert store.get_committed_offset(tp) == 2
         assert directory.read_checkpoint("0_0") == {}
         store.close()
 
 
-@pytest.mark.parametrize("kind", ["A", "B", "C"])
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_an_entry_is_not_believed_for_a_store_that_holds_nothing(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     changelogs["orders"].append(*FIRST)
@@ -427,18 +434,18 @@ def test_an_entry_is_not_believed_for_a_store_that_holds_nothing(kind: Kind) -> 
 
 def test_an_offset_of_its_own_counts_more_than_an_entry() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    lives(disk, changelogs, ({"orders": "A"}, True))
+    lives(disk, changelogs, ({"orders": "own"}, True))
     disk.checkpoint = checkpoint_file.encode({changelogs["orders"].tp: Checkpointed(0, 0)})
-    task = Incarnation(disk, changelogs, {"orders": "A"})
+    task = Incarnation(disk, changelogs, {"orders": "own"})
     assert task.results["orders"].records == 0
     assert disk.entries() == {}
 
 
 def test_a_store_in_memory_is_restored_from_the_beginning_once_and_leaves_what_is_on_disk_alone() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    lives(disk, changelogs, ({"orders": "C"}, True))
+    lives(disk, changelogs, ({"orders": "direct"}, True))
     before, steps = disk.checkpoint, disk.steps
-    task = Incarnation(disk, changelogs, {"orders": "D"})
+    task = Incarnation(disk, changelogs, {"orders": "volatile"})
     assert (task.results["orders"].start, task.results["orders"].records) == (
         0,
         len(changelogs["orders"].records),
@@ -453,14 +460,14 @@ def test_a_store_in_memory_is_restored_from_the_beginning_once_and_leaves_what_i
 def test_at_least_once_the_entry_follows_each_commit_and_is_exact_only_after_a_clean_end() -> None:
     disk, changelogs = CrashDisk(), Changelogs("c")
     tp = changelogs["c"].tp
-    task = Incarnation(disk, changelogs, {"c": "C"}, exactly_once=False)
+    task = Incarnation(disk, changelogs, {"c": "direct"}, exactly_once=False)
     for end in (2, 6):
         task.process(*FIRST)
         assert disk.read_checkpoint("0_0") == {tp: Checkpointed(end, 0, exact=False)}
     task.close()
     with disk.lock("0_0"):
         assert disk.read_checkpoint("0_0") == {tp: Checkpointed(6, 0)}
-    task = Incarnation(disk, changelogs, {"c": "C"}, exactly_once=False)
+    task = Incarnation(disk, changelogs, {"c": "direct"}, exactly_once=False)
     task.write([(b"dirty", b"1")])
     assert disk.read_checkpoint("0_0") == {tp: Checkpointed(6, 0, exact=False)}
 
@@ -468,10 +475,10 @@ def test_at_least_once_the_entry_follows_each_commit_and_is_exact_only_after_a_c
 @pytest.mark.parametrize("after", KINDS)
 def test_writes_of_a_crashed_at_least_once_task_do_not_live_on_under_exactly_once(after: Kind) -> None:
     def run(disk: CrashDisk, changelogs: Changelogs) -> None:
-        lives(disk, changelogs, ({"orders": "C"}, False))
-        Incarnation(disk, changelogs, {"orders": "C"}, exactly_once=False).write([(b"dirty", b"1")])
+        lives(disk, changelogs, ({"orders": "direct"}, False))
+        Incarnation(disk, changelogs, {"orders": "direct"}, exactly_once=False).write([(b"dirty", b"1")])
         disk.locked = None
-        lives(disk, changelogs, ({"orders": "C"}, False))
+        lives(disk, changelogs, ({"orders": "direct"}, False))
 
     crash_everywhere(run, ["orders"], check_next({"orders": after}))
     disk, changelogs = CrashDisk(), Changelogs("orders")
@@ -482,7 +489,7 @@ def test_writes_of_a_crashed_at_least_once_task_do_not_live_on_under_exactly_onc
 @pytest.mark.requirement("844.8")
 def test_at_least_once_every_change_in_the_changelog_is_in_the_store_after_a_crash_at_any_moment() -> None:
     def check(disk: CrashDisk, changelogs: Changelogs) -> None:
-        task = Incarnation(disk, changelogs, {"c": "C"}, exactly_once=False)
+        task = Incarnation(disk, changelogs, {"c": "direct"}, exactly_once=False)
         task.process(*FIRST, *SECOND)
         found, expected = contents(task.stores["c"]), changelogs["c"].values()
         assert expected.items() <= found.items()
@@ -490,7 +497,7 @@ def test_at_least_once_every_change_in_the_changelog_is_in_the_store_after_a_cra
         assert found.keys() - expected.keys() <= {b"0", b"1", b"d"}
 
     crash_everywhere(
-        lambda disk, changelogs: lives(disk, changelogs, ({"c": "C"}, False), ({"c": "C"}, False)),
+        lambda disk, changelogs: lives(disk, changelogs, ({"c": "direct"}, False), ({"c": "direct"}, False)),
         ["c"],
         check,
     )
@@ -498,25 +505,25 @@ def test_at_least_once_every_change_in_the_changelog_is_in_the_store_after_a_cra
 
 def test_setting_a_store_aside_takes_its_entry_first_whatever_the_moment_of_a_crash() -> None:
     def run(disk: CrashDisk, changelogs: Changelogs) -> None:
-        lives(disk, changelogs, ({"orders": "C"}, True))
-        task = Incarnation(disk, changelogs, {"orders": "C"})
+        lives(disk, changelogs, ({"orders": "direct"}, True))
+        task = Incarnation(disk, changelogs, {"orders": "direct"})
         tp = changelogs["orders"].tp
         assert suspects(task.stores) == []
         task.stores["orders"].close()
         assert task.offsets.set_aside("orders", tp) == "orders.1"
         assert disk.entries() == {}
         task._lock.__exit__(None, None, None)
-        task = Incarnation(disk, changelogs, {"orders": "A"})
+        task = Incarnation(disk, changelogs, {"orders": "own"})
         assert task.results["orders"].start == 0
         task.check()
 
-    for after in ("A", "C"):
+    for after in ("own", "direct"):
         crash_everywhere(run, ["orders"], check_next({"orders": after}))
 
 
 def test_setting_aside_what_left_nothing_on_disk_is_no_error() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    task = Incarnation(disk, changelogs, {"orders": "D"})
+    task = Incarnation(disk, changelogs, {"orders": "volatile"})
     assert task.offsets.set_aside("orders", changelogs["orders"].tp) is None
 
 
@@ -537,13 +544,9 @@ def test_a_checkpoint_that_cannot_be_read_rebuilds_only_the_stores_that_depend_o
                     mechanism=mechanism,
                 )
                 store, results[name] = open_and_restore(
-                    directory,
-                    "0_0",
-                    name,
-                    lambda context=context: KeyValueStore(context),  # type: ignore[misc]
-                    changelogs[name].tp,
+                    LoggedStore(name, changelogs[name].tp, lambda context=context: KeyValueStore(context)),  # type: ignore[misc]
+                    offsets,
                     changelogs,
-                    offsets=offsets,
                 )
                 assert contents(store) == changelogs[name].values()
                 store.close()
@@ -606,10 +609,10 @@ def test_a_long_restore_that_is_cut_off_goes_on_where_an_entry_says(monkeypatch:
     changelogs["c"].append(*((b"%d" % number, b"1") for number in range(20)))
     disk.crash_at = 12
     with pytest.raises(Crash):
-        Incarnation(disk, changelogs, {"c": "C"})
+        Incarnation(disk, changelogs, {"c": "direct"})
     disk.restart(power_lost=True)
     reached = disk.entries()["c"]
-    task = Incarnation(disk, changelogs, {"c": "C"})
+    task = Incarnation(disk, changelogs, {"c": "direct"})
     assert task.results["c"] == RestoreResult(19 - reached, reached + 1, 21)
     task.check()
 
@@ -661,17 +664,19 @@ class KilledTask:
         self.offsets = TaskOffsets(self.directory, "0_0")
         for name, mechanism in (("a", Mechanism.INDEXED_BATCH), ("c", None)):
             self.stores[name], _ = open_and_restore(
-                self.directory,
-                "0_0",
-                name,
-                lambda name=name, mechanism=mechanism: KeyValueStore(  # type: ignore[misc]
-                    StoreContext(
-                        name=name, open_engine=lambda: self.directory.open("0_0", name), mechanism=mechanism
-                    )
+                LoggedStore(
+                    name,
+                    self.changelogs[name].tp,
+                    lambda name=name, mechanism=mechanism: KeyValueStore(  # type: ignore[misc]
+                        StoreContext(
+                            name=name,
+                            open_engine=lambda: self.directory.open("0_0", name),
+                            mechanism=mechanism,
+                        )
+                    ),
                 ),
-                self.changelogs[name].tp,
+                self.offsets,
                 self.changelogs,
-                offsets=self.offsets,
             )
 
     def process(self, number: int) -> None:
@@ -770,14 +775,10 @@ def test_a_store_of_ones_own_needs_no_more_than_the_interface_to_be_recovered(tm
             )
             offsets = TaskOffsets(directory, "0_0", StepClock())
             store, result = open_and_restore(
-                directory,
-                "0_0",
-                "own",
-                lambda: JsonStore(context),
-                log.tp,
+                LoggedStore("own", log.tp, lambda: JsonStore(context)),
+                offsets,
                 changelogs,
-                offsets=offsets,
-                clock=StepClock(),
+                RestoreSettings(clock=StepClock()),
             )
             found = dict(store._rows)
             offsets.begin_unclean()

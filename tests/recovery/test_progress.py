@@ -8,13 +8,11 @@ from rich.console import Console
 
 from store.engine.memory import MemoryEngine
 from store.recovery.progress import ProgressListener
-from store.recovery.restore import restore
+from store.recovery.restore import RestoreSettings, restore
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.types import TopicPartition
 from tests.recovery.logs import CHANGELOG, StepClock, WrittenLog
-
-pytestmark = pytest.mark.requirement("x.3")
 
 OTHER = TopicPartition("app-totals-changelog", 3)
 
@@ -29,6 +27,7 @@ def refresh(listener: ProgressListener) -> None:
     listener._progress.refresh()
 
 
+@pytest.mark.requirement("x.3")
 def test_a_restore_over_two_seconds_shows_how_far_it_is_and_then_what_it_did() -> None:
     console, text = terminal()
     clock = StepClock()
@@ -52,7 +51,7 @@ def test_a_short_restore_shows_nothing() -> None:
     console, text = terminal()
     store = KeyValueStore(StoreContext(name="orders", open_engine=MemoryEngine))
     with ProgressListener(console, clock=StepClock()) as listener:
-        restore(store, CHANGELOG, WrittenLog({0: (b"a", b"1")}, end=2), listener=listener)
+        restore(store, CHANGELOG, WrittenLog({0: (b"a", b"1")}, end=2), RestoreSettings(listener=listener))
     assert text.getvalue() == ""
 
 
@@ -85,6 +84,7 @@ def test_a_read_beyond_the_end_that_was_known_is_not_more_than_all() -> None:
     assert "100%" in text.getvalue()
 
 
+@pytest.mark.requirement("x.3")
 def test_restores_of_several_threads_each_have_a_bar_of_their_own() -> None:
     console, text = terminal()
     with ProgressListener(console, after_s=0.0) as listener:

@@ -23,9 +23,10 @@ from store.errors import (
 from store.log.protocol import Fetch
 from store.metrics import Metrics
 from store.points import Point, arm
+from store.recovery.decision import StoreOutOfStepError
 from store.recovery.directory import StateDirectory
-from store.recovery.offsets import StoreOutOfStepError
-from store.recovery.restore import RestoreResult, open_and_restore, restore
+from store.recovery.offsets import TaskOffsets
+from store.recovery.restore import LoggedStore, RestoreResult, RestoreSettings, open_and_restore, restore
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.types import IsolationLevel, TopicPartition
@@ -48,7 +49,7 @@ def store() -> KeyValueStore:
 
 
 def at(store: KeyValueStore, offset: int) -> None:
-    store.keep_time(SystemClock().time_ms)
+    store.track_last_caught_up(SystemClock().time_ms)
     store.put(b"kept", b"1")
     store.commit({CHANGELOG: offset})
 
@@ -81,8 +82,12 @@ def test_restoring_ends_behind_markers_and_gaps_and_keeps_the_offset_of_the_last
     journal = ListJournal()
     store = open_store(MemoryEngine(journal))
     log = WrittenLog({2: (b"a", b"1")}, end=50)
-    assert restore(store, CHANGELOG, log, batch=1) == RestoreResult(records=1, start=0, end=50)
-    assert restore(store, CHANGELOG, log, batch=1) == RestoreResult(records=0, start=3, end=50)
+    assert restore(store, CHANGELOG, log, RestoreSettings(batch=1)) == RestoreResult(
+        records=1, start=0, end=50
+    )
+    assert restore(store, CHANGELOG, log, RestoreSettings(batch=1)) == RestoreResult(
+        records=0, start=3, end=50
+    )
     assert [len(batch) for batch in journal.batches if any(row[0] is Family.DATA for row in batch)] == [2]
     assert store.get_committed_offset(CHANGELOG) == 2
 
@@ -102,7 +107,7 @@ def test_an_empty_changelog_that_begins_late_restores_nothing(store: KeyValueSto
     assert store.get_committed_offset(CHANGELOG) is None
 
 
-@pytest.mark.requirement("844.4")
+@pytest.mark.requirement("892.11")
 def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> None:
     class Crash(BaseException):
         pass
@@ -125,7 +130,7 @@ def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> Non
         previous = arm(hook)
         try:
             with pytest.raises(Crash):
-                restore(store, CHANGELOG, log, batch=3)
+                restore(store, CHANGELOG, log, RestoreSettings(batch=3))
         finally:
             arm(previous)
         offset = store.get_committed_offset(CHANGELOG)
@@ -133,10 +138,11 @@ def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> Non
         prefix = open_store()
         restore(prefix, CHANGELOG, WrittenLog({at: records[at] for at in records if at <= offset}, end=41))
         assert contents(store) == contents(prefix)
-        restore(store, CHANGELOG, log, batch=3)
+        restore(store, CHANGELOG, log, RestoreSettings(batch=3))
         assert contents(store) == contents(whole)
 
 
+@pytest.mark.requirement("x.3")
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 def test_the_listener_hears_start_every_batch_and_end(store: KeyValueStore, batch: int) -> None:
     heard: list[tuple[object, ...]] = []
@@ -154,7 +160,7 @@ def test_the_listener_hears_start_every_batch_and_end(store: KeyValueStore, batc
             heard.append(("end", changelog, store_name, total_restored))
 
     log = WrittenLog(dict.fromkeys(range(1, 6), (b"a", b"1")), end=7)
-    restore(store, CHANGELOG, log, batch=batch, listener=Listener())
+    restore(store, CHANGELOG, log, RestoreSettings(batch=batch, listener=Listener()))
     assert heard[0] == ("start", CHANGELOG, "orders", 0, 7)
     assert heard[-1] == ("end", CHANGELOG, "orders", 5)
     assert all(event[0] == "batch" and event[1:3] == (CHANGELOG, "orders") for event in heard[1:-1])
@@ -167,14 +173,14 @@ def test_a_log_that_settles_in_time_is_restored_to_its_end(store: KeyValueStore)
     def settle() -> None:
         log.stable = 3
 
-    restore(store, CHANGELOG, log, clock=StepClock(settle))
+    restore(store, CHANGELOG, log, RestoreSettings(clock=StepClock(settle)))
     assert contents(store) == {b"a": b"1", b"b": b"1"}
 
 
 def test_a_hanging_transaction_stops_the_restore_before_it_reads(store: KeyValueStore) -> None:
     log, clock = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=3, stable=1), StepClock()
     with pytest.raises(HangingTransactionError, match=r"app-orders-changelog-0.* at 1 .* at 3"):
-        restore(store, CHANGELOG, log, clock=clock, patience=30)
+        restore(store, CHANGELOG, log, RestoreSettings(patience_s=30, clock=clock))
     assert clock.now >= 30
     assert (log.reads, store.is_empty()) == ([], True)
 
@@ -189,7 +195,7 @@ def test_a_read_that_may_be_repeated_is_repeated(store: KeyValueStore) -> None:
                 raise RetriableError("not now")
             return super().read(tp, offset, max_records, isolation)
 
-    restore(store, CHANGELOG, Flaky({0: (b"a", b"1")}, end=2), clock=StepClock())
+    restore(store, CHANGELOG, Flaky({0: (b"a", b"1")}, end=2), RestoreSettings(clock=StepClock()))
     assert contents(store) == {b"a": b"1"}
 
 
@@ -199,7 +205,7 @@ def test_a_read_that_never_succeeds_ends_with_its_error(store: KeyValueStore) ->
             raise RetriableError(f"{tp} {offset} {max_records} {isolation}")
 
     with pytest.raises(RetriableError):
-        restore(store, CHANGELOG, Down({}, end=2), clock=StepClock())
+        restore(store, CHANGELOG, Down({}, end=2), RestoreSettings(clock=StepClock()))
 
 
 def test_a_log_that_yields_nothing_before_its_end_is_an_error_and_no_endless_loop(
@@ -211,7 +217,7 @@ def test_a_log_that_yields_nothing_before_its_end_is_an_error_and_no_endless_loo
             return Fetch([], offset)
 
     with pytest.raises(LogError, match="offset 0, before its end"):
-        restore(store, CHANGELOG, Stuck({}, end=2), clock=StepClock())
+        restore(store, CHANGELOG, Stuck({}, end=2), RestoreSettings(clock=StepClock()))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +239,9 @@ def test_a_changelog_that_ends_before_the_store_is_lost_and_the_store_is_left_as
             ChangelogLostError,
             match=f"store orders.*{CHANGELOG} up to offset {offset}, .* ends at {log.end}:.*Nothing was changed",
         ):
-            open_and_restore(directory, "0_0", "orders", maker(directory), CHANGELOG, log)
+            open_and_restore(
+                LoggedStore("orders", CHANGELOG, maker(directory)), TaskOffsets(directory, "0_0"), log
+            )
         store = maker(directory)()
         assert len(contents(store)) == 500
         assert store.get_committed_offset(CHANGELOG) == offset
@@ -256,7 +264,7 @@ def aged(age_ms: int | None, *, now: int = 10 * DAY) -> tuple[KeyValueStore, Ste
     store, clock = open_store(), StepClock()
     clock.now = now / 1000
     if age_ms is not None:
-        store.keep_time(lambda: now - age_ms)
+        store.track_last_caught_up(lambda: now - age_ms)
     store.put_all([(b"a", b"1"), (b"b", b"1")])
     store.commit({CHANGELOG: 1})
     return store, clock
@@ -270,28 +278,35 @@ COMPACTED = WrittenLog({1: (b"b", b"1"), 6: (b"c", b"1")}, end=8)
 def test_a_store_too_old_to_have_heard_of_every_deletion_is_out_of_step(age_ms: int | None) -> None:
     store, clock = aged(age_ms)
     with pytest.raises(StoreOutOfStepError, match=r"offset 1 of app-orders-changelog-0.*compacted away"):
-        restore(store, CHANGELOG, COMPACTED, clock=clock)
+        restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock))
     assert contents(store) == {b"a": b"1", b"b": b"1"}
 
 
 @pytest.mark.parametrize("age_ms", [0, DAY // 2, -1000])
 def test_a_store_young_enough_is_continued(age_ms: int) -> None:
     store, clock = aged(age_ms)
-    assert restore(store, CHANGELOG, COMPACTED, clock=clock) == RestoreResult(1, 2, 8)
+    assert restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock)) == RestoreResult(1, 2, 8)
 
 
 @pytest.mark.parametrize("age_ms", [100 * DAY, None])
 @pytest.mark.parametrize("end", [2, 3])
 def test_a_store_at_the_end_of_the_changelog_is_never_too_old(age_ms: int | None, end: int) -> None:
     store, clock = aged(age_ms)
-    assert restore(store, CHANGELOG, WrittenLog({1: (b"b", b"1")}, end=end), clock=clock).records == 0
+    assert (
+        restore(
+            store, CHANGELOG, WrittenLog({1: (b"b", b"1")}, end=end), RestoreSettings(clock=clock)
+        ).records
+        == 0
+    )
 
 
 def test_the_age_allowed_is_half_of_the_changelogs_own_tombstone_retention() -> None:
     store, clock = aged(5_001)
     with pytest.raises(StoreOutOfStepError):
-        restore(store, CHANGELOG, COMPACTED, clock=clock, tombstone_retention_ms=10_000)
-    restore(store, CHANGELOG, COMPACTED, clock=clock, tombstone_retention_ms=10_002)
+        restore(
+            store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock), tombstone_retention_ms=lambda: 10_000
+        )
+    restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock), tombstone_retention_ms=lambda: 10_002)
 
 
 def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
@@ -301,13 +316,19 @@ def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
     whole = {0: (b"a", b"1"), 1: (b"b", b"1")}
     with directory.lock("0_0"):
         store, _ = open_and_restore(
-            directory, "0_0", "orders", maker(directory), CHANGELOG, WrittenLog(whole, end=3), clock=clock
+            LoggedStore("orders", CHANGELOG, maker(directory)),
+            TaskOffsets(directory, "0_0"),
+            WrittenLog(whole, end=3),
+            RestoreSettings(clock=clock),
         )
         store.close()
         clock.sleep(2 * DAY / 1000)
         with caplog.at_level(logging.WARNING):
             store, result = open_and_restore(
-                directory, "0_0", "orders", maker(directory), CHANGELOG, COMPACTED, clock=clock
+                LoggedStore("orders", CHANGELOG, maker(directory)),
+                TaskOffsets(directory, "0_0"),
+                COMPACTED,
+                RestoreSettings(clock=clock),
             )
         assert contents(store) == {b"b": b"1", b"c": b"1"}
         store.close()
@@ -318,8 +339,8 @@ def test_a_deletion_that_was_compacted_away_does_not_bring_its_key_back(
 
 def test_a_restore_that_reaches_the_end_makes_the_store_as_young_as_its_beginning() -> None:
     store, clock = aged(DAY // 4)
-    restore(store, CHANGELOG, COMPACTED, clock=clock)
-    assert store.caught_up(CHANGELOG) == clock.time_ms()
+    restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock))
+    assert store.last_caught_up_ms(CHANGELOG) == clock.time_ms()
 
 
 def crash_after_first_batch(store: KeyValueStore, log: WrittenLog, clock: StepClock) -> None:
@@ -329,7 +350,7 @@ def crash_after_first_batch(store: KeyValueStore, log: WrittenLog, clock: StepCl
     previous = arm(hook)
     try:
         with pytest.raises(RuntimeError):
-            restore(store, CHANGELOG, log, batch=1, clock=clock)
+            restore(store, CHANGELOG, log, RestoreSettings(batch=1, clock=clock))
     finally:
         arm(previous)
 
@@ -340,26 +361,26 @@ def test_a_restore_that_is_cut_off_leaves_the_store_as_old_as_it_was() -> None:
     assert store.get_committed_offset(CHANGELOG) == 2
     clock.sleep(DAY / 2 / 1000)
     with pytest.raises(StoreOutOfStepError, match="64800 s ago"):
-        restore(store, CHANGELOG, COMPACTED, clock=clock)
+        restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock))
 
 
 def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
     store, clock = open_store(), StepClock()
     log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1"), 3: (b"a", None)}, end=5)
     crash_after_first_batch(store, log, clock)
-    assert store.caught_up(CHANGELOG) == 0
+    assert store.last_caught_up_ms(CHANGELOG) == 0
     clock.sleep((DAY / 2 + 1) / 1000)
     with pytest.raises(StoreOutOfStepError):
-        restore(store, CHANGELOG, COMPACTED, clock=clock)
+        restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock))
 
 
 def test_after_a_restore_every_commit_says_when_it_was() -> None:
     store, clock = open_store(), StepClock()
-    restore(store, CHANGELOG, WrittenLog({}, end=0), clock=clock)
+    restore(store, CHANGELOG, WrittenLog({}, end=0), RestoreSettings(clock=clock))
     clock.sleep(7)
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 0})
-    assert store.caught_up(CHANGELOG) == 7000
+    assert store.last_caught_up_ms(CHANGELOG) == 7000
 
 
 def test_every_prefix_of_a_restores_writes_is_a_state_that_belongs_to_its_own_offset() -> None:
@@ -367,7 +388,9 @@ def test_every_prefix_of_a_restores_writes_is_a_state_that_belongs_to_its_own_of
         number: (b"%d" % (number % 3), b"" if number % 4 else None) for number in range(0, 24, 2)
     }
     journal = ListJournal()
-    restore(open_store(MemoryEngine(journal)), CHANGELOG, WrittenLog(records, end=25), batch=3)
+    restore(
+        open_store(MemoryEngine(journal)), CHANGELOG, WrittenLog(records, end=25), RestoreSettings(batch=3)
+    )
     offsets = set()
     for length in range(len(journal.batches) + 1):
         part = ListJournal()
@@ -407,7 +430,7 @@ def maker(directory: StateDirectory) -> Callable[[], KeyValueStore]:
 
 def prepare(directory: StateDirectory, offset: int) -> None:
     store = maker(directory)()
-    store.keep_time(SystemClock().time_ms)
+    store.track_last_caught_up(SystemClock().time_ms)
     for number in range(500):
         store.put(b"stale %d" % number, b"x" * 100)
     store.commit({CHANGELOG: offset})
@@ -430,6 +453,7 @@ def forget_time(path: Path) -> None:
     engine.close()
 
 
+@pytest.mark.requirement("129.4")
 @pytest.mark.parametrize(
     "damage",
     [damage_manifest, damage_offset, forget_time],
@@ -444,7 +468,9 @@ def test_a_store_that_cannot_be_trusted_is_set_aside_and_rebuilt_with_a_warning(
         prepare(directory, offset=0)
         damage(directory.path("0_0", "orders"))
         with caplog.at_level(logging.WARNING):
-            store, result = open_and_restore(directory, "0_0", "orders", maker(directory), CHANGELOG, log)
+            store, result = open_and_restore(
+                LoggedStore("orders", CHANGELOG, maker(directory)), TaskOffsets(directory, "0_0"), log
+            )
         assert contents(store) == {b"a": b"1", b"b": b"2"}
         assert store.get_committed_offset(CHANGELOG) == 1
         store.close()
@@ -466,7 +492,9 @@ def test_a_good_store_is_opened_and_continued_without_a_warning(
         previous = arm(points.append)
         try:
             store, result = open_and_restore(
-                directory, "0_0", "orders", maker(directory), CHANGELOG, WrittenLog({2: (b"a", b"1")}, end=4)
+                LoggedStore("orders", CHANGELOG, maker(directory)),
+                TaskOffsets(directory, "0_0"),
+                WrittenLog({2: (b"a", b"1")}, end=4),
             )
         finally:
             arm(previous)
@@ -487,7 +515,9 @@ def test_a_store_that_is_corrupt_again_after_rebuilding_is_an_error_and_kept(tmp
     with directory.lock("0_0"):
         prepare(directory, offset=1)
         with pytest.raises(StoreCorruptedError):
-            open_and_restore(directory, "0_0", "orders", never, CHANGELOG, WrittenLog({}, end=2))
+            open_and_restore(
+                LoggedStore("orders", CHANGELOG, never), TaskOffsets(directory, "0_0"), WrittenLog({}, end=2)
+            )
         directory.open("0_0", "orders").close()
     assert len(list((tmp_path / "app" / "0_0" / "set-aside").iterdir())) == 1
 
@@ -497,7 +527,12 @@ def test_a_restore_that_fails_leaves_no_database_open(tmp_path: Path) -> None:
     log = WrittenLog({}, end=3, stable=1)
     with directory.lock("0_0"):
         with pytest.raises(HangingTransactionError):
-            open_and_restore(directory, "0_0", "orders", maker(directory), CHANGELOG, log, clock=StepClock())
+            open_and_restore(
+                LoggedStore("orders", CHANGELOG, maker(directory)),
+                TaskOffsets(directory, "0_0"),
+                log,
+                RestoreSettings(clock=StepClock()),
+            )
         directory.open("0_0", "orders").close()
 
 
@@ -523,7 +558,9 @@ def test_a_corrupt_store_that_cannot_even_be_closed_is_still_rebuilt(tmp_path: P
     with directory.lock("0_0"):
         prepare(directory, offset=0)
         log = WrittenLog({0: (b"a", b"1")}, end=2)
-        store, result = open_and_restore(directory, "0_0", "orders", make, CHANGELOG, log)
+        store, result = open_and_restore(
+            LoggedStore("orders", CHANGELOG, make), TaskOffsets(directory, "0_0"), log
+        )
     assert contents(store) == {b"a": b"1"}
     assert result.set_aside is not None
     assert [store.is_open() for store in opened] == [False, True]
@@ -539,16 +576,17 @@ def test_an_error_after_setting_aside_says_where_the_store_went_and_why(tmp_path
     with directory.lock("0_0"):
         prepare(directory, offset=1)
         with pytest.raises(StoreCorruptedError) as raised:
-            open_and_restore(directory, "0_0", "orders", never, CHANGELOG, WrittenLog({}, end=2))
+            open_and_restore(
+                LoggedStore("orders", CHANGELOG, never), TaskOffsets(directory, "0_0"), WrittenLog({}, end=2)
+            )
     [note] = raised.value.__notes__
     assert str(tmp_path / "app" / "0_0" / "set-aside") in note
     assert "no store over RocksEngine" in note
 
 
-@pytest.mark.requirement("x.3")
 def test_the_metrics_of_a_store_say_how_many_records_were_restored(store: KeyValueStore) -> None:
     metrics = Metrics().store("orders", task_id="0_0", scope="rocksdb")
     log = WrittenLog(dict.fromkeys(range(5), (b"a", b"1")), end=6)
-    restore(store, CHANGELOG, log, batch=2, count=metrics.restored)
+    restore(store, CHANGELOG, log, RestoreSettings(batch=2), count=metrics.restored)
     totals = [value for name, value in metrics.as_dict().items() if "restore-total" in str(name)]
     assert totals == [5]

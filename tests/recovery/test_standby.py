@@ -12,8 +12,9 @@ from store.config import StreamsConfig
 from store.errors import ChangelogLostError, ProtocolError, RetriableError, StateLockedError
 from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
-from store.recovery.restore import RestoreResult, open_and_restore
-from store.recovery.standby import Copy, Standby
+from store.recovery.offsets import TaskOffsets
+from store.recovery.restore import LoggedStore, RestoreResult, RestoreSettings, open_and_restore
+from store.recovery.standby import Standby
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.streams.task import Task, apply
@@ -23,8 +24,6 @@ from store.types import IsolationLevel, Record, TopicPartition
 from tests.recovery.disks import Crash, CrashDisk
 from tests.recovery.logs import Changelogs, Pair, StepClock, WrittenLog
 from tests.recovery.test_offsets import DAY, FIRST, SECOND, THIRD, Incarnation, Kind, contents, open_store
-
-pytestmark = pytest.mark.requirement("x.3")
 
 
 def standby_over(
@@ -36,11 +35,16 @@ def standby_over(
     exactly_once: bool = True,
 ) -> Standby:
     copies = [
-        Copy(name, changelogs[name].tp, lambda kind=kind, name=name: open_store(kind, disk, name))  # type: ignore[misc]
+        LoggedStore(name, changelogs[name].tp, lambda kind=kind, name=name: open_store(kind, disk, name))  # type: ignore[misc]
         for name, kind in kinds.items()
     ]
     return Standby(
-        disk, "0_0", copies, changelogs, batch=2, clock=clock or StepClock(), exactly_once=exactly_once
+        disk,
+        "0_0",
+        copies,
+        changelogs,
+        RestoreSettings(batch=2, clock=clock or StepClock()),
+        exactly_once=exactly_once,
     )
 
 
@@ -50,7 +54,8 @@ def held(standby: Standby, name: str) -> dict[bytes, bytes]:
     return contents(store)
 
 
-@pytest.mark.parametrize("kind", ["A", "B", "C", "D"])
+@pytest.mark.requirement("x.3")
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct", "volatile"])
 def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]
@@ -67,13 +72,14 @@ def test_each_update_applies_what_was_committed_since_the_last(kind: Kind) -> No
         assert len(log.reads) == reads
 
 
+@pytest.mark.requirement("x.3")
 def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_it() -> None:
     disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
     log = changelogs["orders"]
     log.append(*FIRST)
     log.append(*SECOND)
     log.stable = 4
-    with standby_over(disk, changelogs, {"orders": "A"}, clock=clock) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}, clock=clock) as standby:
         assert standby.update() == 3
         assert standby.update() == 0
         assert held(standby, "orders") == dict(FIRST)
@@ -82,8 +88,8 @@ def test_nothing_beyond_the_last_stable_offset_is_applied_and_nothing_waits_for_
         assert standby.update() == 2
 
 
-@pytest.mark.requirement("892.11")
-@pytest.mark.parametrize("kind", ["A", "B", "C"])
+@pytest.mark.requirement("892.11", "x.3")
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kind: Kind) -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]
@@ -99,9 +105,10 @@ def test_a_task_over_the_same_directory_takes_over_and_replays_only_the_rest(kin
     assert disk.aside == []
 
 
+@pytest.mark.requirement("x.3")
 def test_a_standby_goes_on_where_a_closed_task_stopped() -> None:
     disk, changelogs = CrashDisk(), Changelogs("a", "b", "c")
-    kinds = {"a": "A", "b": "B", "c": "C"}
+    kinds = {"a": "own", "b": "checkpointed", "c": "direct"}
     task = Incarnation(disk, changelogs, kinds)
     task.process(*FIRST)
     task.close()
@@ -116,7 +123,7 @@ def test_a_standby_goes_on_where_a_closed_task_stopped() -> None:
 
 def test_a_standby_after_a_crashed_task_rebuilds_only_what_had_no_transactions() -> None:
     disk, changelogs = CrashDisk(), Changelogs("a", "b", "c")
-    kinds = {"a": "A", "b": "B", "c": "C"}
+    kinds = {"a": "own", "b": "checkpointed", "c": "direct"}
     task = Incarnation(disk, changelogs, kinds)
     task.process(*FIRST)
     task.write([(b"dirty", b"1")])
@@ -128,9 +135,9 @@ def test_a_standby_after_a_crashed_task_rebuilds_only_what_had_no_transactions()
     assert [name for name, _ in disk.aside] == ["c"]
 
 
-@pytest.mark.requirement("844.4")
+@pytest.mark.requirement("x.3")
 def test_a_standby_that_crashes_at_any_moment_leaves_what_a_task_takes_over() -> None:
-    kinds = {"a": "A", "b": "B", "c": "C", "d": "D"}
+    kinds = {"a": "own", "b": "checkpointed", "c": "direct", "d": "volatile"}
 
     def run(disk: CrashDisk, changelogs: Changelogs) -> None:
         lives: Sequence[Sequence[Sequence[Pair]]] = ((FIRST, SECOND), (THIRD, FIRST))
@@ -166,12 +173,12 @@ def test_a_standby_that_crashes_at_any_moment_leaves_what_a_task_takes_over() ->
 
 def test_a_commit_that_is_acknowledged_before_it_is_stable_is_not_taken_for_a_lost_changelog() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    task = Incarnation(disk, changelogs, {"orders": "A"})
+    task = Incarnation(disk, changelogs, {"orders": "own"})
     task.process(*FIRST)
     task.close()
     log = changelogs["orders"]
     log.stable = 0
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
         assert standby.update() == 0
         assert standby.lag() == {log.tp: 0}
         log.append(*SECOND)
@@ -181,17 +188,17 @@ def test_a_commit_that_is_acknowledged_before_it_is_stable_is_not_taken_for_a_lo
 def test_a_changelog_that_ends_before_the_copy_is_lost() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     changelogs["orders"].append(*FIRST)
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
         standby.update()
     log = changelogs["orders"]
     log.records.clear()
     log.end = log.stable = 1
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby, pytest.raises(ChangelogLostError):
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby, pytest.raises(ChangelogLostError):
         standby.update()
     assert disk.aside == []
 
 
-@pytest.mark.parametrize("kind", ["A", "B", "C", "D"])
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct", "volatile"])
 def test_a_copy_that_paused_so_long_that_deletions_may_be_gone_is_made_anew(
     kind: Kind, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,14 +222,14 @@ def test_a_copy_that_paused_so_long_that_deletions_may_be_gone_is_made_anew(
 def test_a_copy_that_is_updated_with_nothing_new_for_days_stays_young() -> None:
     disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
     changelogs["orders"].append(*FIRST)
-    standby = standby_over(disk, changelogs, {"orders": "A"}, clock=clock)
+    standby = standby_over(disk, changelogs, {"orders": "own"}, clock=clock)
     standby.open()
     for _ in range(20):
         standby.update()
         clock.sleep(DAY / 4 / 1000)
     disk.restart(power_lost=False)
     changelogs["orders"].append(*SECOND)
-    with standby_over(disk, changelogs, {"orders": "A"}, clock=clock) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}, clock=clock) as standby:
         assert standby.update() == 2
     assert disk.aside == []
 
@@ -231,7 +238,7 @@ def test_a_copy_whose_next_record_is_no_longer_there_is_made_anew() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]
     log.append(*FIRST)
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
         standby.update()
         log.append(*SECOND)
         log.append(*THIRD)
@@ -247,7 +254,7 @@ def test_markers_that_were_read_are_not_missed_when_the_log_no_longer_has_them()
     log = changelogs["orders"]
     log.append(*FIRST)
     log.end = log.stable = 9
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
         standby.update()
         log.earliest = 9
         log.append(*SECOND)
@@ -264,7 +271,7 @@ def test_an_update_can_be_cut_into_pieces() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]
     log.append(*((b"%d" % number, b"1") for number in range(9)))
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
         assert [standby.update(max_records=3) for _ in range(4)] == [4, 4, 1, 0]
         assert held(standby, "orders") == log.values()
 
@@ -284,7 +291,7 @@ def test_a_read_that_may_be_repeated_loses_nothing() -> None:
 
     disk, changelogs = CrashDisk(), Flaky("orders")
     changelogs["orders"].append(*FIRST)
-    with standby_over(disk, changelogs, {"orders": "A"}) as standby:
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
         for _ in range(4):
             try:
                 standby.update()
@@ -295,17 +302,17 @@ def test_a_read_that_may_be_repeated_loses_nothing() -> None:
 
 def test_a_standby_and_a_task_do_not_share_a_directory() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    with standby_over(disk, changelogs, {"orders": "A"}):
+    with standby_over(disk, changelogs, {"orders": "own"}):
         with pytest.raises(StateLockedError):
-            Incarnation(disk, changelogs, {"orders": "A"})
+            Incarnation(disk, changelogs, {"orders": "own"})
         with pytest.raises(StateLockedError):
-            standby_over(disk, changelogs, {"orders": "A"}).open()
-    Incarnation(disk, changelogs, {"orders": "A"}).close()
+            standby_over(disk, changelogs, {"orders": "own"}).open()
+    Incarnation(disk, changelogs, {"orders": "own"}).close()
 
 
 def test_a_standby_that_is_not_open_says_so() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
-    standby = standby_over(disk, changelogs, {"orders": "A"})
+    standby = standby_over(disk, changelogs, {"orders": "own"})
     with pytest.raises(ProtocolError, match="not open"):
         standby.update()
     with standby, pytest.raises(ProtocolError, match="before"):
@@ -315,7 +322,7 @@ def test_a_standby_that_is_not_open_says_so() -> None:
         standby.lag()
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 def test_a_task_takes_over_from_a_standby_on_disk(tmp_path: Path) -> None:
     directory, log = StateDirectory(tmp_path, "app"), WrittenLog({}, end=0)
     log.append(*FIRST)
@@ -323,11 +330,13 @@ def test_a_task_takes_over_from_a_standby_on_disk(tmp_path: Path) -> None:
     def make() -> KeyValueStore:
         return KeyValueStore(StoreContext(name="orders", open_engine=lambda: directory.open("0_0", "orders")))
 
-    with Standby(directory, "0_0", [Copy("orders", log.tp, make)], log) as standby:
+    with Standby(directory, "0_0", [LoggedStore("orders", log.tp, make)], log) as standby:
         assert standby.update() == 3
     log.append(*SECOND)
     with directory.lock("0_0"):
-        store, result = open_and_restore(directory, "0_0", "orders", make, log.tp, log)
+        store, result = open_and_restore(
+            LoggedStore("orders", log.tp, make), TaskOffsets(directory, "0_0"), log
+        )
         assert (contents(store), result) == (log.values(), RestoreResult(2, 3, 7))
         store.close()
 
@@ -349,7 +358,7 @@ class Replayed:
         self.records += total_restored
 
 
-@pytest.mark.requirement("892.11")
+@pytest.mark.requirement("892.11", "x.3")
 def test_a_real_task_takes_over_stores_of_both_kinds_in_the_middle_of_its_predecessors_transaction(
     tmp_path: Path,
 ) -> None:
@@ -378,17 +387,17 @@ def test_a_real_task_takes_over_stores_of_both_kinds_in_the_middle_of_its_predec
             broker.append("in", key, b"", partition=0)
         return list(broker.visible(TopicPartition("in", 0), IsolationLevel.READ_COMMITTED))
 
-    def copy(supplier: StoreSupplier[KeyValueStore]) -> Copy:
+    def copy(supplier: StoreSupplier[KeyValueStore]) -> LoggedStore[KeyValueStore]:
         name = supplier.name
         context = StoreContext(name=name, open_engine=lambda: warm.open("0_0", name))
-        return Copy(name, topology.changelog(name, 0), lambda: supplier.open(context))
+        return LoggedStore(name, topology.changelog(name, 0), lambda: supplier.open(context))
 
     copies = [copy(supplier) for supplier in suppliers]
     first = task(active)
     first.open()
     apply(first, feed(b"a", b"b", b"a"))
     first.commit()
-    with Standby(warm, first.task_id, copies, log.reader(), clock=clock) as standby:
+    with Standby(warm, first.task_id, copies, log.reader(), RestoreSettings(clock=clock)) as standby:
         assert standby.update() == 6
         apply(first, feed(b"c")[3:])
         assert standby.update() == 0

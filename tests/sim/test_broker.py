@@ -585,6 +585,18 @@ def test_a_topic_that_exists_is_created_again_only_with_the_same_partitions(brok
         admin.create_topics([TopicSpec("in", 3)])
 
 
+def test_the_configuration_of_a_topic_has_what_it_was_created_with_and_the_defaults(
+    broker: SimBroker,
+) -> None:
+    admin = SimLog(broker).admin()
+    admin.create_topics([TopicSpec("set", 1, {"delete.retention.ms": "2592000000"})])
+    config = admin.topic_config("set")
+    assert (config["delete.retention.ms"], config["cleanup.policy"]) == ("2592000000", "delete")
+    assert admin.topic_config("in")["delete.retention.ms"] == "86400000"
+    with pytest.raises(LogError, match="nowhere"):
+        admin.topic_config("nowhere")
+
+
 def test_deleting_a_topic_that_does_not_exist_is_passed_over(broker: SimBroker) -> None:
     admin = SimLog(broker).admin()
     admin.delete_topics(["in", "nowhere"])

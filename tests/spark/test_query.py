@@ -17,6 +17,7 @@ from store.spark import create_changelogs, start_query
 from store.spark.query import check_task_failures
 from store.streams.topology import Context, Topology
 from store.types import Headers, IsolationLevel, Record, TopicPartition
+from tests.waiting import settle
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -76,6 +77,9 @@ class Pipeline:
         else:
             producer.commit_transaction()
         producer.close()
+        reader = self.log.reader()
+        settle(reader, TopicPartition(self.topology.sources[source], partition))
+        reader.close()
 
     def run(self, records_per_batch: int | None = None) -> None:
         """All input that is there."""
@@ -94,6 +98,7 @@ class Pipeline:
         reader = self.log.reader()
         try:
             tp = TopicPartition(self.topology.sinks[0], 0)
+            settle(reader, tp)
             return list(reader.read(tp, 0, 1_000, IsolationLevel.READ_COMMITTED).records)
         finally:
             reader.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from store.engine import Engine
@@ -229,7 +229,5 @@ def cases(
             case.settings = settings(  # type: ignore[attr-defined]
                 max_examples=examples,
                 stateful_step_count=steps,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
             )
             yield f"Test{name}", case

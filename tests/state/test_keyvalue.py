@@ -272,6 +272,16 @@ def test_discard_goes_back_to_the_last_commit(store: KeyValueStore) -> None:
 
 
 @pytest.mark.requirement("844.1")
+def test_flush_says_that_it_is_deprecated_and_commits(store: KeyValueStore) -> None:
+    fill(store)
+    with pytest.warns(DeprecationWarning, match="use commit"):
+        store.flush()
+    written = [(b"a", b"old"), (b"b", b"new"), (b"d", b"new"), (b"e", b"new"), (b"g", b"old")]
+    assert list(store.view(IsolationLevel.READ_COMMITTED).all()) == written
+    assert store.get_committed_offset(CHANGELOG) == 3
+
+
+@pytest.mark.requirement("844.1")
 def test_what_was_not_committed_is_gone_after_reopening(open_engine: OpenEngine) -> None:
     store = KeyValueStore(context_over(open_engine))
     fill(store)
@@ -372,7 +382,7 @@ def test_the_estimated_number_of_entries_counts_uncommitted_ones(store: KeyValue
 def test_every_prefix_of_the_writes_of_commits_is_a_state_that_belongs_to_its_own_offset() -> None:
     journal = ListJournal()
     store = KeyValueStore(context_over(MemoryEngine(journal)))
-    store.keep_time(lambda: 9)
+    store.track_last_caught_up(lambda: 9)
     states: dict[int | None, dict[bytes, bytes]] = {None: {}}
     for offset in range(8):
         store.put_all([(b"%d" % (offset % 3), b"%d" % offset), (b"", b""), (b"%d" % offset, None)])
@@ -387,7 +397,7 @@ def test_every_prefix_of_the_writes_of_commits_is_a_state_that_belongs_to_its_ow
         assert last == (length - 1 if length else None)
         assert dict(again.all()) == states[last]
         assert again.position() == ({} if last is None else {INPUT: last + 100})
-        assert again.caught_up(CHANGELOG) == (None if last is None else 9)
+        assert again.last_caught_up_ms(CHANGELOG) == (None if last is None else 9)
 
 
 def test_a_batch_of_changelog_records_and_its_offset_are_one_write() -> None:
@@ -441,33 +451,33 @@ def test_restored_empty_keys_and_values_are_pairs_and_none_is_a_deletion(store: 
 
 def test_a_store_keeps_no_time_before_it_is_told_to(store: KeyValueStore) -> None:
     store.commit({CHANGELOG: 1})
-    assert store.caught_up(CHANGELOG) is None
+    assert store.last_caught_up_ms(CHANGELOG) is None
 
 
 def test_the_time_of_a_commit_is_written_for_the_changelogs_it_names_and_removed_with_the_offset(
     store: KeyValueStore,
 ) -> None:
     times = iter([5, 6, 7, -1])
-    store.keep_time(lambda: next(times))
+    store.track_last_caught_up(lambda: next(times))
     store.commit({CHANGELOG: 1, OTHER: 1}, {INPUT: 3})
     store.commit({CHANGELOG: 2})
-    assert (store.caught_up(CHANGELOG), store.caught_up(OTHER)) == (6, 5)
+    assert (store.last_caught_up_ms(CHANGELOG), store.last_caught_up_ms(OTHER)) == (6, 5)
     store.commit({}, {INPUT: 4})
     assert store.position() == {INPUT: 4}
     store.commit({CHANGELOG: None})
-    assert store.caught_up(CHANGELOG) is None
+    assert store.last_caught_up_ms(CHANGELOG) is None
     store.commit({OTHER: 2})
-    assert store.caught_up(OTHER) == 0
+    assert store.last_caught_up_ms(OTHER) == 0
 
 
 def test_the_time_written_alone_leaves_data_and_offset(open_engine: OpenEngine) -> None:
     store = KeyValueStore(context_over(open_engine))
     store.put(b"a", b"1")
     store.commit({CHANGELOG: 1})
-    store.set_caught_up(CHANGELOG, 1_700_000_000_000)
+    store.set_last_caught_up_ms(CHANGELOG, 1_700_000_000_000)
     store.close()
     again = KeyValueStore(context_over(open_engine))
-    assert again.caught_up(CHANGELOG) == 1_700_000_000_000
+    assert again.last_caught_up_ms(CHANGELOG) == 1_700_000_000_000
     assert (again.get_committed_offset(CHANGELOG), again.get(b"a")) == (1, b"1")
     again.close()
 

@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from store.engine.memory import MemoryEngine
@@ -237,8 +237,6 @@ def _case(machine: type[StoreAgainstDicts], of: Mechanism | None, examples: int)
     case.settings = settings(  # type: ignore[attr-defined]
         max_examples=examples,
         stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
     )
     return case
 

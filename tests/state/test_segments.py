@@ -133,7 +133,6 @@ def segments_in(engine: Engine) -> list[int]:
     return sorted(int.from_bytes(prefix) - (1 << 63) for prefix in prefixes)
 
 
-@pytest.mark.requirement("x.1")
 @every_mechanism
 def test_a_commit_that_moves_the_stream_time_drops_the_expired_segments_with_one_range(
     open_engine: OpenEngine, store_type: Any, mechanism: Mechanism | None
@@ -250,7 +249,6 @@ def test_a_discard_without_transactions_takes_nothing_back(store_type: Any) -> N
     assert store.times() == store.times(COMMITTED) == [1000]
 
 
-@pytest.mark.requirement("892.3")
 @both_transactional
 def test_what_has_expired_does_not_depend_on_a_restart(
     open_engine: OpenEngine, store_type: Any, mechanism: Mechanism
@@ -333,7 +331,6 @@ class Dropped:
     def watch(self, *readings: Callable[[], int]) -> None: ...
 
 
-@pytest.mark.requirement("x.1")
 def test_a_record_of_an_expired_segment_is_dropped_counted_and_told(
     store_type: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -381,7 +378,6 @@ def changelog_of(store_type: Any, times: Iterable[int]) -> list[Record]:
     return records
 
 
-@pytest.mark.requirement("844.4")
 @every_mechanism
 @pytest.mark.parametrize("batch", [1, 2, 3, 100])
 def test_a_restore_shows_the_same_in_any_pieces(

@@ -178,7 +178,6 @@ def test_reads_merge_committed_and_uncommitted_sessions(store: SessionStore) -> 
     assert store.view(IsolationLevel.READ_COMMITTED).fetch_session(b"a", 180, 220) == b"180"
 
 
-@pytest.mark.requirement("844.4")
 def test_a_restore_from_the_changelog_makes_the_same_sessions(open_engine: OpenEngine) -> None:
     records: list[Record] = []
 

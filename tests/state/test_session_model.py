@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import MultipleResults, rule
 
 from store.state.protocol import StoreContext
@@ -27,8 +27,6 @@ from tests.state.segmented import (
     values,
     within,
 )
-
-pytestmark = [pytest.mark.requirement(row) for row in ("x.1", "844.3", "844.4", "892.3", "892.7")]
 
 SUFFIX = struct.Struct(">qq")
 
@@ -158,9 +156,10 @@ class OnDisk(SessionsAgainstDicts):
     on_disk = True
 
 
-TestInMemory = InMemory.TestCase
-TestInMemory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestOnDisk = OnDisk.TestCase
+TestInMemory = pytest.mark.requirement("x.1", "844.3")(InMemory.TestCase)
+TestInMemory.settings = settings(max_examples=150, stateful_step_count=40)
+TestOnDisk = pytest.mark.requirement("x.1", "844.3", "844.4", "892.3")(OnDisk.TestCase)
 TestOnDisk.settings = settings(
-    max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=6,
+    stateful_step_count=30,
 )

@@ -52,7 +52,6 @@ def written_and_restored(
     return store, restored
 
 
-@pytest.mark.requirement("x.1")
 @given(puts=puts, size=st.integers(1, 5))
 def test_a_restored_key_value_store_has_equal_rows(
     puts: list[tuple[bytes, bytes | None, int]], size: int
@@ -67,7 +66,6 @@ def test_a_restored_key_value_store_has_equal_rows(
     assert rows(restored) == rows(store)
 
 
-@pytest.mark.requirement("x.1")
 @given(puts=puts, size=st.integers(1, 5))
 def test_a_restored_window_store_has_equal_rows(
     puts: list[tuple[bytes, bytes | None, int]], size: int

@@ -293,7 +293,6 @@ def test_what_is_expired_is_counted_as_dropped(make: Callable[..., VersionedKeyV
     assert metrics.times == 2
 
 
-@pytest.mark.requirement("892.3")
 def test_expired_segments_are_dropped_with_the_commit_and_the_newest_versions_are_not(
     store: VersionedKeyValueStore,
 ) -> None:
@@ -317,7 +316,6 @@ def test_what_has_expired_is_gone_before_a_commit_drops_it(store: VersionedKeyVa
     assert list(store.get_versions(b"k")) == [VersionedRecord(b"new", INTERVAL - 1)]
 
 
-@pytest.mark.requirement("844.3")
 def test_the_committed_view_has_the_stream_time_of_its_commit(
     make: Callable[..., VersionedKeyValueStore],
 ) -> None:
@@ -331,7 +329,6 @@ def test_the_committed_view_has_the_stream_time_of_its_commit(
     assert committed.get(b"k", 2) == VersionedRecord(b"old", 1, 5)
 
 
-@pytest.mark.requirement("844.4")
 def test_the_stream_time_goes_back_with_a_discard_and_stays_over_a_restart(
     make: Callable[..., VersionedKeyValueStore],
 ) -> None:
@@ -346,7 +343,6 @@ def test_the_stream_time_goes_back_with_a_discard_and_stays_over_a_restart(
     assert store.put(b"late", b"1", 39) == PUT_RETURN_CODE_NOT_PUT
 
 
-@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_what_came_too_late_is_not_restored_whatever_the_batches(
     make: Callable[..., VersionedKeyValueStore], size: int
@@ -369,7 +365,6 @@ def test_what_came_too_late_is_not_restored_whatever_the_batches(
     assert list(store.get_versions(b"k")) == [VersionedRecord(b"in time", 10, 20), VersionedRecord(b"1", 20)]
 
 
-@pytest.mark.requirement("844.4")
 def test_restoring_fails_as_a_whole_and_leaves_the_stream_time_where_it_was(
     make: Callable[..., VersionedKeyValueStore],
 ) -> None:
@@ -436,7 +431,6 @@ class CountingEngine:
         self.engine.write(batch, **options)
 
 
-@pytest.mark.requirement("844.4")
 def test_without_transactions_a_put_of_several_rows_is_one_write() -> None:
     engine = CountingEngine(MemoryEngine())
     store = VersionedKeyValueStore(

@@ -158,7 +158,6 @@ def test_the_end_of_a_window_is_capped_at_the_last_time_there_is() -> None:
     assert [key.window for key, _ in store.all()] == [Window(LATEST - 1, LATEST)]
 
 
-@pytest.mark.requirement("x.1")
 def test_a_changelog_record_has_key_start_and_sequence_number_and_the_plain_value() -> None:
     changelog = Changelog()
     store = windows(context_over(MemoryEngine(), log_change=changelog))
@@ -171,7 +170,6 @@ def test_a_changelog_record_has_key_start_and_sequence_number_and_the_plain_valu
     ]
 
 
-@pytest.mark.requirement("x.1")
 def test_a_timestamped_value_is_logged_plain_with_its_own_time_and_restored_whole() -> None:
     changelog = Changelog()
     store = windows(context_over(MemoryEngine(), log_change=changelog), timestamped=True)
@@ -222,7 +220,6 @@ def test_writes_that_retain_duplicates_are_not_cached() -> None:
     assert len(changelog.records) == 1
 
 
-@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_no_duplicate_is_overwritten_after_a_reopen(
     open_engine: OpenEngine, mechanism: Mechanism | None
@@ -237,7 +234,6 @@ def test_no_duplicate_is_overwritten_after_a_reopen(
     store.close()
 
 
-@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("restored", [False, True])
 def test_duplicates_of_a_window_stay_in_order_after_those_of_another(restored: bool) -> None:
     """The next number is that after the last one of the store, also where its changelog is all that is left."""
@@ -281,7 +277,6 @@ def test_a_discard_takes_duplicates_back_and_the_next_ones_are_kept(mechanism: M
     assert [value for _, value in store.view(COMMITTED).fetch(b"a", 100, 100)] == [b"1", b"2", b"3"]
 
 
-@pytest.mark.requirement("844.4")
 def test_no_duplicate_is_overwritten_after_a_restore(open_engine: OpenEngine) -> None:
     changelog = Changelog()
     store = windows(context_over(MemoryEngine(), log_change=changelog), retain_duplicates=True)
@@ -314,7 +309,6 @@ def test_sequence_numbers_start_over_without_overwriting() -> None:
     assert sorted(value for _, value in store.fetch(b"a", 100, 100)) == [b"1", b"2", b"3", b"4"]
 
 
-@pytest.mark.requirement("x.1")
 @pytest.mark.parametrize("key", [None, "text", bytearray(b"reused"), 1])
 def test_a_key_that_is_not_bytes_is_refused_everywhere(store: WindowStore, key: Any) -> None:
     calls: list[Callable[[], object]] = [
@@ -384,7 +378,6 @@ def test_fetch_says_how_many_arguments_it_takes(store: WindowStore) -> None:
         store.backward_fetch(b"a", 1)  # type: ignore[call-overload]
 
 
-@pytest.mark.requirement("844.3")
 def test_an_iterator_can_be_peeked_into_and_closed(store: WindowStore) -> None:
     store.put(b"a", b"1", 100)
     with store.fetch(b"a", 0, LATEST) as starts, store.all() as keys:

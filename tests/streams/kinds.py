@@ -25,9 +25,9 @@ from store.suppliers import (
     persistent_window_store,
 )
 from store.types import Record
+from tests.clusters import SINK, STORE
 
-STORE = "s"
-OUTPUT = "out"
+OUTPUT = SINK.topic
 SIZE = 10
 GAP = 5
 HOUR = 3_600_000

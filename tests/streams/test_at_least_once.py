@@ -8,23 +8,16 @@ from dataclasses import replace
 import pytest
 
 from harness.worlds.sim.broker import SimBroker, SimLog
-from harness.worlds.sim.disk import Host, HostStorage
-from store.clock import SystemClock
+from harness.worlds.sim.disk import Host
 from store.config import Guarantee, StreamsConfig
 from store.errors import FatalLogError, PositionLostError, ProtocolError
 from store.points import Point
 from store.state.keyvalue import KeyValueStore
 from store.streams.context import Context
-from store.streams.task import Task, apply
-from store.streams.topology import Topology
-from store.streams.worker import Worker
-from store.types import IsolationLevel, Record, TopicPartition
-from tests.streams.test_crash_windows import Killed, killed_at
+from store.streams.task import apply
+from store.types import IsolationLevel, Record
+from tests.clusters import SINK, STORE, Cluster, pipeline, rows
 
-RC = IsolationLevel.READ_COMMITTED
-SOURCE = TopicPartition("in", 0)
-SINK = TopicPartition("out", 0)
-CHANGELOG = TopicPartition("app-counts-changelog", 0)
 KEYS = [b"a", b"b", b"a", b"c", b"a", b"b"]
 
 POINTS = (
@@ -48,43 +41,21 @@ TRANSACTIONAL = StreamsConfig(
 BOTH = pytest.mark.parametrize("config", [DIRECT, TRANSACTIONAL], ids=["direct", "transactional"])
 
 
-def count(context: Context, record: Record) -> None:
-    counts = context.store("counts")
-    number = int(counts.get(record.key) or 0) + 1
-    counts.put(record.key, b"%d" % number)
-    context.forward("out", record.key, b"%d" % record.offset)
+def number(context: Context, record: Record) -> None:
+    """Counts the records of each key, and forwards which record of the input it was."""
+    counts = context.store(STORE)
+    counts.put(record.key, b"%d" % (int(counts.get(record.key) or 0) + 1))
+    context.forward(SINK.topic, record.key, b"%d" % record.offset)
 
 
-class Cluster:
+class NumberedCluster(Cluster):
+    """The pipeline with its input."""
+
     def __init__(self, *, linger_records: int | None = None) -> None:
-        self.topology = Topology("app", ("in",), ("out",), ("counts",), count)
-        self.broker = SimBroker(linger_records=linger_records)
-        for topic in ("in", "out", CHANGELOG.topic):
-            self.broker.create_topic(topic, 1)
-        for key in KEYS:
-            self.broker.append("in", key, b"", partition=0)
-        self.host = Host(0)
-        self.incarnations = 0
-
-    def task(self, config: StreamsConfig) -> Task:
-        self.host.release(self.incarnations)
-        self.incarnations += 1
-        storage = HostStorage(self.host, self.incarnations)
-        return Task(self.topology, 0, SimLog(self.broker), storage, config, SystemClock())
-
-    def run(self, task: Task) -> None:
-        apply(task, self.broker.visible(SOURCE, RC))
-        task.commit()
+        super().__init__(pipeline(number), KEYS, linger_records=linger_records)
 
     def crash(self, config: StreamsConfig, point: Point, times: int) -> None:
-        task = self.task(config)
-
-        def live() -> None:
-            task.open()
-            self.run(task)
-
-        with killed_at(point, times, lambda: None), pytest.raises(Killed):
-            live()
+        self.run_until_killed(self.task(config), point, times)
 
     def finish(self, config: StreamsConfig) -> dict[bytes, bytes]:
         with self.task(config) as task:
@@ -93,16 +64,7 @@ class Cluster:
 
     def outputs(self) -> Counter[bytes | None]:
         """How often the output of each input record is there."""
-        return Counter(record.value for record in self.broker.visible(SINK, RC))
-
-    def position(self) -> int | None:
-        return self.broker.committed_offsets("app").get(SOURCE)
-
-
-def rows(task: Task) -> dict[bytes, bytes]:
-    store = task.stores["counts"]
-    assert isinstance(store, KeyValueStore)
-    return dict(store.all())
+        return Counter(value for _, value in self.output())
 
 
 def counted_twice(state: dict[bytes, bytes]) -> int:
@@ -112,7 +74,7 @@ def counted_twice(state: dict[bytes, bytes]) -> int:
 @pytest.mark.requirement("844.8")
 @BOTH
 def test_a_run_without_crashes_does_everything_once_and_uses_no_transactions(config: StreamsConfig) -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     state = cluster.finish(config)
     assert state == {b"a": b"3", b"b": b"2", b"c": b"1"}
     assert set(cluster.outputs().values()) == {1}
@@ -128,11 +90,11 @@ def test_a_run_without_crashes_does_everything_once_and_uses_no_transactions(con
 def test_nothing_is_lost_wherever_the_process_is_killed(
     config: StreamsConfig, point: Point, times: int, linger_records: int | None
 ) -> None:
-    cluster = Cluster(linger_records=linger_records)
+    cluster = NumberedCluster(linger_records=linger_records)
     cluster.crash(config, point, times)
     state = cluster.finish(config)
-    for key, number in Counter(KEYS).items():
-        assert int(state[key]) >= number
+    for key, times_seen in Counter(KEYS).items():
+        assert int(state[key]) >= times_seen
     assert set(cluster.outputs()) == {b"%d" % offset for offset in range(6)}
     assert cluster.position() == 6
     # The changelog makes the same state as the store holds.
@@ -149,7 +111,7 @@ def test_transactional_stores_count_less_twice() -> None:
         for point in POINTS:
             # In the second commit and in the third; of the second's records, after the first and after both.
             for times in (3, 4) if point is Point.RECORD_PROCESSED else (2, 3):
-                cluster = Cluster()
+                cluster = NumberedCluster()
                 cluster.crash(config, point, times)
                 twice[name] += counted_twice(cluster.finish(config))
     # Without transactions, one and two records were in the database at `record_processed`, and two each time at
@@ -158,13 +120,12 @@ def test_transactional_stores_count_less_twice() -> None:
     assert twice == {"direct": 1 + 2 + 2 + 2 + 3 * (2 + 2), "transactional": 3 * (2 + 2)}
 
 
-@pytest.mark.requirement("844.8")
 @BOTH
 @pytest.mark.parametrize("point", [Point.STORE_COMMITTED, Point.CHECKPOINT_WRITTEN])
 def test_input_is_read_from_the_positions_of_the_group_whatever_the_stores_say(
     config: StreamsConfig, point: Point
 ) -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     cluster.crash(config, point, 2)
     assert cluster.position() == 2
     state = cluster.finish(config)
@@ -174,10 +135,10 @@ def test_input_is_read_from_the_positions_of_the_group_whatever_the_stores_say(
 
 @pytest.mark.requirement("892.9")
 def test_under_read_uncommitted_writes_are_in_the_database_at_once() -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     with cluster.task(DIRECT) as task:
-        apply(task, cluster.broker.visible(SOURCE, RC)[:1])
-        store = task.stores["counts"]
+        apply(task, cluster.records()[:1])
+        store = task.stores[STORE]
         assert isinstance(store, KeyValueStore)
         assert not store.transactional()
         assert dict(store.view(IsolationLevel.READ_COMMITTED).all()) == {b"a": b"1"}
@@ -186,10 +147,10 @@ def test_under_read_uncommitted_writes_are_in_the_database_at_once() -> None:
 
 @pytest.mark.requirement("892.9")
 def test_under_read_committed_writes_wait_for_the_commit() -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     with cluster.task(TRANSACTIONAL) as task:
-        apply(task, cluster.broker.visible(SOURCE, RC)[:1])
-        store = task.stores["counts"]
+        apply(task, cluster.records()[:1])
+        store = task.stores[STORE]
         assert isinstance(store, KeyValueStore)
         assert dict(store.view(IsolationLevel.READ_COMMITTED).all()) == {}
         task.commit()
@@ -198,14 +159,14 @@ def test_under_read_committed_writes_wait_for_the_commit() -> None:
 
 def test_what_was_sent_cannot_be_taken_back_so_a_task_that_fails_is_closed() -> None:
     def fail(context: Context, record: Record) -> None:
-        count(context, record)
+        number(context, record)
         raise ZeroDivisionError
 
-    cluster = Cluster()
-    cluster.topology = Topology("app", ("in",), ("out",), ("counts",), fail)
+    cluster = NumberedCluster()
+    cluster.topology = pipeline(fail)
     with cluster.task(TRANSACTIONAL) as task:
         with pytest.raises(ZeroDivisionError):
-            apply(task, cluster.broker.visible(SOURCE, RC))
+            apply(task, cluster.records())
         assert not task.can_abort
         for call in (task.abort, task.commit):
             with pytest.raises(ProtocolError, match="close it"):
@@ -214,11 +175,10 @@ def test_what_was_sent_cannot_be_taken_back_so_a_task_that_fails_is_closed() -> 
 
 
 def test_a_worker_goes_on_after_records_that_did_not_arrive() -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     sink = cluster.broker.topics()
     cluster.broker.delete_topic("out")
-    storage = HostStorage(cluster.host, 1)
-    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, TRANSACTIONAL, SystemClock())
+    worker = cluster.worker(TRANSACTIONAL)
     for _ in range(3):
         worker.poll()
     assert cluster.position() is None
@@ -241,29 +201,13 @@ def test_a_plain_producer_that_lost_a_record_sends_no_more() -> None:
 @pytest.mark.requirement("129.7")
 @BOTH
 def test_the_guarantee_can_change_between_runs_that_stopped_cleanly(config: StreamsConfig) -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     exactly_once = StreamsConfig(commit_records=2)
-    for number, guarantee in enumerate((exactly_once, config, exactly_once), start=1):
+    for run, guarantee in enumerate((exactly_once, config, exactly_once), start=1):
         with cluster.task(guarantee) as task:
-            apply(task, cluster.broker.visible(SOURCE, RC)[: 2 * number])
-            assert counted_twice(rows(task)) == 2 * number - len(KEYS)
+            apply(task, cluster.records()[: 2 * run])
+            assert counted_twice(rows(task)) == 2 * run - len(KEYS)
     assert set(cluster.outputs().values()) == {1}
-
-
-class BrokerTime(SystemClock):
-    """Sleeping lets time pass at the broker."""
-
-    def __init__(self, broker: SimBroker) -> None:
-        self._broker = broker
-
-    def time_ms(self) -> int:
-        return self._broker.now
-
-    def monotonic(self) -> float:
-        return self._broker.now / 1000
-
-    def sleep(self, seconds: float) -> None:
-        self._broker.advance(max(1, round(seconds * 1000)))
 
 
 @pytest.mark.requirement("129.7")
@@ -272,14 +216,10 @@ class BrokerTime(SystemClock):
 def test_a_transaction_left_by_a_crash_under_exactly_once_is_waited_out(
     config: StreamsConfig, point: Point
 ) -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     left = 100_000
     cluster.crash(StreamsConfig(commit_records=2, transaction_timeout_ms=left), point, 2)
-    cluster.host.release(1)
-    storage = HostStorage(cluster.host, 2)
-    clock = BrokerTime(cluster.broker)
-    config = replace(config, transaction_timeout_ms=left)
-    with Task(cluster.topology, 0, SimLog(cluster.broker), storage, config, clock) as task:
+    with cluster.task(replace(config, transaction_timeout_ms=left)) as task:
         assert left <= cluster.broker.now < left + 10_000
         cluster.run(task)
         assert counted_twice(rows(task)) == 0
@@ -293,7 +233,7 @@ def test_a_transaction_left_by_a_crash_under_exactly_once_is_waited_out(
 def test_after_a_crash_at_least_once_exactly_once_starts_rightly_or_says_what_to_do(
     config: StreamsConfig, point: Point, times: int
 ) -> None:
-    cluster = Cluster()
+    cluster = NumberedCluster()
     cluster.crash(config, point, times)
     exactly_once = StreamsConfig(commit_records=2)
     after_flush = POINTS.index(Point.FLUSHED) <= POINTS.index(point) < POINTS.index(Point.KAFKA_COMMITTED)
@@ -303,7 +243,8 @@ def test_after_a_crash_at_least_once_exactly_once_starts_rightly_or_says_what_to
             PositionLostError, match=r"at_least_once has left them behind.* once more, and stop it"
         ):
             cluster.task(exactly_once).open()
-        cluster.task(config).open()
+        with cluster.task(config):
+            pass
     # What the changelog has counts. The two records of that commit are counted twice where no store says that it
     # holds them, as at least once allows: a store without transactions is not believed, it is rebuilt.
     with cluster.task(exactly_once) as task:

@@ -8,17 +8,12 @@ incarnation works on that.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
-from store import points
-from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
 from store.points import Point
@@ -29,13 +24,9 @@ from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.suppliers import persistent_key_value_store
 from store.transaction import Mechanism
-from store.types import IsolationLevel, TopicPartition
-from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, STORE, Item, Kind
-
-RC = IsolationLevel.READ_COMMITTED
-SOURCE = TopicPartition("in", 0)
-SINK = TopicPartition("out", 0)
-CHANGELOG = TopicPartition(f"app-{STORE}-changelog", 0)
+from store.types import TopicPartition
+from tests.clusters import SOURCE, STORE, Cluster, pipeline
+from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, Item, Kind
 
 WINDOWS = {
     "before the Kafka commit": Point.OFFSETS_SENT,
@@ -43,10 +34,6 @@ WINDOWS = {
     "between the commit of the store and the checkpoint": Point.STORE_COMMITTED,
     "after the checkpoint": Point.CHECKPOINT_WRITTEN,
 }
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 class Disk(Protocol):
@@ -126,79 +113,32 @@ class Restores:
         self.records += total
 
 
-class Cluster:
-    """A broker with the input of a pipeline over one kind of store."""
+class CrashedCluster(Cluster):
+    """A pipeline over one kind of store, with its input, on disks that crash."""
 
     def __init__(self, kind: Kind, topology: Topology | None = None) -> None:
-        self.kind = kind
-        self.topology = topology or Topology("app", ("in",), ("out",), (kind.supplier,), kind.process)
-        self.broker = SimBroker()
-        for topic in ("in", "out"):
-            self.broker.create_topic(topic, 1)
-        SimLog(self.broker).admin().create_topics(self.topology.internal_topics(1))
+        super().__init__(topology or pipeline(kind.process, kind.supplier))
         for key, value, time in INPUT:
             self.broker.append("in", key, value, partition=0, timestamp=time)
         self.restores = Restores()
 
-    def task(self, disk: Disk, config: StreamsConfig) -> Task:
+    def on(self, disk: Disk, config: StreamsConfig) -> Task:
         self.restores.records = 0
-        return Task(
-            self.topology,
-            0,
-            SimLog(self.broker),
-            disk.storage(),
-            config,
-            SystemClock(),
-            listener=self.restores,
-        )
+        return self.task(config, storage=disk.storage(), listener=self.restores)
 
-    def run(self, task: Task) -> None:
-        """Process all the input that there is."""
-        apply(task, self.broker.visible(SOURCE, RC))
-        task.commit()
-
-    def run_until_killed(self, disk: Disk, config: StreamsConfig, at: Point, commit: int) -> None:
+    def crash(self, disk: Disk, config: StreamsConfig, at: Point, commit: int) -> None:
         """Kill the process when it is at that point for the `commit`th time."""
-        task = self.task(disk, config)
-
-        def live() -> None:
-            task.open()
-            self.run(task)
-
-        with killed_at(at, commit, disk.crash), pytest.raises(Killed):
-            live()
+        task = self.on(disk, config)
+        self.run_until_killed(task, at, commit, disk.crash)
         if isinstance(disk, RealDisk):
             # Only frees the handles: what it writes, it writes into files that the kill has left behind.
             task.close()
 
-    def output(self) -> list[tuple[bytes | None, bytes | None]]:
-        return [(record.key, record.value) for record in self.broker.visible(SINK, RC)]
-
-
-@contextmanager
-def killed_at(point: Point, times: int, crash: Callable[[], None]) -> Iterator[None]:
-    left = times
-
-    def hook(reached: Point) -> None:
-        nonlocal left
-        if reached is point:
-            left -= 1
-            if left == 0:
-                points.arm(previous)
-                crash()
-                raise Killed
-
-    previous = points.arm(hook)
-    try:
-        yield
-    finally:
-        points.arm(previous)
-
 
 def reference(kind: Kind) -> list[tuple[bytes | None, bytes | None]]:
     """The output of a run without crashes."""
-    cluster = Cluster(kind)
-    with cluster.task(SimulatedDisk(), StreamsConfig()) as task:
+    cluster = CrashedCluster(kind)
+    with cluster.on(SimulatedDisk(), StreamsConfig()) as task:
         cluster.run(task)
     return cluster.output()
 
@@ -208,15 +148,15 @@ def committed(window: str) -> list[Item]:
     return INPUT[:2] if WINDOWS[window] is Point.OFFSETS_SENT else INPUT[:4]
 
 
-@pytest.mark.requirement("844.4", "844.2", "x.1")
+@pytest.mark.requirement("844.4", "844.2")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_store_of_any_type_is_at_its_last_commit_after_a_crash_in_any_window(
     kind: Kind, window: str, disk: Disk, config: StreamsConfig
 ) -> None:
-    cluster = Cluster(kind)
-    cluster.run_until_killed(disk, config, WINDOWS[window], 2)
-    with cluster.task(disk, config) as task:
+    cluster = CrashedCluster(kind)
+    cluster.crash(disk, config, WINDOWS[window], 2)
+    with cluster.on(disk, config) as task:
         store = task.stores[STORE]
         assert kind.read(store) == kind.expected(committed(window))
         assert store.position() == {SOURCE: len(committed(window)) - 1}
@@ -232,33 +172,33 @@ def test_only_what_the_changelog_has_beyond_the_store_is_replayed_and_nothing_is
     kind: Kind, window: str, config: StreamsConfig
 ) -> None:
     disk = SimulatedDisk()
-    cluster = Cluster(kind)
-    cluster.run_until_killed(disk, config, WINDOWS[window], 2)
-    beyond = [record for record in cluster.broker.visible(CHANGELOG, RC) if record.offset > first_end(kind)]
-    with cluster.task(disk, config):
+    cluster = CrashedCluster(kind)
+    cluster.crash(disk, config, WINDOWS[window], 2)
+    beyond = [record for record in cluster.changes() if record.offset > first_end(kind)]
+    with cluster.on(disk, config):
         assert cluster.restores.records == (len(beyond) if WINDOWS[window] is Point.KAFKA_COMMITTED else 0)
     assert not disk.set_aside()
 
 
 def first_end(kind: Kind) -> int:
     """The changelog offset of the first commit."""
-    cluster = Cluster(kind)
-    with cluster.task(SimulatedDisk(), StreamsConfig()) as task:
-        apply(task, cluster.broker.visible(SOURCE, RC)[:2])
+    cluster = CrashedCluster(kind)
+    with cluster.on(SimulatedDisk(), StreamsConfig()) as task:
+        apply(task, cluster.records()[:2])
         task.commit()
-    return cluster.broker.visible(CHANGELOG, RC)[-1].offset
+    return cluster.changes()[-1].offset
 
 
-@pytest.mark.requirement("844.4", "x.1")
+@pytest.mark.requirement("844.4")
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("kind", IN_MEMORY, ids=str)
 def test_a_store_in_memory_is_restored_to_the_last_commit_of_kafka(
     kind: Kind, window: str, config: StreamsConfig
 ) -> None:
     disk = SimulatedDisk()
-    cluster = Cluster(kind)
-    cluster.run_until_killed(disk, config, WINDOWS[window], 2)
-    with cluster.task(disk, config) as task:
+    cluster = CrashedCluster(kind)
+    cluster.crash(disk, config, WINDOWS[window], 2)
+    with cluster.on(disk, config) as task:
         assert kind.read(task.stores[STORE]) == kind.expected(committed(window))
         cluster.run(task)
         assert kind.read(task.stores[STORE]) == kind.expected(INPUT)
@@ -271,10 +211,10 @@ def test_a_store_in_memory_is_restored_to_the_last_commit_of_kafka(
 def test_a_store_without_transactions_is_rebuilt_from_its_changelog_after_a_crash(
     kind: Kind, window: str, disk: Disk, config: StreamsConfig
 ) -> None:
-    cluster = Cluster(kind)
-    cluster.run_until_killed(disk, config, WINDOWS[window], 2)
-    with cluster.task(disk, config) as task:
-        assert cluster.restores.records == len(cluster.broker.visible(CHANGELOG, RC))
+    cluster = CrashedCluster(kind)
+    cluster.crash(disk, config, WINDOWS[window], 2)
+    with cluster.on(disk, config) as task:
+        assert cluster.restores.records == len(cluster.changes())
         assert kind.read(task.stores[STORE]) == kind.expected(committed(window))
         cluster.run(task)
         assert kind.read(task.stores[STORE]) == kind.expected(INPUT)
@@ -285,11 +225,11 @@ def test_a_store_without_transactions_is_rebuilt_from_its_changelog_after_a_cras
 @pytest.mark.requirement("892.10")
 @pytest.mark.parametrize("kind", DIRECT, ids=str)
 def test_a_store_without_transactions_goes_on_where_it_was_after_a_clean_stop(kind: Kind, disk: Disk) -> None:
-    cluster = Cluster(kind)
+    cluster = CrashedCluster(kind)
     config = StreamsConfig(commit_records=2)
-    with cluster.task(disk, config) as task:
-        apply(task, cluster.broker.visible(SOURCE, RC)[:4])
-    with cluster.task(disk, config) as task:
+    with cluster.on(disk, config) as task:
+        apply(task, cluster.records()[:4])
+    with cluster.on(disk, config) as task:
         assert cluster.restores.records == 0
         assert kind.read(task.stores[STORE]) == kind.expected(INPUT[:4])
     assert not disk.set_aside()
@@ -302,12 +242,12 @@ def test_what_a_clean_stop_said_of_a_store_without_transactions_is_not_believed_
     kind: Kind, guarantee: Guarantee, disk: Disk
 ) -> None:
     """Its data has gone on since, and exactly once cannot go on with that, whatever the run before promised."""
-    cluster = Cluster(kind)
+    cluster = CrashedCluster(kind)
     config = StreamsConfig(commit_records=2, processing_guarantee=guarantee)
-    with cluster.task(disk, config) as task:
-        apply(task, cluster.broker.visible(SOURCE, RC)[:2])
-    cluster.run_until_killed(disk, config, Point.COMMIT_STARTED, 1)
-    with cluster.task(disk, StreamsConfig(commit_records=2)) as task:
+    with cluster.on(disk, config) as task:
+        apply(task, cluster.records()[:2])
+    cluster.crash(disk, config, Point.COMMIT_STARTED, 1)
+    with cluster.on(disk, StreamsConfig(commit_records=2)) as task:
         assert kind.read(task.stores[STORE]) == kind.expected(INPUT[:2])
         cluster.run(task)
         assert kind.read(task.stores[STORE]) == kind.expected(INPUT)
@@ -330,12 +270,12 @@ def test_a_mix_of_both_kinds_in_one_task_comes_back_as_one(window: str, disk: Di
         persistent_key_value_store("with"),
         persistent_key_value_store("without", transactional=False),
     )
-    cluster = Cluster(KINDS[0], Topology("app", ("in",), ("out",), stores, both))
+    cluster = CrashedCluster(KINDS[0], Topology("app", ("in",), ("out",), stores, both))
     config = StreamsConfig(commit_records=2)
-    cluster.run_until_killed(disk, config, WINDOWS[window], 2)
+    cluster.crash(disk, config, WINDOWS[window], 2)
     aborted = WINDOWS[window] is Point.OFFSETS_SENT
     counts = {b"a": b"1", b"b": b"1"} if aborted else {b"a": b"2", b"b": b"2"}
-    with cluster.task(disk, config) as task:
+    with cluster.on(disk, config) as task:
         for store in task.stores.values():
             assert isinstance(store, KeyValueStore)
             assert dict(store.all()) == counts

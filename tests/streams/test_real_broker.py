@@ -20,9 +20,15 @@ from store.streams.task import Task
 from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.types import Headers, IsolationLevel, Record, TopicPartition
-from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, OUTPUT, STORE, Item, Kind
+from tests.clusters import STORE
+from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, OUTPUT, Item, Kind
+from tests.waiting import settle, until
 
 RC = IsolationLevel.READ_COMMITTED
+
+
+NEVER_MS = 600_000
+"""Longer than any test runs, so that commits come by the number of records alone."""
 
 
 class Application:
@@ -76,21 +82,27 @@ class Application:
     def outputs(self) -> int:
         reader = self.log.reader()
         try:
+            settle(reader, self.sink)
             return len(reader.read(self.sink, 0, 1_000, RC).records)
         finally:
             reader.close()
 
     def position(self) -> int | None:
         reader = self.log.reader()
+        found: list[int | None] = []
+
+        def ask() -> bool:
+            try:
+                found.append(reader.committed(self.topology.application_id, self.source))
+            except RetriableError:
+                return False
+            return True
+
         try:
-            for _ in range(500):
-                try:
-                    return reader.committed(self.topology.application_id, self.source)
-                except RetriableError:
-                    time.sleep(0.01)
-            pytest.fail("the position stays undecided")
+            until(ask)
         finally:
             reader.close()
+        return found[0]
 
 
 class Renamed:
@@ -107,13 +119,13 @@ class Renamed:
         self._inner.forward(self._sink, key, value, headers=headers)
 
 
-@pytest.mark.requirement("x.1", "844.4", "129.4")
+@pytest.mark.requirement("129.4")
 @pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
 def test_a_store_of_any_type_whose_disk_is_lost_comes_back_from_its_changelog(
     kind: Kind, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     application = Application(log, kind, unique("app"))
-    config = StreamsConfig(commit_records=2)
+    config = StreamsConfig(commit_records=2, commit_interval_ms=NEVER_MS, transaction_timeout_ms=NEVER_MS + 1)
     expected = kind.expected(application.input)
     assert application.run(tmp_path / "first", config) == expected
     assert application.restored(tmp_path / "second", config) == expected
@@ -131,6 +143,7 @@ def test_at_least_once_commits_positions_without_transactions(
     config = StreamsConfig(
         processing_guarantee=Guarantee.AT_LEAST_ONCE,
         commit_records=2,
+        commit_interval_ms=NEVER_MS,
         default_state_isolation_level=isolation,
     )
     expected = kind.expected(application.input)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
+from harness.worlds.sim.broker import SimLog, SimProducer
 from harness.worlds.sim.disk import Host, HostStorage
-from store.clock import SystemClock
 from store.config import Guarantee, StoreType, StreamsConfig
-from store.engine import Engine, Family, Storage
+from store.engine import Engine, Family
 from store.errors import (
     AbortRequiredError,
     ConfigError,
@@ -22,7 +21,6 @@ from store.errors import (
     StoreError,
     StoreIOError,
 )
-from store.log import Log
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde, JsonSerde, StrSerde
@@ -30,9 +28,8 @@ from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext, Sync
 from store.state.timestamped import unpack
 from store.streams.context import Context
-from store.streams.task import Task, apply
+from store.streams.task import apply
 from store.streams.topology import Topology
-from store.streams.worker import Worker
 from store.suppliers import (
     StoreBuilder,
     custom_store,
@@ -44,77 +41,26 @@ from store.suppliers import (
     persistent_window_store,
 )
 from store.transaction import Mechanism
-from store.types import IsolationLevel, Record, TopicPartition
-from tests.streams.kinds import DIRECT, IN_MEMORY, KINDS, STORE, Kind
-
-RC = IsolationLevel.READ_COMMITTED
-SOURCE = TopicPartition("in", 0)
-CHANGELOG = TopicPartition(f"app-{STORE}-changelog", 0)
-
-
-def count(context: Context, record: Record) -> None:
-    store = context.store(STORE)
-    number = int(store.get(record.key) or 0) + 1
-    store.put(record.key, b"%d" % number)
-    context.forward("out", record.key, b"%d" % number)
-
-
-class Cluster:
-    def __init__(self, topology: Topology, keys: list[bytes], partitions: int = 1) -> None:
-        self.topology = topology
-        self.broker = SimBroker()
-        self.broker.create_topic("in", partitions)
-        self.broker.create_topic("out", partitions)
-        SimLog(self.broker).admin().create_topics(topology.internal_topics(partitions))
-        for partition in range(partitions):
-            for key in keys:
-                self.broker.append("in", key, b"", partition=partition)
-        self.host = Host(0)
-        self.incarnations = 0
-
-    def storage(self) -> HostStorage:
-        self.incarnations += 1
-        return HostStorage(self.host, self.incarnations)
-
-    def task(
-        self,
-        config: StreamsConfig | None = None,
-        *,
-        storage: Storage | None = None,
-        log: Log | None = None,
-        **options: Any,
-    ) -> Task:
-        return Task(
-            self.topology,
-            0,
-            log or SimLog(self.broker),
-            storage or self.storage(),
-            config or StreamsConfig(),
-            SystemClock(),
-            **options,
-        )
-
-    def records(self) -> list[Record]:
-        return self.broker.visible(SOURCE, RC)
-
-
-def counting(*stores: Any) -> Topology:
-    return Topology("app", ("in",), ("out",), stores or (STORE,), count)
-
-
-def rows(task: Task) -> dict[bytes, bytes]:
-    store = task.stores[STORE]
-    assert isinstance(store, KeyValueStore)
-    return dict(store.all())
-
+from store.types import Record, TopicPartition
+from tests.clusters import CHANGELOG, RC, SOURCE, STORE, Cluster, count, pipeline, rows
+from tests.streams.kinds import DIRECT, IN_MEMORY, KINDS, Kind
 
 # -- what a processor may call --------------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("892.6", "x.1")
+@pytest.mark.requirement("892.6")
 @pytest.mark.parametrize(
     "call",
-    ["commit", "flush", "flush_cache", "discard", "recover", "restore_batch", "close", "keep_time"],
+    [
+        "commit",
+        "flush",
+        "flush_cache",
+        "discard",
+        "recover",
+        "restore_batch",
+        "close",
+        "track_last_caught_up",
+    ],
 )
 @pytest.mark.parametrize("kind", [*KINDS, *IN_MEMORY, *DIRECT], ids=str)
 def test_a_processor_of_any_store_that_calls_what_is_the_tasks_is_told_to_ask_for_a_commit(
@@ -233,10 +179,8 @@ def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> 
 
 @pytest.mark.requirement("892.2")
 def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave() -> None:
-    cluster = Cluster(counting(), [b"a"], partitions=2)
-    worker = Worker(
-        cluster.topology, [0, 1], SimLog(cluster.broker), cluster.storage(), StreamsConfig(), SystemClock()
-    )
+    cluster = Cluster(pipeline(), [b"a"], partitions=2)
+    worker = cluster.worker(partitions=[0, 1])
     worker.poll()
     assert [task.tasks_in_process for task in worker.tasks.values()] == [2, 2]
     cluster.host = Host(1)
@@ -283,9 +227,9 @@ class Rotting(HostStorage):
 
 
 def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> None:
-    cluster = Cluster(counting(), [b"a", b"b"])
+    cluster = Cluster(pipeline(), [b"a", b"b"])
     storage = Rotting(cluster.host, 1)
-    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), SystemClock())
+    worker = cluster.worker(storage=storage)
     while worker.poll():
         pass
     storage.rotten = True
@@ -298,7 +242,7 @@ def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> 
 
 
 def test_an_attempt_that_finds_its_store_corrupt_leaves_it_aside_for_the_next_one() -> None:
-    cluster = Cluster(counting(), [b"a", b"b"])
+    cluster = Cluster(pipeline(), [b"a", b"b"])
     with cluster.task() as task:
         apply(task, cluster.records())
         task.commit()
@@ -344,9 +288,9 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 ) -> None:
     """Those without transactions have the aborted writes in the database, so the worker rebuilds them."""
     supplier = persistent_key_value_store(STORE, transactional=transactional)
-    cluster = Cluster(counting(supplier), [b"a", b"b", b"a"])
+    cluster = Cluster(pipeline(count, supplier), [b"a", b"b", b"a"])
     log = RefusedOnce(cluster.broker)
-    worker = Worker(cluster.topology, [0], log, cluster.storage(), StreamsConfig(), SystemClock())
+    worker = cluster.worker(log=log)
     while worker.poll():
         pass
     assert log.refused
@@ -365,6 +309,7 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 
 def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     day = 86_400_000
+    compact = {"cleanup.policy": "compact", "delete.retention.ms": str(30 * day)}
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
@@ -376,20 +321,20 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     )
     topology = Topology("app", ("in",), ("out",), stores, count)
     assert {spec.name: (spec.partitions, dict(spec.config)) for spec in topology.internal_topics(3)} == {
-        "app-plain-changelog": (3, {"cleanup.policy": "compact"}),
+        "app-plain-changelog": (3, compact),
         "app-window-changelog": (
             3,
-            {"cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
+            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
         ),
         "app-session-changelog": (
             3,
-            {"cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
+            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
         ),
         "app-versioned-changelog": (
             3,
-            {"cleanup.policy": "compact", "min.compaction.lag.ms": str(3_000 + day)},
+            {**compact, "min.compaction.lag.ms": str(3_000 + day)},
         ),
-        "app-configured-changelog": (3, {"cleanup.policy": "delete", "segment.ms": "7"}),
+        "app-configured-changelog": (3, {**compact, "cleanup.policy": "delete", "segment.ms": "7"}),
     }
 
 
@@ -419,7 +364,7 @@ def test_a_store_without_logging_whose_disk_is_lost_says_what_it_lacks(
     supplier = key_value_store_builder(
         persistent_key_value_store(STORE), BytesSerde(), BytesSerde()
     ).with_logging_disabled()
-    cluster = Cluster(counting(supplier), [b"a"])
+    cluster = Cluster(pipeline(count, supplier), [b"a"])
     with cluster.task() as task:
         apply(task, cluster.records())
         task.commit()
@@ -462,7 +407,7 @@ def test_what_is_no_store_is_refused_when_the_topology_is_made(store: object) ->
 def test_the_configuration_says_what_a_store_is_that_has_only_a_name(
     config: StreamsConfig, transactional: bool, persistent: bool
 ) -> None:
-    cluster = Cluster(counting(), [b"a", b"a"])
+    cluster = Cluster(pipeline(), [b"a", b"a"])
     with cluster.task(config) as task:
         store = task.stores[STORE]
         assert (store.transactional(), store.persistent()) == (transactional, persistent)
@@ -488,7 +433,7 @@ def test_what_a_cache_holds_back_is_logged_before_the_commit(guarantee: Guarante
     with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as task:
         apply(task, cluster.records())
         task.commit()
-    assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b"4"]
+    assert [record.value for record in cluster.changes()] == [b"4"]
     cluster.host = Host(1)
     with cluster.task(StreamsConfig(processing_guarantee=guarantee)) as elsewhere:
         assert dict(elsewhere.stores[STORE].all()) == {"a": "4"}  # type: ignore[attr-defined]
@@ -508,7 +453,7 @@ def test_what_a_cache_held_back_is_logged_with_the_time_of_its_own_record() -> N
     with cluster.task() as task:
         apply(task, cluster.records())
         task.commit()
-    logged = cluster.broker.visible(CHANGELOG, RC)
+    logged = cluster.changes()
     assert [(record.key, record.timestamp) for record in logged] == [(b"a", 7), (b"b", 3), (b"c", 5)]
 
 
@@ -549,44 +494,29 @@ def test_a_store_is_opened_with_what_the_configuration_says_and_its_share_of_it(
         assert (three.changelog, three.log_change) == (None, None)
 
 
-class MovingClock(SystemClock):
-    """Ten minutes pass between two looks at the clock."""
-
-    def __init__(self) -> None:
-        self._now = 0
-
-    def time_ms(self) -> int:
-        self._now += 600_000
-        return self._now
-
-
 @pytest.mark.parametrize(("retention", "rebuilt"), [({}, 0), ({"delete.retention.ms": "60000"}, 1)])
 def test_how_long_a_store_may_lag_depends_on_how_long_its_changelog_keeps_deletions(
     retention: dict[str, str], rebuilt: int
 ) -> None:
     supplier = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
-    cluster = Cluster(counting(supplier.with_logging_enabled(retention)), [b"a", b"b"])
-    clock = MovingClock()
-
-    def task() -> Task:
-        return Task(cluster.topology, 0, SimLog(cluster.broker), cluster.storage(), StreamsConfig(), clock)
-
-    with task() as behind:
+    cluster = Cluster(pipeline(count, supplier.with_logging_enabled(retention)), [b"a", b"b"])
+    with cluster.task() as behind:
         apply(behind, cluster.records()[:1])
         behind.commit()
     here, cluster.host = cluster.host, Host(1)
-    with task() as elsewhere:
+    with cluster.task() as elsewhere:
         apply(elsewhere, cluster.records())
         elsewhere.commit()
+    cluster.clock.sleep(600)
     cluster.host = here
-    with task() as back:
+    with cluster.task() as back:
         assert dict(back.stores[STORE].all()) == {b"a": b"1", b"b": b"1"}  # type: ignore[attr-defined]
     assert len(here.aside) == rebuilt
 
 
 @pytest.mark.requirement("892.7")
 def test_the_uncommitted_position_is_that_of_the_record_processed_last() -> None:
-    cluster = Cluster(counting(), [b"a", b"b", b"a"])
+    cluster = Cluster(pipeline(), [b"a", b"b", b"a"])
     with cluster.task() as task:
         store = task.stores[STORE]
         assert isinstance(store, KeyValueStore)
@@ -606,7 +536,7 @@ def test_the_uncommitted_position_is_that_of_the_record_processed_last() -> None
 @pytest.mark.parametrize("guarantee", Guarantee)
 def test_a_store_knows_the_isolation_level_of_queries_that_say_none(guarantee: Guarantee) -> None:
     config = StreamsConfig(processing_guarantee=guarantee)
-    with Cluster(counting(), []).task(config) as task:
+    with Cluster(pipeline(), []).task(config) as task:
         store = task.stores[STORE]
         assert isinstance(store, KeyValueStore)
         assert store.context.isolation is config.default_state_isolation_level
@@ -614,17 +544,9 @@ def test_a_store_knows_the_isolation_level_of_queries_that_say_none(guarantee: G
 
 @pytest.mark.requirement("892.8")
 def test_a_worker_has_the_metrics_of_its_stores_while_they_are_open() -> None:
-    cluster = Cluster(counting(), [b"a"])
-    metrics = Metrics()
-    worker = Worker(
-        cluster.topology,
-        [0],
-        SimLog(cluster.broker),
-        cluster.storage(),
-        StreamsConfig(),
-        SystemClock(),
-        metrics=metrics,
-    )
+    cluster = Cluster(pipeline(), [b"a"])
+    metrics = Metrics(cluster.clock)
+    worker = cluster.worker(metrics=metrics)
     while worker.poll():
         pass
     assert metrics.as_dict()["0_0"][STORE]["commit-rate"] > 0

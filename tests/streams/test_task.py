@@ -27,79 +27,17 @@ from store.errors import (
     StoreIOError,
 )
 from store.log import Offsets
-from store.state.keyvalue import KeyValueStore
-from store.streams.task import Task, apply
+from store.streams.task import apply
 from store.streams.topology import Context, Topology
-from store.streams.worker import Worker
 from store.suppliers import persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
-
-RC = IsolationLevel.READ_COMMITTED
-INPUT = TopicPartition("in", 0)
-OUTPUT = TopicPartition("out", 0)
-CHANGELOG = TopicPartition("app-counts-changelog", 0)
-
-
-def count(context: Context, record: Record) -> None:
-    counts = context.store("counts")
-    assert record.key is not None
-    number = int(counts.get(record.key) or 0) + 1
-    counts.put(record.key, b"%d" % number)
-    context.forward("out", record.key, b"%d" % number)
-
-
-def rows(task: Task) -> dict[bytes, bytes]:
-    store = task.stores["counts"]
-    assert isinstance(store, KeyValueStore)
-    return dict(store.all())
-
-
-class StoppedClock:
-    def time_ms(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        return 0.0
-
-    def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nothing should have to wait {seconds} s here")
-
-
-class Cluster:
-    """A broker, one host, and a pipeline that counts records by key."""
-
-    def __init__(self, process: Callable[[Context, Record], None] = count) -> None:
-        self.broker = SimBroker()
-        for topic in ("in", "out", CHANGELOG.topic):
-            self.broker.create_topic(topic, 1)
-        self.host = Host(0)
-        self.topology = Topology("app", ("in",), ("out",), ("counts",), process)
-        self.incarnations = 0
-
-    def feed(self, *keys: bytes) -> None:
-        for key in keys:
-            self.broker.append("in", key, b"", partition=0)
-
-    def records(self, start: int = 0) -> list[Record]:
-        return [record for record in self.broker.visible(INPUT, RC) if record.offset >= start]
-
-    def task(self, host: Host | None = None, **config: Any) -> Task:
-        self.incarnations += 1
-        storage = HostStorage(host or self.host, self.incarnations)
-        return Task(self.topology, 0, SimLog(self.broker), storage, StreamsConfig(**config), StoppedClock())
-
-    def output(self) -> list[tuple[bytes | None, bytes | None]]:
-        return [(record.key, record.value) for record in self.broker.visible(OUTPUT, RC)]
-
-    def position(self) -> int | None:
-        return self.broker.committed_offsets("app").get(INPUT)
+from tests.clocks import VirtualClock
+from tests.clusters import CHANGELOG, SOURCE, Cluster, count, pipeline, rows
 
 
 @pytest.fixture
 def cluster() -> Cluster:
-    made = Cluster()
-    made.feed(b"a", b"b", b"a")
-    return made
+    return Cluster(keys=[b"a", b"b", b"a"])
 
 
 @pytest.mark.requirement("129.2")
@@ -107,11 +45,11 @@ def test_nothing_is_visible_before_the_commit_and_all_of_it_after(cluster: Clust
     with cluster.task() as task:
         apply(task, cluster.records())
         assert (cluster.output(), cluster.position()) == ([], None)
-        assert cluster.broker.visible(CHANGELOG, RC) == []
+        assert cluster.changes() == []
         task.commit()
     assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
     assert cluster.position() == 3
-    assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b"1", b"1", b"2"]
+    assert [record.value for record in cluster.changes()] == [b"1", b"1", b"2"]
 
 
 def test_records_that_come_again_are_skipped(cluster: Cluster) -> None:
@@ -132,6 +70,7 @@ def test_records_that_were_left_out_are_an_error(cluster: Cluster) -> None:
         apply(task, cluster.records(1))
 
 
+@pytest.mark.requirement("129.2")
 def test_offsets_of_aborted_records_are_no_gap(cluster: Cluster) -> None:
     producer = SimLog(cluster.broker).producer("upstream", 60_000)
     producer.init_transactions()
@@ -163,7 +102,7 @@ def test_records_of_another_partition_are_an_error(cluster: Cluster) -> None:
 def test_a_newer_incarnation_on_another_host_fences_the_older_one(cluster: Cluster) -> None:
     with cluster.task() as older:
         apply(older, cluster.records()[:2])
-        with cluster.task(Host(1)) as newer:
+        with cluster.task(host=Host(1)) as newer:
             apply(newer, cluster.records())
             newer.commit()
         with pytest.raises(FencedError):
@@ -183,7 +122,7 @@ def test_an_abort_goes_back_to_the_last_commit(cluster: Cluster) -> None:
         task.commit()
         apply(task, cluster.records()[1:], contiguous=True)
         task.abort()
-        assert task.position(INPUT) == 1
+        assert task.position(SOURCE) == 1
         assert list(rows(task)) == [b"a"]
         apply(task, cluster.records()[1:], contiguous=True)
         task.commit()
@@ -195,12 +134,12 @@ def test_a_crash_between_the_two_commits_is_repaired_from_the_changelog(cluster:
     with cluster.task() as task:
         apply(task, cluster.records()[:1])
         task.commit()
-    with cluster.task(Host(1)) as elsewhere:
+    with cluster.task(host=Host(1)) as elsewhere:
         apply(elsewhere, cluster.records())
         elsewhere.commit()
     with cluster.task() as back:
         assert rows(back) == {b"a": b"2", b"b": b"1"}
-        assert back.stores["counts"].position() == {INPUT: 2}
+        assert back.stores["counts"].position() == {SOURCE: 2}
         assert back.stores["counts"].get_committed_offset(CHANGELOG) == 3
 
 
@@ -216,14 +155,14 @@ def test_a_task_whose_committed_positions_are_gone_refuses_to_count_twice(
         task.commit()
     cluster.broker.forget_group("app")
     with pytest.raises(PositionLostError, match=r"group app committed in-0 at None"):
-        cluster.task(None if kept else Host(1)).open()
+        cluster.task(host=None if kept else Host(1)).open()
 
 
 def test_a_task_whose_committed_positions_were_set_back_refuses_to_count_twice(cluster: Cluster) -> None:
     with cluster.task() as task:
         apply(task, cluster.records())
         task.commit()
-    cluster.broker.commit_offsets("app", {INPUT: 1})
+    cluster.broker.commit_offsets("app", {SOURCE: 1})
     with pytest.raises(PositionLostError, match=r"holds in-0 up to offset 2, .* committed in-0 at 1"):
         cluster.task().open()
 
@@ -252,22 +191,11 @@ class StuckReader:
         return Offsets(0, 0)
 
 
-class Ticking(StoppedClock):
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_nothing_is_aborted_before_the_last_commit_is_visible(cluster: Cluster) -> None:
     """An abort after a commit whose marker was never written would abort what the commit acknowledged."""
     log = Stuck(SimLog(cluster.broker))
-    storage = HostStorage(cluster.host, 1)
-    with Task(cluster.topology, 0, log, storage, StreamsConfig(), Ticking()) as task:
+    # The transaction stays open however long it is waited for.
+    with cluster.task(StreamsConfig(), log=log, clock=VirtualClock()) as task:
         apply(task, cluster.records()[:1])
         task.commit()
         apply(task, cluster.records()[1:], contiguous=True)
@@ -277,18 +205,13 @@ def test_nothing_is_aborted_before_the_last_commit_is_visible(cluster: Cluster) 
 
 
 def test_a_task_that_stopped_before_its_first_commit_starts_again() -> None:
-    cluster = Cluster()
-    cluster.feed(b"gone", b"a")
+    cluster = Cluster(keys=[b"gone", b"a"])
     log = From(SimLog(cluster.broker), 1)
     for _ in range(2):
-        with Task(
-            cluster.topology, 0, log, HostStorage(cluster.host, 1), StreamsConfig(), StoppedClock()
-        ) as task:
-            assert task.position(INPUT) == 1
+        with cluster.task(log=log) as task:
+            assert task.position(SOURCE) == 1
             assert task.stores["counts"].position() == {}
-    with Task(
-        cluster.topology, 0, log, HostStorage(cluster.host, 1), StreamsConfig(), StoppedClock()
-    ) as task:
+    with cluster.task(log=log) as task:
         apply(task, cluster.records(1))
         task.commit()
     assert cluster.output() == [(b"a", b"1")]
@@ -313,14 +236,13 @@ class FromReader(StuckReader):
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         found = self._inner.offsets(tp, isolation)
-        return found._replace(earliest=self._earliest) if tp == INPUT else found
+        return found._replace(earliest=self._earliest) if tp == SOURCE else found
 
 
 @pytest.mark.requirement("892.6")
 @pytest.mark.parametrize("call", ["commit", "discard", "close", "restore_batch", "flush"])
 def test_a_processor_that_calls_what_is_the_tasks_is_told_to_ask_for_a_commit(call: str) -> None:
-    cluster = Cluster(lambda context, _: getattr(context.store("counts"), call)({}))
-    cluster.feed(b"a")
+    cluster = Cluster(pipeline(lambda context, _: getattr(context.store("counts"), call)({})), [b"a"])
     with cluster.task() as task, pytest.raises(ProtocolError, match=r"context\.commit\(\)"):
         apply(task, cluster.records())
 
@@ -339,10 +261,8 @@ class Broken:
 
 
 def test_polling_on_after_an_error_starts_from_the_last_commit() -> None:
-    cluster = Cluster(Broken())
-    cluster.feed(b"a", b"b", b"b")
-    storage = HostStorage(cluster.host, 1)
-    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), StoppedClock())
+    cluster = Cluster(pipeline(Broken()), [b"a", b"b", b"b"])
+    worker = cluster.worker()
     worker.poll()
     with pytest.raises(ZeroDivisionError):
         worker.poll()
@@ -353,8 +273,7 @@ def test_polling_on_after_an_error_starts_from_the_last_commit() -> None:
 
 
 def test_a_record_processed_in_part_can_only_be_aborted() -> None:
-    cluster = Cluster(Broken())
-    cluster.feed(b"b")
+    cluster = Cluster(pipeline(Broken()), [b"b"])
     with cluster.task() as task:
         with pytest.raises(ZeroDivisionError):
             apply(task, cluster.records())
@@ -386,10 +305,9 @@ class FullDisk(HostStorage):
         return engine
 
 
-@pytest.mark.requirement("844.4")
 def test_a_store_that_fails_after_the_kafka_commit_is_only_closed(cluster: Cluster) -> None:
     storage = FullDisk(cluster.host, 1)
-    with Task(cluster.topology, 0, SimLog(cluster.broker), storage, StreamsConfig(), StoppedClock()) as task:
+    with cluster.task(storage=storage) as task:
         apply(task, cluster.records())
         storage.full = True
         with pytest.raises(StoreIOError):
@@ -432,11 +350,9 @@ def test_an_error_of_the_log_that_a_processor_swallows_is_raised_all_the_same() 
         with suppress(Exception):
             count(context, record)
 
-    cluster = Cluster(careless)
-    cluster.feed(b"a", b"b")
+    cluster = Cluster(pipeline(careless), [b"a", b"b"])
     log = OtherProducer(cluster.broker, FullQueue)
-    storage = HostStorage(cluster.host, 1)
-    with Task(cluster.topology, 0, log, storage, StreamsConfig(), StoppedClock()) as task:
+    with cluster.task(log=log) as task:
         with pytest.raises(RetriableError, match="the queue is full"):
             apply(task, cluster.records())
         task.abort()
@@ -471,25 +387,20 @@ class Refusing(SimProducer):
 
 @pytest.mark.requirement("129.5")
 def test_a_worker_that_fails_at_the_same_place_over_and_over_stops_and_names_it(cluster: Cluster) -> None:
-    clock = Ticking()
-    storage = HostStorage(cluster.host, 1)
-    log = OtherProducer(cluster.broker, Refusing)
-    worker = Worker(cluster.topology, [0], log, storage, StreamsConfig(), clock)
+    worker = cluster.worker(log=OtherProducer(cluster.broker, Refusing))
     with pytest.raises(AbortRequiredError, match="too large") as caught:
         worker.run(lambda: False)
     assert caught.value.__notes__ == ["task 0_0 failed 25 times in a row and stands at in-0 offset 0"]
-    assert 5 < clock.now < 60
+    assert 5 < cluster.clock.now < 60
     assert cluster.host.locks == {}
 
 
 def test_an_idle_worker_commits_its_positions_again_before_the_broker_forgets_them(cluster: Cluster) -> None:
-    clock = Ticking()
-    storage = HostStorage(cluster.host, 1)
-    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), clock)
+    worker = cluster.worker()
     while worker.poll():
         pass
     cluster.broker.forget_group("app")
-    clock.now += 7 * 3600
+    cluster.clock.sleep(7 * 3600)
     worker.poll()
     worker.close()
     assert cluster.position() == 3
@@ -511,12 +422,9 @@ class Unclosable(HostStorage):
         return engine
 
 
-def test_a_worker_closes_every_task_even_if_one_cannot_be_closed(cluster: Cluster) -> None:
-    two = SimBroker()
-    for topic in ("in", "out", CHANGELOG.topic):
-        two.create_topic(topic, 2)
-    storage = Unclosable(cluster.host, 1)
-    worker = Worker(cluster.topology, [0, 1], SimLog(two), storage, StreamsConfig(), StoppedClock())
+def test_a_worker_closes_every_task_even_if_one_cannot_be_closed() -> None:
+    cluster = Cluster(partitions=2)
+    worker = cluster.worker(partitions=[0, 1], storage=Unclosable(cluster.host, 1))
     worker.poll()
     with pytest.raises(StoreIOError):
         worker.close()
@@ -524,8 +432,7 @@ def test_a_worker_closes_every_task_even_if_one_cannot_be_closed(cluster: Cluste
 
 
 def test_a_worker_names_a_topic_that_does_not_exist() -> None:
-    log = SimLog(SimBroker())
-    worker = Worker(Cluster().topology, [0], log, HostStorage(Host(0), 1), StreamsConfig(), StoppedClock())
+    worker = Cluster().worker(log=SimLog(SimBroker()))
     with pytest.raises(LogError, match="in"):
         worker.run(lambda: False)
 
@@ -557,7 +464,7 @@ def test_an_empty_commit_changes_nothing(cluster: Cluster) -> None:
 
 @pytest.mark.requirement("129.2")
 def test_a_task_commits_after_so_many_records(cluster: Cluster) -> None:
-    with cluster.task(commit_records=2) as task:
+    with cluster.task(StreamsConfig(commit_records=2)) as task:
         apply(task, cluster.records())
         assert cluster.position() == 2
         assert task.uncommitted_records == 1
@@ -568,8 +475,7 @@ def test_a_processor_can_ask_for_a_commit() -> None:
         count(context, record)
         context.commit()
 
-    cluster = Cluster(eager)
-    cluster.feed(b"a", b"b")
+    cluster = Cluster(pipeline(eager), [b"a", b"b"])
     with cluster.task() as task:
         apply(task, cluster.records())
         assert (cluster.position(), task.uncommitted_records) == (2, 0)
@@ -585,8 +491,7 @@ def test_a_processor_can_ask_for_a_commit() -> None:
 def test_what_the_topology_does_not_declare_is_an_error(
     use: Callable[[Context], object], message: str
 ) -> None:
-    cluster = Cluster(lambda context, _: (use(context), None)[1])
-    cluster.feed(b"a")
+    cluster = Cluster(pipeline(lambda context, _: (use(context), None)[1]), [b"a"])
     with cluster.task() as task, pytest.raises(ProtocolError, match=message):
         apply(task, cluster.records())
 
@@ -596,16 +501,8 @@ def test_an_error_of_the_pipeline_names_the_record_and_commits_nothing() -> None
         count(context, record)
         raise ZeroDivisionError("no")
 
-    cluster = Cluster(broken)
-    cluster.feed(b"a")
-    worker = Worker(
-        cluster.topology,
-        [0],
-        SimLog(cluster.broker),
-        HostStorage(cluster.host, 1),
-        StreamsConfig(),
-        StoppedClock(),
-    )
+    cluster = Cluster(pipeline(broken), [b"a"])
+    worker = cluster.worker()
     worker.poll()
     with pytest.raises(ZeroDivisionError) as caught:
         worker.poll()
@@ -618,16 +515,9 @@ def test_an_error_of_the_pipeline_names_the_record_and_commits_nothing() -> None
 
 @pytest.mark.requirement("129.5")
 def test_a_worker_gives_up_a_task_that_was_taken_over(cluster: Cluster) -> None:
-    worker = Worker(
-        cluster.topology,
-        [0],
-        SimLog(cluster.broker),
-        HostStorage(cluster.host, 99),
-        StreamsConfig(),
-        StoppedClock(),
-    )
+    worker = cluster.worker()
     worker.poll()
-    with cluster.task(Host(1)) as newer:
+    with cluster.task(host=Host(1)) as newer:
         apply(newer, cluster.records()[:1])
         newer.commit()
         with pytest.raises(FencedError):
@@ -644,12 +534,11 @@ def test_an_empty_value_is_a_value_and_no_deletion() -> None:
         context.store("counts").put(record.key or b"", b"")
         context.forward("out", record.key, b"")
 
-    cluster = Cluster(keep)
-    cluster.feed(b"a")
+    cluster = Cluster(pipeline(keep), [b"a"])
     with cluster.task() as task:
         apply(task, cluster.records())
         task.commit()
     assert cluster.output() == [(b"a", b"")]
-    assert [record.value for record in cluster.broker.visible(CHANGELOG, RC)] == [b""]
-    with cluster.task(Host(1)) as elsewhere:
+    assert [record.value for record in cluster.changes()] == [b""]
+    with cluster.task(host=Host(1)) as elsewhere:
         assert rows(elsewhere) == {b"a": b""}

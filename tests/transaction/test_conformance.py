@@ -232,13 +232,13 @@ def machine(kind: str, mechanism: Mechanism | None) -> type[unittest.TestCase]:
 TestIndexedBatchInMemory = machine("memory", Mechanism.INDEXED_BATCH)
 TestSecondaryInMemory = machine("memory", Mechanism.SECONDARY)
 TestDirectInMemory = machine("memory", None)
-TestIndexedBatchOnDisk = pytest.mark.requirement("844.2", "844.3", "844.4", "892.3")(
+TestIndexedBatchOnDisk = pytest.mark.requirement("844.2", "844.3", "892.3")(
     machine("rocksdb", Mechanism.INDEXED_BATCH)
 )
-TestSecondaryOnDisk = pytest.mark.requirement("844.2", "844.3", "844.4", "892.3")(
+TestSecondaryOnDisk = pytest.mark.requirement("844.2", "844.3", "892.3")(
     machine("rocksdb", Mechanism.SECONDARY)
 )
-TestDirectOnDisk = pytest.mark.requirement("892.9")(machine("rocksdb", None))
+TestDirectOnDisk = pytest.mark.requirement("892.5", "892.9")(machine("rocksdb", None))
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -437,7 +437,7 @@ class TornDisk(RocksEngine):
         self._step("ingest", lambda: RocksEngine._ingest(self, files, how))  # type: ignore[arg-type]
 
 
-@pytest.mark.requirement("844.2", "844.4")
+@pytest.mark.requirement("844.2")
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize(
     ("broken", "done", "committed"),
@@ -570,7 +570,7 @@ def test_a_process_killed_in_a_secondary_commit_leaves_all_of_it_or_nothing(
     RocksEngine(place).close()
 
 
-@pytest.mark.requirement("844.3", "892.7")
+@pytest.mark.requirement("892.7")
 @pytest.mark.parametrize("mechanism", list(Mechanism), ids=str)
 @pytest.mark.parametrize("level", ["committed", "uncommitted"])
 def test_no_reader_sees_a_torn_commit(place: Place, mechanism: Mechanism, level: str) -> None:

@@ -74,6 +74,9 @@ _SETTINGS: Mapping[str, object] = {
     "broker.heartbeat.interval.ms": 200,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "transaction.max.timeout.ms": 900_000,
+    # The time of a record is what a schedule says, often long ago; by default the broker removes what is older than
+    # a week, 30 s after its start and then every 5 minutes.
+    "log.retention.ms": -1,
     "log.cleaner.dedupe.buffer.size": 16 << 20,
     "log.cleaner.backoff.ms": 500,
     "num.network.threads": 2,

@@ -75,6 +75,12 @@ QUESTIONS = (
 _RECORD_OVERHEAD = 70
 """Bytes that a batch of one small record occupies beside key, value and headers."""
 
+_TOPIC_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+}
+
 
 class Phase(StrEnum):
     """How far the coordinator is with the latest transaction of a transactional id."""
@@ -942,6 +948,10 @@ class SimAdmin:
         self._check()
         for name in topics:
             self._broker.delete_topic(name)
+
+    def topic_config(self, topic: str) -> Mapping[str, str]:
+        self._check()
+        return {**_TOPIC_DEFAULTS, **self._broker.topic_config(topic)}
 
     def close(self) -> None:
         self._closed = True

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
@@ -19,6 +20,8 @@ from store.errors import LogError, ProtocolError
 from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import cause_of
 from store.log.protocol import TopicSpec
+
+T = TypeVar("T")
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -59,6 +62,15 @@ class KafkaAdmin:
             self._repeat(f"delete topic {name}", delete)
             self._repeat(f"delete topic {name}", check_gone)
 
+    def topic_config(self, topic: str) -> dict[str, str]:
+        admin, resource = self._live(), ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def ask(seconds: float) -> dict[str, str]:
+            found = admin.describe_configs([resource], request_timeout=seconds)[resource].result()
+            return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
+        return self._repeat(f"ask for the configuration of topic {topic}", ask)
+
     def close(self) -> None:
         self._admin = None
 
@@ -85,9 +97,9 @@ class KafkaAdmin:
                 "Delete it or use another name"
             )
 
-    def _repeat(self, doing: str, call: Callable[[float], None]) -> None:
+    def _repeat(self, doing: str, call: Callable[[float], T]) -> T:
         admin = self._live()
-        repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
+        return repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
 
     def _live(self) -> AdminClient:
         if self._admin is None:

@@ -1,0 +1,261 @@
+"""What a worker keeps warm beside its tasks: standbys of partitions that others process, and the global stores.
+
+Both only follow committed records, so nothing here can spoil what a task commits. A standby is a copy of a task's
+stores in this host's state directory. It is closed before the task is opened over the same directory, and a task
+is closed before a standby is: the directory's lock forbids anything else, also across processes of a host. What the
+task finds is what any crash could have left, stores with offsets that are true, and it replays what lies beyond
+them; nothing is handed over in memory, so nothing can be stale. (A store in memory has nothing on disk: its standby
+serves queries, and the task that takes over replays its whole changelog.)
+
+A global store has a place of its own for each worker of a host, since each has one writer. It is no part of the
+transactions of the tasks: a processor sees of it what this worker has read, which may be more when a record is
+processed again after a crash.
+
+Must survive: a directory that another process of this host still holds (tried again at each update), a broker that
+does not answer (the copies stay as they are, and tasks are not held up), a global store found damaged by a
+processor's read, and a kill at any moment (see `store.recovery.standby` and `global_store`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+from store.clock import Clock
+from store.config import StreamsConfig
+from store.engine import Storage
+from store.errors import ConfigError, RetriableError, StateLockedError
+from store.log import Log, Reader
+from store.recovery.global_store import Follower, GlobalStore
+from store.recovery.restore import (
+    LoggedStore,
+    RestoreListener,
+    RestoreSettings,
+    close_after,
+    tombstone_retention,
+)
+from store.recovery.standby import Standby
+from store.state.protocol import StateStore, StoreContext
+from store.streams.topology import Topology
+from store.suppliers import GlobalStoreSupplier, StoreSupplier
+from store.transaction.protocol import Mechanism
+
+_log = logging.getLogger(__name__)
+
+FOLLOW_S = 0.1
+"""A worker whose tasks are busy lets its copies follow this often; an idle one does so at every poll."""
+
+MOST_GLOBAL_STORES = 1_000
+"""Copies of one global store on a host."""
+
+
+class Replicas:
+    """The standbys and global stores of one worker, on its thread. Views and copies may be read from any thread."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        log: Log,
+        storage: Storage,
+        config: StreamsConfig,
+        clock: Clock,
+        *,
+        listener: RestoreListener | None = None,
+    ) -> None:
+        """`listener` is told how the global stores are restored when they are opened."""
+        self._topology = topology
+        self._log = log
+        self._storage = storage
+        self._config = config
+        self._clock = clock
+        self._settings = RestoreSettings(config.restore_batch_records, clock=clock, listener=listener)
+        self._reader: Reader | None = None
+        self._wanted: list[int] = []
+        self._waiting: set[int] = set()
+        """Standbys whose directory somebody else holds."""
+        self._last_update = clock.monotonic()
+        self.standbys: dict[int, Standby] = {}
+        """Those that are open, by partition."""
+        self.global_stores: dict[str, GlobalStore[Any]] = {}
+
+    def assign(self, partitions: Iterable[int]) -> None:
+        """Keep copies of these partitions, and close the others. New ones are opened by the next `update`."""
+        self._wanted = list(dict.fromkeys(partitions))
+        with ExitStack() as all_of_them:
+            for partition in [one for one in self.standbys if one not in self._wanted]:
+                all_of_them.callback(self.standbys.pop(partition).close)
+        self._waiting &= set(self._wanted)
+
+    def open_global_stores(self) -> None:
+        """Open those that are not open, and apply all that their topics have at this moment.
+
+        Raises what `GlobalStore.open` raises. Nothing is left open of a store that could not be opened.
+        """
+        for supplier in self._topology.global_stores:
+            if supplier.name not in self.global_stores:
+                self.global_stores[supplier.name] = self._open_global_store(supplier)
+
+    def update(self, *, busy: bool) -> bool:
+        """Let every copy follow what was committed; whether there was anything new.
+
+        While the worker is `busy` this happens every `FOLLOW_S` seconds. A standby applies at most about
+        `restore.batch.records` of each store. An error that may pass is logged, and any other one is raised, with
+        the copy that it came from closed: the next update opens it again.
+        """
+        now = self._clock.monotonic()
+        if busy and now - self._last_update < FOLLOW_S:
+            return False
+        self._last_update = now
+        applied = 0
+        for name in list(self.global_stores):
+            applied += self._follow_global_store(name)
+        for partition in self._wanted:
+            applied += self._follow(partition)
+        return applied > 0
+
+    def rebuild_damaged(self) -> bool:
+        """Rebuild the global stores that have rows which cannot be read; whether there were any."""
+        damaged = [store.rebuild_if_damaged() for store in self.global_stores.values()]
+        return any(damaged)
+
+    def close(self) -> None:
+        """Close every copy. One that fails to close does not keep the others."""
+        standbys, self.standbys = self.standbys, {}
+        global_stores, self.global_stores = self.global_stores, {}
+        reader, self._reader = self._reader, None
+        with ExitStack() as all_of_them:
+            if reader is not None:
+                all_of_them.callback(reader.close)
+            for store in global_stores.values():
+                all_of_them.callback(store.close)
+            for standby in standbys.values():
+                all_of_them.callback(standby.close)
+
+    def _follow(self, partition: int) -> int:
+        standby = self.standbys.get(partition)
+        try:
+            if standby is None:
+                standby = self._standby(partition)
+                if not self._opened(partition, standby):
+                    return 0
+                self.standbys[partition] = standby
+            return standby.update(self._config.restore_batch_records)
+        except RetriableError as error:
+            _log.info("standby of task %s: %s; trying again", self._topology.task_id(partition), error)
+            return 0
+        except BaseException as error:
+            self.standbys.pop(partition, None)
+            if standby is not None:
+                close_after(error, standby.close)
+            raise
+
+    def _opened(self, partition: int, standby: Standby) -> bool:
+        try:
+            standby.open()
+        except StateLockedError as error:
+            if partition not in self._waiting:
+                _log.warning("standby of task %s waits for its directory: %s", standby.task_id, error)
+                self._waiting.add(partition)
+            return False
+        self._waiting.discard(partition)
+        return True
+
+    def _follow_global_store(self, name: str) -> int:
+        store = self.global_stores[name]
+        try:
+            return store.update()
+        except RetriableError as error:
+            _log.info("global store %s: %s; trying again", name, error)
+            return 0
+        except BaseException as error:
+            del self.global_stores[name]
+            close_after(error, store.close)
+            raise
+
+    def _own_reader(self) -> Reader:
+        """Not that of the tasks: a reader is at one place at a time, and would lose what it fetched ahead."""
+        if self._reader is None:
+            self._reader = self._log.reader()
+        return self._reader
+
+    def _standby(self, partition: int) -> Standby:
+        topology = self._topology
+        suppliers = topology.suppliers(self._config.default_dsl_store)
+        return Standby(
+            self._storage,
+            topology.task_id(partition),
+            [self._copy(partition, supplier) for supplier in suppliers.values() if supplier.logged],
+            self._own_reader(),
+            self._settings,
+            exactly_once=self._config.exactly_once,
+        )
+
+    def _copy(self, partition: int, supplier: StoreSupplier[StateStore]) -> LoggedStore[StateStore]:
+        """Opened as the task would, but for a cache and a changelog to write to."""
+        task_id, name, config = self._topology.task_id(partition), supplier.name, self._config
+        changelog = self._topology.changelog(name, partition)
+
+        def open_copy() -> StateStore:
+            return supplier.open(
+                StoreContext(
+                    name=name,
+                    open_engine=lambda: self._storage.open(task_id, name),
+                    directory=self._storage.directory(task_id, name),
+                    task_id=task_id,
+                    changelog=changelog,
+                    mechanism=config.mechanism,
+                    sync=config.statestore_sync,
+                    isolation=config.default_state_isolation_level,
+                    clock=self._clock,
+                )
+            )
+
+        return LoggedStore(name, changelog, open_copy, tombstone_retention(self._log, changelog.topic))
+
+    def _open_global_store(self, supplier: GlobalStoreSupplier) -> GlobalStore[Any]:
+        """In the first place on this host that no other worker has."""
+        for number in range(MOST_GLOBAL_STORES):
+            store = self._global_store(supplier, f"global-{number}-{supplier.name}")
+            try:
+                store.open()
+            except StateLockedError:
+                continue
+            return store
+        raise StateLockedError(
+            f"global store {supplier.name}: {MOST_GLOBAL_STORES} workers of this host have one"
+        )
+
+    def _global_store(self, supplier: GlobalStoreSupplier, task_id: str) -> GlobalStore[Any]:
+        name = supplier.name
+
+        def open_store() -> Follower[Any]:
+            store: Any = supplier.supplier.open(
+                StoreContext(
+                    name=name,
+                    open_engine=lambda: self._storage.open(task_id, name),
+                    directory=self._storage.directory(task_id, name),
+                    task_id=task_id,
+                    # Whatever tasks do: it has no uncommitted writes, and so keeps its offsets with its data.
+                    mechanism=Mechanism.INDEXED_BATCH,
+                    sync=self._config.statestore_sync,
+                    isolation=self._config.default_state_isolation_level,
+                    clock=self._clock,
+                )
+            )
+            if not hasattr(store, "view"):
+                store.close()
+                raise ConfigError("global_stores", name, "a store that has view(isolation) for its readers")
+            return store  # type: ignore[no-any-return]
+
+        return GlobalStore(
+            self._storage,
+            name,
+            supplier.topic,
+            open_store,
+            self._own_reader(),
+            self._settings,
+            task_id=task_id,
+            tombstone_retention_ms=tombstone_retention(self._log, supplier.topic),
+        )

@@ -1,0 +1,33 @@
+"""Waiting for what other processes do, for as long as it takes on a machine that is busy with something else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from store.log import Reader
+from store.types import IsolationLevel, TopicPartition
+
+LONGEST_S = 120.0
+"""Only there so that a failure ends."""
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Ask again until `holds` answers with something true; the test fails after `LONGEST_S`."""
+    deadline = time.monotonic() + LONGEST_S
+    while not holds():
+        if time.monotonic() > deadline:
+            pytest.fail(f"what was waited for did not come within {LONGEST_S:g} s")
+        time.sleep(0.01)
+
+
+def settle(reader: Reader, tp: TopicPartition) -> None:
+    """Wait until every transaction of `tp` has ended: a commit returns before its marker is written."""
+    until(
+        lambda: (
+            reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+            == reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
+        )
+    )
