@@ -430,7 +430,7 @@ class Task:
         if at is None or None not in committed.values():
             return committed
         try:
-            limit_ms = int(self._restore_patience_s * 1000)
+            limit_ms = int(self._restore_settings.patience_s * 1000)
             self._retry(lambda: positions.check_settled(reader, at), limit_ms=limit_ms)
         except RetriableError as error:
             raise HangingTransactionError(
