@@ -117,7 +117,7 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
     stateful = {
         sink.removeprefix(PREFIX)
         for ordinal, topology in evidence.topologies.items()
-        if evidence.suppliers[ordinal] or getattr(topology, "global_stores", ())
+        if evidence.suppliers[ordinal] or topology.global_stores
         for sink in topology.sinks
     }
     processed = Counter(

@@ -202,7 +202,7 @@ class Evidence:
 
     def _globals(self, topology: Topology) -> dict[str, Table]:
         made: dict[str, Table] = {}
-        for store in getattr(topology, "global_stores", ()):
+        for store in topology.global_stores:
             table = GlobalTable()
             for row in self.topic(store.topic.removeprefix(PREFIX)).rows:
                 table.put(row.key, row.value)

@@ -262,7 +262,7 @@ def _values(contents: Sequence[Content]) -> list[object]:
     return [value for value, _, _ in contents]
 
 
-def _one(sequences: list[list[object]] | list[list[tuple[str, Content]]]) -> object:
+def _one(sequences: Sequence[object]) -> object:
     return sequences[0] if len(sequences) == 1 else sequences
 
 
