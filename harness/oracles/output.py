@@ -36,7 +36,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         return
     judge = _Judge(evidence)
     for index, event in enumerate(evidence.events):
-        if isinstance(event, OutputObserved) and event.outputs is not None:
+        # Under at least once outputs are visible before the group's positions move.
+        if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
             group = event.group
             positions = {
                 task: {
