@@ -31,6 +31,9 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     host: int
     settings: dict[str, Any] = {}
     """Those that a step has changed since the beginning of the run."""
+    standby: bool = False
+    """Whether it keeps a warm copy of the task's stores only. When it takes the task over it is started again, as an
+    incarnation of its own, without this."""
 
 
 class Processed(msgspec.Struct, frozen=True, tag="processed", gc=False):

@@ -118,8 +118,8 @@ class Stage(Protocol):
     def compact(self, topic: str) -> None:
         """Clean every partition of a topic, named without the application id, as the broker's cleaner does."""
 
-    def truncate(self, topic: str, keep: int) -> None:
-        """Delete all but about the last `keep` records of each partition of a topic, as retention does."""
+    def truncate(self, topic: str) -> None:
+        """Delete the head of each partition of an input, up to the group's committed position, as retention does."""
 
     def hold_open(self, topic: str) -> None:
         """Have an open transaction of somebody else in the topic, which settles when nothing else is left to do."""

@@ -59,6 +59,14 @@ FAULTS = (
         apply=lambda stage, _, step: stage.compact(step.topic),
     ),
     Fault(
+        "truncate",
+        "The broker deletes the head of an input, up to where the group has committed it.",
+        Where.NOW,
+        needs=frozenset({Capability.LOGS}),
+        on_topics=True,
+        apply=lambda stage, _, step: stage.truncate(step.topic),
+    ),
+    Fault(
         "open_transaction",
         "A transaction of another application stays open in a topic for a long time, and then settles.",
         Where.NOW,

@@ -75,7 +75,7 @@ class _Generator:
 
     def _topics(self, fault: Fault) -> tuple[str, ...]:
         parts = self._parts
-        return parts.changelogs if fault.name == "compact" else (*parts.inputs, *parts.changelogs)
+        return parts.changelogs if fault.name == "compact" else parts.inputs
 
     def schedule(self) -> Schedule:
         random = self._random

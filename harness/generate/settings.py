@@ -24,6 +24,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "statestore.uncommitted.max.bytes": (67_108_864, 1, 500, -1),
     "default.state.isolation.level": ("READ_COMMITTED", "READ_UNCOMMITTED"),
     "commit.records": (3, 1, 2, 5),
+    "num.standby.replicas": (0, 1),
     "restore.batch.records": (2, 1, 1_000),
     "poll.records": (3, 1, 2, 5),
 }

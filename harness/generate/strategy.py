@@ -23,7 +23,7 @@ def steps(draw: st.DrawFn, scenario: Scenario, runtime: Runtime, partitions: int
         fault for fault in FAULTS.values() if str(runtime) in fault.runtimes and not fault.changes_settings
     ]
     fault: Fault = draw(st.sampled_from(faults))
-    topics = parts.changelogs if fault.name == "compact" else (*parts.inputs, *parts.changelogs)
+    topics = parts.changelogs if fault.name == "compact" else parts.inputs
     if fault.on_topics and not topics:
         fault = FAULTS["kill"]
     at = None

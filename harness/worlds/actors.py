@@ -20,13 +20,17 @@ class Life(Enum):
 class Actor:
     """One incarnation of a task, or of Spark's driver: a process, from its start to its end."""
 
-    __slots__ = ("host", "incarnation", "life", "stopping", "task")
+    __slots__ = ("host", "incarnation", "life", "process", "standby", "stopping", "task")
 
     def __init__(self, task: str, incarnation: int, host: int) -> None:
         self.task = task
         self.incarnation = incarnation
+        self.process = incarnation
+        """The number of the process, which stays when a standby becomes an incarnation of its own."""
         self.host = host
         self.life = Life.RUNNING
+        self.standby = False
+        """Whether it keeps a warm copy only."""
         self.stopping = False
         """Whether it was asked to end by itself."""
 

@@ -85,7 +85,7 @@ def places_of(topologies: Sequence[Topology]) -> Places:
 
 def _sources(topology: Topology) -> Iterator[str]:
     yield from topology.sources
-    for store in getattr(topology, "global_stores", ()):
+    for store in topology.global_stores:
         yield store.topic
 
 

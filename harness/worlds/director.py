@@ -71,6 +71,30 @@ class Director:
         self.events.append(Started(task, actor.incarnation, host, dict(settings or {})))
         return actor
 
+    def started_standby(self, task: str, host: int, settings: Mapping[str, Any] | None = None) -> Actor:
+        """A process came to life that keeps a warm copy of a task's stores."""
+        actor = Actor(task, self._incarnations, host)
+        actor.standby = True
+        self._incarnations += 1
+        self._actors.setdefault(task, []).append(actor)
+        self.events.append(Started(task, actor.incarnation, host, dict(settings or {}), standby=True))
+        return actor
+
+    def promoted(self, actor: Actor) -> None:
+        """A standby runs the task from now on: a new incarnation in an old process."""
+        actor.standby = False
+        actor.incarnation = self._incarnations
+        self._incarnations += 1
+        self.newest[actor.task] = actor
+        self.events.append(Started(actor.task, actor.incarnation, actor.host))
+
+    def standby_of(self, task: str) -> Actor | None:
+        """A running process that keeps a warm copy of a task's stores."""
+        return next(
+            (actor for actor in self._actors.get(task, ()) if actor.standby and actor.life is Life.RUNNING),
+            None,
+        )
+
     def reached(self, actor: Actor, point: Point) -> Decision:
         """The actor is at `point`. Applies every step that is due."""
         self.events.append(Reached(actor.task, actor.incarnation, point))

@@ -62,6 +62,9 @@ class Control(Protocol):
     def stopping(self) -> bool:
         """Whether the process was asked to end."""
 
+    def promoted(self) -> bool:
+        """Whether a process that has kept a warm copy is to run the task from now on. True once."""
+
     def idle(self) -> bool:
         """Nothing is left to do. Returns when there may be; False when the process is to stop."""
 
@@ -103,14 +106,18 @@ def run_worker(
     config: StreamsConfig,
     clock: Clock,
     control: Control,
-    opened: Callable[[Worker], None] = lambda _: None,
+    *,
+    standby: bool = False,
 ) -> tuple[End, str]:
-    """Run one task until told to stop. Returns how it ended and the error. `opened` is given the worker."""
-    worker = Worker(topology, [partition], log, storage, config, clock)
-    opened(worker)
+    """Run one task until told to stop, or first keep a warm copy of it. Returns how it ended and the error."""
+    active, standbys = ([], [partition]) if standby else ([partition], [])
+    worker = Worker(topology, active, log, storage, config, clock, standbys=standbys)
     try:
         while not control.stopping() and (worker.poll() or control.idle()):
             control.turned()
+            if standby and control.promoted():
+                standby = False
+                worker.assign([partition])
         worker.run(stopping=lambda: True)
     except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
         return how_it_ended(error), describe(error)
@@ -151,15 +158,17 @@ class ObservedStorage:
         """With a `control`, opening an engine can meet a fault."""
         self._inner = inner
         self._control = control
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[tuple[str, str], Engine] = {}
+        """By task and store."""
         self.stores: dict[str, Any] = {}
         """Stores as they were opened, where they are watched: those without an engine here, and all where the schedule
         has queries."""
 
     def lock(self, task_id: str) -> AbstractContextManager[None]:
         # A new incarnation in the same process; the engines of the one before are closed.
-        self.engines.clear()
-        self.stores.clear()
+        for place in [place for place in self.engines if place[0] == task_id]:
+            del self.engines[place]
+            self.stores.pop(place[1], None)
         return self._inner.lock(task_id)
 
     def open(self, task_id: str, store_name: str) -> Engine:
@@ -169,7 +178,7 @@ class ObservedStorage:
             assert fault.around is not None
             fault.around(lambda: None)
         engine = self._inner.open(task_id, store_name)
-        self.engines[store_name] = engine
+        self.engines[task_id, store_name] = engine
         return engine
 
     def directory(self, task_id: str, store_name: str) -> Path | None:

@@ -64,9 +64,7 @@ class Run(ABC):
         self.runtime: Runtime
         self._settings_to_come: dict[Actor, Mapping[str, Any] | None] = {}
         """Processes that were asked to end, to be started again with other settings, or (None) the same."""
-        self.wakes = len(self.topologies) > 1 or any(
-            getattr(topology, "global_stores", ()) for topology in self.topologies
-        )
+        self.wakes = len(self.topologies) > 1 or any(topology.global_stores for topology in self.topologies)
         """Whether input may come while processes rest."""
 
     # -- what a world adds ------------------------------------------------------------------------------------
@@ -92,8 +90,12 @@ class Run(ABC):
         """Let a stopped process go on (SIGCONT)."""
 
     @abstractmethod
-    def input_of(self, task: str) -> object:
-        """Something that changes when there is more for a task to read."""
+    def input_of(self, actor: Actor) -> object:
+        """Something that changes when there is more for a process to read."""
+
+    def settle(self) -> bool:
+        """Nothing is left to do: let go of what was held back for the run. Whether there was anything."""
+        return False
 
     def elapse(self) -> Actor | None:
         """Let time pass until somebody who sleeps wakes up, and return that process; None if nobody sleeps."""
@@ -108,8 +110,8 @@ class Run(ABC):
     def compact(self, topic: str) -> None:
         raise SkipError(f"the world {self.world} cannot compact {topic}")
 
-    def truncate(self, topic: str, keep: int) -> None:
-        raise SkipError(f"the world {self.world} cannot cut {topic} down to {keep} records")
+    def truncate(self, topic: str) -> None:
+        raise SkipError(f"the world {self.world} cannot cut {topic}")
 
     def hold_open(self, topic: str) -> None:
         raise SkipError(f"the world {self.world} cannot hold a transaction open in {topic}")
@@ -139,6 +141,17 @@ class Run(ABC):
         actor = self.director.started(task, host, self.changed.get(task))
         self.spawn(actor)
         self.runnable.appendleft(actor)
+
+    def start_standby(self, task: str, host: int) -> None:
+        """Start a process that keeps a warm copy of a worker's task."""
+        actor = self.director.started_standby(task, host, self.changed.get(task))
+        self.spawn(actor)
+        self.runnable.append(actor)
+
+    def promote(self, actor: Actor) -> None:
+        """Have a standby run its task from now on."""
+        self.director.promoted(actor)
+        self.wake(actor)
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
@@ -180,7 +193,12 @@ class Run(ABC):
         self.wake(actor)
 
     def _elsewhere(self, actor: Actor) -> int:
-        host = None if is_driver(actor.task) else self.director.free_host(actor.task, actor.host)
+        if is_driver(actor.task):
+            host = None
+        elif (standby := self.director.standby_of(actor.task)) is not None:
+            host = standby.host
+        else:
+            host = self.director.free_host(actor.task, actor.host)
         if host is None:
             raise SkipError("there is no other host to run the task on")
         return host
@@ -198,7 +216,7 @@ class Run(ABC):
         self.runtime.begin()
         while True:
             self._run_until_rest()
-            if not self.director.at_rest():
+            if not self.director.at_rest() and not self.settle():
                 break
             self._wake_stopping()
         for actor in list(self.resting):
@@ -229,7 +247,7 @@ class Run(ABC):
 
     def rests(self, actor: Actor) -> None:
         """The process has nothing to do."""
-        self.resting[actor] = self.input_of(actor.task) if self.wakes else None
+        self.resting[actor] = self.input_of(actor) if self.wakes or actor.standby else None
 
     def wake(self, actor: Actor) -> None:
         """Let a process that rests look again."""
@@ -238,9 +256,9 @@ class Run(ABC):
             self.runnable.append(actor)
 
     def _wake_those_with_input(self) -> bool:
-        if self.wakes:
+        if self.wakes or self.config.num_standby_replicas:
             for actor, before in sorted(self.resting.items(), key=lambda item: item[0].incarnation):
-                if actor.life is Life.RUNNING and self.input_of(actor.task) != before:
+                if before is not None and actor.life is Life.RUNNING and self.input_of(actor) != before:
                     self.wake(actor)
         return bool(self.runnable)
 
@@ -280,12 +298,26 @@ class WorkerRuntime:
         self._run = run
 
     def begin(self) -> None:
-        for index, task in reversed(list(enumerate(self._run.tasks))):
-            self._run.start(task, index % self._run.schedule.hosts)
+        run = self._run
+        hosts = run.schedule.hosts
+        for index, task in reversed(list(enumerate(run.tasks))):
+            run.start(task, index % hosts)
+        if run.config.num_standby_replicas and hosts > 1:
+            for index, task in enumerate(run.tasks):
+                run.start_standby(task, (index + 1) % hosts)
 
     def killed(self, actor: Actor) -> None:
-        if self._run.director.newest.get(actor.task) is actor:
-            self._run.start(actor.task, actor.host)
+        """A standby takes over, and what was killed comes back as the standby."""
+        run = self._run
+        if actor.standby:
+            run.start_standby(actor.task, actor.host)
+        elif run.director.newest.get(actor.task) is actor:
+            standby = run.director.standby_of(actor.task)
+            if standby is None:
+                run.start(actor.task, actor.host)
+            else:
+                run.promote(standby)
+                run.start_standby(actor.task, actor.host)
 
     def ended(self, actor: Actor, reason: End) -> None:
         again = reason is End.FENCED or (reason is End.FAILED and self._run.may_fail(actor))
@@ -293,4 +325,8 @@ class WorkerRuntime:
             self.killed(actor)
 
     def start_another(self, actor: Actor, host: int) -> None:
-        self._run.start(actor.task, host)
+        standby = self._run.director.standby_of(actor.task)
+        if standby is None:
+            self._run.start(actor.task, host)
+        else:
+            self._run.promote(standby)

@@ -17,6 +17,8 @@ class SimCluster:
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
+        self._kept: dict[TopicPartition, dict[int, Record]] = {}
+        """What was committed and may have been cleaned since, by offset."""
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         for topic in topics:
@@ -44,10 +46,24 @@ class SimCluster:
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         tp = TopicPartition(topic, partition)
-        return Bounds(0, self._broker.last_stable_offset(tp), self._broker.high_watermark(tp))
+        return Bounds(
+            self._broker.start_offset(tp),
+            self._broker.last_stable_offset(tp),
+            self._broker.high_watermark(tp),
+        )
 
     def committed(self, topic: str, partition: int) -> Sequence[Record]:
-        return self._broker.visible(TopicPartition(topic, partition), RC)
+        tp = TopicPartition(topic, partition)
+        there = self._broker.visible(tp, RC)
+        kept = self._kept.get(tp)
+        if kept is None:
+            return there
+        all_of_them = {**kept, **{record.offset: record for record in there}}
+        return [all_of_them[offset] for offset in sorted(all_of_them)]
+
+    def keep(self, tp: TopicPartition) -> None:
+        """Remember what is committed now: the log is about to be cleaned."""
+        self._kept[tp] = {record.offset: record for record in self.committed(*tp)}
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
         return self._broker.committed_offsets(group).get(TopicPartition(topic, partition))

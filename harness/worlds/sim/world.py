@@ -8,13 +8,15 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any, Self
 
 from greenlet import getcurrent, greenlet
 
 from harness.choices import Chooser, FirstChoice
-from harness.faults import Capability, Fault, Occasion
+from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults.logs import CHANGELOGS
 from harness.history import (
     End,
     Ended,
@@ -27,7 +29,7 @@ from harness.history import (
     StoreImage,
 )
 from harness.mutants import planted
-from harness.schedule import Edge, Runtime, Schedule
+from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Runtime, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
@@ -35,7 +37,7 @@ from harness.worlds.director import DRIVER_POINTS, RestlessError
 from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
 from harness.worlds.questions import Questions
 from harness.worlds.run import Run, WorkerRuntime
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.memory import Memory
@@ -43,7 +45,7 @@ from harness.worlds.sim.spark import SparkRuntime
 from scenarios import Scenario
 from store import points
 from store.engine.protocol import View
-from store.errors import CrashproofError
+from store.errors import CrashproofError, LogError
 from store.points import Point
 from store.streams.topology import Topology
 from store.suppliers import StoreSupplier
@@ -70,7 +72,7 @@ class Process:
         self.run = run
         self.actor = actor
         self.storage = ObservedStorage(
-            HostStorage(run.hosts[actor.host], actor.incarnation, self.around_write),
+            HostStorage(run.hosts[actor.host], actor.process, self.around_write),
             self if Occasion.OPEN in run.watch.calls else None,
         )
         self.questions: Questions | None = None
@@ -148,6 +150,9 @@ class Process:
     def stopping(self) -> bool:
         return self.actor.stopping
 
+    def promoted(self) -> bool:
+        return not self.actor.standby
+
     def idle(self) -> bool:
         if self.actor.stopping:
             return False
@@ -223,11 +228,29 @@ class SimRun(Run):
             self.runtime = self.spark = SparkRuntime(self)
         else:
             self.runtime = WorkerRuntime(self)
+        numbers = range(schedule.partitions)
         self._inputs = {
-            topology.task_id(partition): [TopicPartition(source, partition) for source in topology.sources]
+            topology.ordinal: [
+                TopicPartition(topic, number)
+                for topic in (*topology.sources, *(store.topic for store in topology.global_stores))
+                for number in numbers
+            ]
             for topology in self.topologies
-            for partition in range(schedule.partitions)
         }
+        """Sub-topology → all partitions of what its tasks read."""
+        self._changelogs = {
+            topology.ordinal: [
+                TopicPartition(topology.changelog_topic(name), number)
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+                for number in numbers
+            ]
+            for topology in self.topologies
+        }
+        self._held_open: list[SimProducer] = []
+        """Producers of other applications, with an open transaction."""
+        faults = {step.fault for step in schedule.steps}
+        self.wakes = self.wakes or not faults.isdisjoint(("open_transaction", "delay_markers"))
         self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
@@ -261,6 +284,7 @@ class SimRun(Run):
             config,
             self.clock,
             process,
+            standby=process.actor.standby,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
@@ -276,13 +300,13 @@ class SimRun(Run):
             return
         process = self.processes[actor]
         self.current = process
-        self.memory.enter(actor.incarnation)
+        self.memory.enter(actor.process)
         process.greenlet.switch()
         self.current = None
 
     def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         host = self.hosts[actor.host]
-        host.release(actor.incarnation)
+        host.release(actor.process)
         if wipe and not is_driver(actor.task):
             host.wipe(actor.task)
         if power:
@@ -290,7 +314,7 @@ class SimRun(Run):
                 if other.host == actor.host and other.life is Life.RUNNING:
                     other.life = Life.DEAD
                     self.forget(other)
-                    host.release(other.incarnation)
+                    host.release(other.process)
                     self.runtime.killed(other)
             host.lose_power(self.director.points, self.chooser)
 
@@ -301,18 +325,25 @@ class SimRun(Run):
         """See `suspend`."""
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
-        self.hosts[actor.host].release(actor.incarnation)
+        self.hosts[actor.host].release(actor.process)
         super().exited(actor, reason, error)
 
-    def input_of(self, task: str) -> object:
-        if is_driver(task):
-            return tuple(
-                self.broker.last_stable_offset(tp)
-                for name, tps in self._inputs.items()
-                if ordinal_of(name) == int(task.rpartition("_")[2])
-                for tp in tps
-            )
-        return tuple(self.broker.last_stable_offset(tp) for tp in self._inputs[task])
+    def input_of(self, actor: Actor) -> object:
+        if is_driver(actor.task):
+            inputs = self._inputs[int(actor.task.rpartition("_")[2])]
+        elif actor.standby:
+            inputs = self._changelogs[ordinal_of(actor.task)]
+        else:
+            inputs = self._inputs[ordinal_of(actor.task)]
+        return tuple(self.broker.last_stable_offset(tp) for tp in inputs)
+
+    def settle(self) -> bool:
+        held, self._held_open = self._held_open, []
+        for producer in held:
+            # The timeout may have settled it before.
+            with suppress(LogError):
+                producer.abort_transaction()
+        return bool(held)
 
     def elapse(self) -> Actor | None:
         while self.sleepers:
@@ -332,6 +363,42 @@ class SimRun(Run):
 
     def hold_markers(self) -> None:
         self.broker.hold_markers = True
+
+    def compact(self, topic: str) -> None:
+        names = [
+            name
+            for name in self.broker.topics()
+            if (name == self.prefix + topic or (topic == CHANGELOGS and name.endswith("-changelog")))
+        ]
+        if not names:
+            raise SkipError(f"there is no topic {topic}")
+        for name in names:
+            for number in range(self.broker.topics()[name]):
+                tp = TopicPartition(name, number)
+                self.cluster.keep(tp)
+                # A record that comes later closes the batch before it, which the cleaner leaves alone.
+                self.broker.compact(tp)
+                self.broker.retain(tp)
+
+    def truncate(self, topic: str) -> None:
+        if self.prefix + topic not in self.broker.topics():
+            raise SkipError(f"there is no topic {topic}")
+        positions = self.broker.committed_offsets(APPLICATION)
+        for number in range(self.schedule.partitions):
+            tp = TopicPartition(self.prefix + topic, number)
+            self.cluster.keep(tp)
+            self.broker.delete_records(tp, max(self.broker.start_offset(tp), positions.get(tp, 0)))
+
+    def hold_open(self, topic: str) -> None:
+        if self.prefix + topic not in self.broker.topics():
+            raise SkipError(f"there is no topic {topic}")
+        producer = self.log.producer(f"stranger-{len(self._held_open)}", TRANSACTION_TIMEOUT_MS)
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(self.schedule.partitions):
+            producer.produce(self.prefix + topic, b"stranger", None, partition=number, timestamp=0)
+        producer.flush()
+        self._held_open.append(producer)
 
     # -- observation ------------------------------------------------------------------------------------------
 
@@ -353,8 +420,8 @@ class SimRun(Run):
         storage = process.storage
         found: dict[str, StoreImage] = {}
         for name, supplier in self._suppliers[topology.ordinal].items():
-            if name in storage.engines:
-                found[name] = self._image(topology, task, supplier, storage.engines[name])
+            if (task, name) in storage.engines:
+                found[name] = self._image(topology, task, supplier, storage.engines[task, name])
             elif name in storage.stores:
                 view = storage.stores[name].snapshot()
                 found[name] = self._image(topology, task, supplier, view)
