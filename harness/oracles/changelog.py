@@ -60,7 +60,7 @@ class Alone:
 
     def take(self, event: object) -> None:
         match event:
-            case Started():
+            case Started(standby=False):
                 living = self._living.setdefault(event.task, set())
                 living.add(event.incarnation)
                 if len(living) > 1:
