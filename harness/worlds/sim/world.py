@@ -372,7 +372,7 @@ class SimRun(Run):
             for name in self.broker.topics()
             if (name == self.prefix + topic or (topic == CHANGELOGS and name.endswith("-changelog")))
         ]
-        if not names:
+        if not names and topic != CHANGELOGS:
             raise SkipError(f"there is no topic {topic}")
         for name in names:
             for number in range(self.broker.topics()[name]):
@@ -431,7 +431,7 @@ class SimRun(Run):
         for name, supplier in self._suppliers[topology.ordinal].items():
             if (task, name) in storage.engines:
                 found[name] = self._image(topology, task, supplier, storage.engines[task, name])
-            elif name in storage.stores:
+            elif name in storage.stores and storage.stores[name].is_open():
                 view = storage.stores[name].snapshot()
                 found[name] = self._image(topology, task, supplier, view)
                 view.close()
