@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from harness.history import Processed, Reached, Started
+from harness.history import Processed, Reached, Row, Started
 from harness.oracles.changelog import Alone
 from harness.oracles.evidence import PREFIX, Evidence
-from harness.oracles.output import Content, content
+from harness.oracles.output import content
+from harness.reference.model import Expected
 from harness.reference.orders import Place
 from harness.verdict import Anomaly, Finding
 from store.points import Point
@@ -117,35 +118,32 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
     stateful = {
         sink.removeprefix(PREFIX)
         for ordinal, topology in evidence.topologies.items()
-        if evidence.suppliers[ordinal] or getattr(topology, "global_stores", ())
+        if evidence.suppliers[ordinal] or topology.global_stores
         for sink in topology.sinks
     }
     processed = Counter(
         (event.task, event.topic, event.offset) for event in evidence.events if isinstance(event, Processed)
     )
-    least: Counter[tuple[str, str, Content]] = Counter()
-    most: Counter[tuple[str, str, Content]] = Counter()
+    least: Counter[tuple[str, str, str]] = Counter()
+    most: Counter[tuple[str, str, str]] = Counter()
     for task, model in evidence.tasks.items():
         for output in model.lines[0].outputs:
-            name = output.topic, output.key, content(output)
+            name = output.topic, output.key, _text(output)
             least[name] += 1
             most[name] += max(1, processed[(task, *output.origin)])
     for topic in evidence.final.outputs.values():
         if topic.name in stateful:
             continue
-        there: Counter[tuple[str, str, Content]] = Counter(
-            (topic.name, row.key, content(row)) for row in topic.rows
-        )
-        for name in sorted(there.keys() | {one for one in least if one[0] == topic.name}, key=repr):
+        there = Counter((topic.name, row.key, _text(row)) for row in topic.rows)
+        for name in sorted(there.keys() | {one for one in least if one[0] == topic.name}):
             if least[name] <= there[name] <= most[name]:
                 continue
-            value = name[2][0]
             anomaly = Anomaly.LOST if there[name] < least[name] else Anomaly.DUPLICATED
             if not most[name]:
                 anomaly = Anomaly.DIVERGED
             yield Finding(
                 "at least once",
-                f"Topic {topic.name} holds {value!r} for key {name[1]!r} {there[name]} times, but its records lead to "
+                f"Topic {topic.name} holds {name[2]} for key {name[1]!r} {there[name]} times, but its records lead to "
                 f"{least[name]}, and were processed {most[name]} times "
                 f"({evidence.story_before(len(evidence.events), None)}).",
                 anomaly,
@@ -153,3 +151,8 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
                 expected=least[name],
                 actual=there[name],
             )
+
+
+def _text(record: Expected | Row) -> str:
+    """Value, timestamp and headers, as something that can be counted."""
+    return repr(content(record))

@@ -35,8 +35,10 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.exact or any(model.unknown for model in evidence.tasks.values()):
         return
     judge = _Judge(evidence)
-    for index, event in enumerate(evidence.events):
-        if isinstance(event, OutputObserved) and event.outputs is not None:
+    known = min(evidence.lossy.values(), default=len(evidence.events))
+    for index, event in enumerate(evidence.events[:known]):
+        # Under at least once outputs are visible before the group's positions move.
+        if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
             group = event.group
             positions = {
                 task: {
@@ -48,6 +50,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             if found:
                 yield from found
                 return
+    if known < len(evidence.events):
+        return
     final = [(name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows]
     ends = {task: model.end for task, model in evidence.tasks.items()}
     yield from judge.look(final, ends, len(evidence.events))
@@ -262,7 +266,7 @@ def _values(contents: Sequence[Content]) -> list[object]:
     return [value for value, _, _ in contents]
 
 
-def _one(sequences: list[list[object]] | list[list[tuple[str, Content]]]) -> object:
+def _one(sequences: Sequence[object]) -> object:
     return sequences[0] if len(sequences) == 1 else sequences
 
 

@@ -51,36 +51,38 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def answer(table: Table, query: Query) -> Answer | None:
-    """The rows of an answer, in order; None for a question that the store does not know."""
-    lower, upper = (query.key or None, query.upper or None) if query.kind is QueryKind.RANGE else (None, None)
+    """The rows of an answer, in order, as `harness.worlds.questions` asks for them; None for a question that a store of
+    that type does not know. Windows and sessions are asked for by key, all of them, or windows of all keys; versions by
+    key; lists and windows forward only."""
+    whole = query.kind is QueryKind.ALL
     rows: Answer
     match table:
         case KeyValueTable() | ListTable() if query.kind is QueryKind.KEY:
-            rows = [(query.key, table[query.key])] if query.key in table else []
-        case KeyValueTable() | ListTable():
-            rows = table.between(lower, upper)
+            return [(query.key, table[query.key])] if query.key in table else []
+        case KeyValueTable():
+            rows = table.between(None, None) if whole else table.between(query.key, query.upper)
+            return rows[::-1] if query.backward else rows
+        case ListTable():
+            return [(key, table[key]) for key in sorted(table) if whole or query.key <= key <= query.upper]
         case WindowTable() if query.kind is QueryKind.KEY:
-            rows = [
-                (f"{query.key}@{start}", value) for start, value in table.fetch(query.key, 0, _LATEST)[-1:]
-            ]
+            return [(f"{query.key}@{start}", value) for start, value in table.fetch(query.key, 0, _LATEST)]
         case WindowTable():
-            rows = [
-                (f"{key}@{start}", value) for key, start, value in table.fetch_range(lower, upper, 0, _LATEST)
-            ]
-        case SessionTable() if query.kind is QueryKind.KEY:
-            rows = [_session(found) for found in table.find(query.key, 0, _LATEST)[-1:]]
+            found = table.fetch_range(None, None, 0, _LATEST)
+            return [(f"{key}@{start}", value) for key, start, value in found]
         case SessionTable():
-            rows = [_session(found) for found in table.find_range(lower, upper, 0, _LATEST)]
+            sessions = table.find(query.key, 0, _LATEST)
+            return [(f"{query.key}@{one.start}..{one.end}", one.value) for one in sessions]
         case VersionedTable() if query.kind is QueryKind.KEY:
             newest = table.get(query.key)
-            rows = [] if newest is None else [(f"{query.key}@{newest.timestamp}", newest.value)]
-        case _:
-            return None
-    return rows[::-1] if query.backward else rows
-
-
-def _session(found: Any) -> tuple[str, Json]:
-    return f"{found.key}@{found.start}..{found.end}", found.value
+            return [] if newest is None else [(f"{query.key}@{newest.timestamp}", newest.value)]
+        case VersionedTable():
+            visible = table.rows()
+            versions = table.versions(query.key, max(0, table.stream_time - table.history_retention_ms))
+            rows = [
+                (name, one.value) for one in versions if (name := f"{query.key}@{one.timestamp}") in visible
+            ]
+            return rows[::-1] if query.backward else rows
+    return None
 
 
 class _Judge:
@@ -121,7 +123,7 @@ class _Judge:
                 expected=query.bound,
                 actual=reached,
             )
-        if not self._evidence.exact:
+        if not self._evidence.exact or not self._evidence.judges(event.task, self._index):
             return
         isolated = transactional(self._supplier, self._config)
         if query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
@@ -135,7 +137,8 @@ class _Judge:
         known = any(
             answer(line.prefixes[0].state[query.store], query) is not None for line in self._model.lines
         )
-        closed = query.hold > 0 and "StoreClosedError" in event.error
+        # Its task had not opened it yet, or closed it while the iterator was open.
+        closed = event.error.endswith("is not open") or (query.hold > 0 and "StoreClosedError" in event.error)
         if not (short or closed) and known:
             yield self._finding(f"failed: {event.error}", Anomaly.STUCK, actual=event.error)
 
@@ -168,7 +171,7 @@ class _Judge:
         """Whether the rows are those of one of these moments."""
         query = self._query
         uncommitted = query.isolation is IsolationLevel.READ_UNCOMMITTED or len(moments) > 1
-        shown = list(self._event.rows or ())
+        shown = self._shown()
         wanted = [
             answer(line.prefixes[number].state[query.store], query)
             for moment in moments
@@ -185,6 +188,18 @@ class _Judge:
             expected=plain(should),
             actual=plain(shown),
         )
+
+    def _shown(self) -> Answer:
+        """The rows of the answer, but for older versions of which the store may still know more than it has to."""
+        shown = list(self._event.rows or ())
+        table = self._model.lines[0].prefixes[-1].state[self._query.store]
+        if not isinstance(table, VersionedTable) or self._query.kind is QueryKind.KEY:
+            return shown
+        visible = [
+            line.prefixes[number].rows(self._query.store)
+            for line, number in self._model.at(self._event.positions, uncommitted=True)
+        ]
+        return [row for row in shown if any(row[0] in rows for rows in visible)]
 
     def _difference(self, should: Answer, shown: Answer) -> tuple[str, Anomaly]:
         if sorted(map(repr, should)) == sorted(map(repr, shown)):

@@ -25,7 +25,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     settings: dict[str, Mapping[str, object]] = {}
     for index, event in enumerate(evidence.events):
         match event:
-            case Started():
+            case Started(standby=False):
                 if settings.setdefault(event.task, event.settings) != event.settings:
                     rebuilt.add(event.task)
             case Injected():

@@ -56,7 +56,7 @@ class _Judge:
     def find(self) -> Iterator[Finding]:
         for index, event in enumerate(self._evidence.events):
             match event:
-                case Started():
+                case Started(standby=False):
                     self._undisturbed[event.task] = event.task not in self._newest
                     self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
                 case OutputObserved():
@@ -75,7 +75,7 @@ class _Judge:
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
         model = self._evidence.tasks.get(look.task)
-        if model is None or model.unknown:
+        if model is None or model.unknown or not self._evidence.judges(look.task, index):
             return
         running = look.moment in (Moment.RESTORED, Moment.COMMITTED)
         suppliers = self._evidence.suppliers_of(look.task)
@@ -98,9 +98,11 @@ class _Judge:
                 yield from self._exactly(index, look, store, image)
                 if not reaches(image, copy.last):
                     yield self._behind(index, look, store, image, copy)
-            elif copy.kept is Kept.NOTHING or not self._at_a_commit(look.task, store, vector, image):
-                continue
-            else:
+            elif (
+                copy.kept is not Kept.NOTHING
+                and self._evidence.says_its_offset(store, copy.kind)
+                and self._at_a_commit(look.task, store, vector, image)
+            ):
                 yield from self._exactly(index, look, store, image)
         if running:
             yield from self._together(index, look, stands)

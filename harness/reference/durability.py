@@ -26,10 +26,11 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from harness.faults import FAULTS, Capability, Excuse
-from harness.history import End, Ended, Event, Injected, Moment, Started, StateObserved, StoreImage
+from harness.history import End, Ended, Event, Injected, Moment, Reached, Started, StateObserved, StoreImage
 from harness.reference.model import Positions
 from harness.worlds.images import innermost
 from store.config import StreamsConfig
+from store.points import Point
 from store.state.protocol import Sync
 from store.suppliers import CustomSupplier, StoreSupplier
 
@@ -136,6 +137,7 @@ class Copies:
         self._kinds = kinds
         self._running: dict[int, tuple[str, int, Mapping[str, Any]]] = {}
         """Incarnation → task, host, settings."""
+        self._ready: set[int] = set()
         self._copies: dict[tuple[str, int, str], Copy] = {}
 
     def of(self, task: str, host: int, store: str) -> Copy:
@@ -148,7 +150,10 @@ class Copies:
 
     def take(self, event: Event) -> None:
         """Take note of an event; what is asked of a look is what held before it."""
-        if isinstance(event, Started):
+        if isinstance(event, Reached):
+            if event.point is Point.PRODUCER_READY:
+                self._start_over(event.incarnation)
+        elif isinstance(event, Started):
             self._start(event)
         elif isinstance(event, StateObserved):
             if not event.standby:
@@ -165,6 +170,10 @@ class Copies:
             self._end(incarnation, Befell.DEATH)
 
     def _start(self, event: Started) -> None:
+        # A standby that takes over goes on in its process as another incarnation.
+        for incarnation, (task, host, _) in list(self._running.items()):
+            if (task, host) == (event.task, event.host):
+                del self._running[incarnation]
         self._running[event.incarnation] = event.task, event.host, event.settings
         for store, kind in self._kinds(event.task, event.settings).items():
             copy = self.of(event.task, event.host, store)
@@ -172,6 +181,14 @@ class Copies:
                 copy.befall(Befell.REMOVED)
             copy.settings = event.settings
             copy.kind = kind
+            copy.restoring |= event.standby
+
+    def _start_over(self, incarnation: int) -> None:
+        """A process begins with its task, or begins again: what it had not committed then is no more its own."""
+        if incarnation in self._ready and incarnation in self._running:
+            task, host, _ = self._running[incarnation]
+            self._befall(task, host, Befell.DEATH)
+        self._ready.add(incarnation)
 
     def _look(self, event: StateObserved) -> None:
         for store, image in event.stores.items():
