@@ -2,26 +2,36 @@
 
 from store.log.protocol import (
     Admin,
+    Assignor,
     Fetch,
+    Groups,
     Log,
+    Member,
+    Membership,
     Offsets,
     PlainProducer,
     Producer,
     Reader,
+    Rebalance,
     TopicSpec,
 )
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 __all__ = [
     "Admin",
+    "Assignor",
     "Fetch",
+    "Groups",
     "Headers",
     "IsolationLevel",
     "Log",
+    "Member",
+    "Membership",
     "Offsets",
     "PlainProducer",
     "Producer",
     "Reader",
+    "Rebalance",
     "Record",
     "TopicPartition",
     "TopicSpec",

@@ -26,6 +26,8 @@ from store.errors import (
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
 from store.log.kafka.errors import FENCED, cause_of, translate
+from store.log.kafka.member import KafkaMembership
+from store.log.protocol import Membership
 from store.types import Headers, TopicPartition
 
 _SERVE_EVERY = 1000
@@ -259,10 +261,16 @@ class KafkaProducer(_Sender):
         return self._drain()
 
     @_remembers_fencing
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], membership: Membership | None = None
+    ) -> None:
         producer = self._live()
         positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
-        metadata = self._metadata(group_id)
+        if membership is None:
+            metadata = self._metadata(group_id)
+        else:
+            assert isinstance(membership, KafkaMembership)
+            metadata = membership.native
         self._repeat(
             f"send_offsets of group {group_id}",
             lambda seconds: producer.send_offsets_to_transaction(positions, metadata, seconds),
