@@ -51,7 +51,7 @@ from store.recovery.directory import StateDirectory
 from store.streams.topology import Topology
 from store.types import TopicPartition
 
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 60.0
 """How long transactions may stay undecided after the last process has ended. Markers take milliseconds."""
 _PAUSE_SECONDS = 0.002
 
