@@ -15,7 +15,7 @@ from store.transaction import open_transaction
 from store.transaction.caching import ROW_OVERHEAD, CachingLayer
 from store.transaction.changelogging import ChangeloggingLayer
 from store.transaction.protocol import Mechanism
-from tests.layers.stacks import Changelog, Time
+from tests.transaction.stacks import Changelog, Time
 
 ROW = ROW_OVERHEAD + 2
 """The bytes of a row with a key and a value of one byte each."""

@@ -11,7 +11,6 @@ from store.state.keyvalue import KeyValueStore
 from store.transaction.caching import ROW_OVERHEAD
 from store.transaction.protocol import Mechanism
 from store.types import Record
-from tests.layers.stacks import Changelog
 from tests.state.opening import context_over
 from tests.state.test_model import (
     CHANGELOG,
@@ -22,6 +21,7 @@ from tests.state.test_model import (
     keys,
     values,
 )
+from tests.transaction.stacks import Changelog
 
 ROW = ROW_OVERHEAD + 4
 

@@ -15,8 +15,8 @@ from store.transaction.caching import ROW_OVERHEAD
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, TopicPartition
 from tests.engine.engines import OpenEngine, open_engine_for
-from tests.layers.stacks import Changelog, Time
 from tests.state.opening import MECHANISMS, context_over
+from tests.transaction.stacks import Changelog, Time
 
 CHANGELOG = TopicPartition("orders-changelog", 0)
 INPUT = TopicPartition("orders", 0)

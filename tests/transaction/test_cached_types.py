@@ -19,8 +19,8 @@ from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
 from store.transaction.caching import ROW_OVERHEAD
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.layers.stacks import Changelog, Time
 from tests.state.opening import context_over
+from tests.transaction.stacks import Changelog, Time
 
 CHANGELOG = TopicPartition("orders-changelog", 0)
 MINUTE = 60_000
