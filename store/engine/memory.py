@@ -17,11 +17,9 @@ from typing import Final, Protocol
 
 from sortedcontainers import SortedDict
 
+from store.engine.footprint import dict_bytes, object_bytes, sorted_list_bytes
 from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
-
-ROW_OVERHEAD: Final = 124
-"""Bytes of memory that a row of a `MemoryScratch` takes beyond its key and value, on 64-bit CPython 3.11."""
 
 
 class Journal(Protocol):
@@ -256,7 +254,7 @@ class MemoryScratch:
     def __init__(self) -> None:
         self._lock = RLock()
         self._contents: _Contents | None = _Contents(self._lock)
-        self._num_bytes = 0
+        self._object_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._open().families[Family.DATA].get(key)
@@ -266,9 +264,9 @@ class MemoryScratch:
         with self._lock:
             contents = self._contents = self._open().writable()
             rows = contents.families[Family.DATA]
-            replaced = rows.get(key)
-            self._num_bytes += len(value)
-            self._num_bytes += ROW_OVERHEAD + len(key) if replaced is None else -len(replaced)
+            self._object_bytes += object_bytes(value) - object_bytes(rows.get(key))
+            if key not in rows:
+                self._object_bytes += object_bytes(key)
             rows[key] = value
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
@@ -277,20 +275,31 @@ class MemoryScratch:
         return pairs
 
     def approximate_num_bytes(self) -> int:
-        """Bytes of its keys and values, each key once, and `ROW_OVERHEAD` for each."""
-        return self._num_bytes
+        """The memory that its rows take, in bytes: keys and last values, the dict of them, the sorted list of keys.
+
+        Sizes are those that `sys.getsizeof` and `tracemalloc` report, of which this is within 10 %. 0 when empty.
+        """
+        rows = self._open().families[Family.DATA]
+        return self._object_bytes + _table_bytes(rows) - _EMPTY_TABLE_BYTES
 
     def clear(self) -> None:
         self._open()
         self._contents = _Contents(self._lock)
-        self._num_bytes = 0
+        self._object_bytes = 0
 
     def close(self) -> None:
         self._contents = None
-        self._num_bytes = 0
+        self._object_bytes = 0
 
     def _open(self) -> _Contents:
         contents = self._contents
         if contents is None:
             raise StoreClosedError("uncommitted writes: used after they were closed")
         return contents
+
+
+def _table_bytes(rows: SortedDict) -> int:
+    return dict_bytes(rows) + sorted_list_bytes(len(rows))
+
+
+_EMPTY_TABLE_BYTES: Final = _table_bytes(SortedDict())

@@ -2,7 +2,7 @@
 
 Implementations keep the writes since the last commit apart from the engine: `indexed_batch` in memory,
 `secondary` in a database of their own; `direct` does not, it is what a store without transactions uses. The
-layers of `store.layers` have the same interface over an inner one, and forward what they do not change.
+layers of `this folder` have the same interface over an inner one, and forward what they do not change.
 What they must survive: a crash at any moment loses all uncommitted writes or none, and a commit that raises
 leaves the engine at the old or the new state, nothing between (KIP-844, KIP-892).
 """

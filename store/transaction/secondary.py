@@ -89,7 +89,11 @@ class SecondaryTransaction:
         return True
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """What `Scratch.approximate_num_bytes` of the engine says: on disk, at most its write buffer (row 892.5)."""
+        """The memory that uncommitted writes take, in bytes, see `approximate_num_bytes` of the engine's scratch.
+
+        Over RocksDB that is at most one write buffer of 8 MiB, however large the transaction is: the rest of it is on
+        disk, beside the store's database, and bounded by the disk alone. 0 when nothing is uncommitted.
+        """
         return self._scratch.approximate_num_bytes()
 
     def approximate_num_keys(self) -> int:
