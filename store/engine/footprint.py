@@ -5,7 +5,7 @@ needed, since those grow in steps. Bytes are those that an object asks of the al
 `tracemalloc` report them; an allocator rounds up, by less than 16 bytes an object.
 
 The same rows in the same order give the same number in every process of one version of Python, so a commit that
-is forced by memory happens at the same record there. Must survive: nothing, it only reads.
+is forced by memory happens at the same record there.
 """
 
 from __future__ import annotations
@@ -19,9 +19,14 @@ OBJECT_BYTES: Final = getsizeof(b"")
 
 _EMPTY_DICT: Final = getsizeof({})
 _SORTED_LIST_BYTES: Final = 240
+"""The object and its three empty lists."""
 _FIRST_KEY_BYTES: Final = 145
+"""The first list of keys, and the first places in the other two."""
 _SORTED_KEY_BYTES: Final = 8.5
-"""A pointer, in lists of 1,000 to 2,000 that are full when they are made and grow by an eighth."""
+"""A pointer, in lists of 1,000 to 2,000 that are full when they are made and grow by an eighth.
+
+All three measured on 64-bit CPython 3.11, with nothing reused of what was freed before.
+"""
 
 _ALL_BYTES: Final = bytes(range(256))
 _SINGLE: Final = tuple(_ALL_BYTES[byte : byte + 1] for byte in _ALL_BYTES)

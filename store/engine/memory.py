@@ -26,7 +26,7 @@ class Journal(Protocol):
     """The disk under a `MemoryEngine`. Errors it raises reach the caller of the engine as they are."""
 
     def load(self) -> Iterable[Write]:
-        """All that survived, as writes that make the contents when applied in order to nothing."""
+        """The writes that survived: they make the contents when applied in order to nothing."""
 
     def append(self, batch: Sequence[Write]) -> None:
         """Take one batch, all of it or (raising) none. Survives the process, not a power cut."""
@@ -96,7 +96,7 @@ class _Contents:
 
 
 class MemoryEngine:
-    """See `store.engine.protocol.Engine`. With no journal, `sync` promises nothing."""
+    """An engine in memory, see `store.engine.protocol.Engine`. With no journal, `sync` promises nothing."""
 
     def __init__(self, journal: Journal | None = None, *, name: str = "memory") -> None:
         """Load what the journal holds. `name` stands for the path in error messages."""
@@ -147,7 +147,7 @@ class MemoryEngine:
         return MemoryScratch()
 
     def stage(self, writes: Iterable[Write]) -> None:
-        """Kept in memory only: it takes as much of it as the commit, and is gone with the process."""
+        """The commit is kept in memory only: it takes as much of it as its rows, and is gone with the process."""
         batch = list(writes)
         self.apply_staged()
         self._staged = batch
@@ -168,7 +168,7 @@ class MemoryEngine:
         return MemorySnapshot(self, contents)
 
     def approximate_num_keys(self, family: Family) -> int:
-        """Exact for this engine."""
+        """The number of keys, which is exact for this engine."""
         return len(self._open().families[family])
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class MemoryEngine:
 
 
 class MemorySnapshot:
-    """See `store.engine.protocol.Snapshot`. Safe to read from any thread."""
+    """A snapshot of a `MemoryEngine`, see `store.engine.protocol.Snapshot`. Any thread may read it."""
 
     def __init__(self, engine: MemoryEngine, contents: _Contents) -> None:
         self._engine = engine
@@ -249,7 +249,7 @@ class MemorySnapshot:
 
 
 class MemoryScratch:
-    """See `store.engine.protocol.Scratch`."""
+    """Uncommitted rows in memory, see `store.engine.protocol.Scratch`."""
 
     def __init__(self) -> None:
         self._lock = RLock()

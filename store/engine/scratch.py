@@ -29,7 +29,7 @@ _MANIFEST_BYTES: Final = 1 << 20
 
 
 class RocksScratch:
-    """See `store.engine.protocol.Scratch`."""
+    """Uncommitted rows in a RocksDB of their own, see `store.engine.protocol.Scratch`."""
 
     def __init__(self, directory: Path) -> None:
         """Make the database. `directory`, which must not exist, is removed again by `close`."""

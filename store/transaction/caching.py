@@ -1,4 +1,4 @@
-"""The caching layer: writes are held back in memory, so that only the last one of a row goes on (row x.2).
+"""The caching layer: writes are held back in memory, so that only the last one of a row goes on.
 
 Rows written again and again reach the changelog and the transaction once per commit, or once each time they
 have to leave because the cache is full: the row that was used least recently goes first, alone. The cache holds
@@ -44,7 +44,7 @@ _ABSENT: Final = _Absent.ABSENT
 
 
 class CachingLayer:
-    """See `store.transaction.protocol.Transaction`. Over a `ChangeloggingLayer`, or over a transaction alone.
+    """A `store.transaction.protocol.Transaction` that caches the writes of a `ChangeloggingLayer` or of another one.
 
     Each row goes on with the record time that it had when it was put. A flush passes rows on in the order of
     their last writes, as Kafka Streams does. Reading a row at READ_UNCOMMITTED is a use of it, by any thread.
@@ -135,11 +135,11 @@ class CachingLayer:
         return self._inner.transactional()
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """Those of the transaction: cached rows have a bound of their own, see `num_cached_bytes`."""
+        """The bytes of the transaction under it; cached rows have a bound of their own, see `num_cached_bytes`."""
         return self._inner.approximate_num_uncommitted_bytes()
 
     def approximate_num_keys(self) -> int:
-        """That of the layers below: whether a cached row is new is not known before it gets there."""
+        """The estimate of the layers below: whether a cached row is new is not known before it gets there."""
         return self._inner.approximate_num_keys()
 
     def num_cached_bytes(self) -> int:

@@ -158,7 +158,7 @@ class _Batch:
 
 
 class IndexedBatchTransaction:
-    """See `store.transaction.protocol.Transaction`. Uncommitted writes are gone with the process."""
+    """A `store.transaction.protocol.Transaction` in memory, gone with its process."""
 
     put: Callable[[bytes, bytes | None], None]
     """That of the open batch itself, because every write of a task passes here."""
@@ -219,7 +219,7 @@ class IndexedBatchTransaction:
         return self._batch.num_bytes()
 
     def approximate_num_keys(self) -> int:
-        """As if every key written were new and every key deleted had been there; never below 0."""
+        """The estimate as if every key written were new and every key deleted had been there; never below 0."""
         batch = self._batch
         written = len(batch.entries) - batch.deletions
         return max(0, self._engine.approximate_num_keys(Family.DATA) + written - batch.deletions)
