@@ -44,7 +44,7 @@ def object_bytes(value: bytes | None) -> int:
 
 def dict_bytes(rows: Sized) -> int:
     """The memory that the table of a dict takes beyond that of an empty one, in bytes. Constant time."""
-    return max(0, getsizeof(rows) - _EMPTY_DICT)
+    return getsizeof(rows) - _EMPTY_DICT
 
 
 def sorted_list_bytes(num_keys: int) -> int:

@@ -97,8 +97,10 @@ class _Batch:
         if not entries:
             return 0
         objects = 2 * len(entries) - self.deletions - self._shared
-        num_bytes = self._length + OBJECT_BYTES * objects + dict_bytes(entries) + dict_bytes(self._notes)
-        return num_bytes if index is None else num_bytes + sorted_list_bytes(len(index))
+        num_bytes = self._length + OBJECT_BYTES * objects + dict_bytes(entries)
+        if index is None:
+            return num_bytes
+        return num_bytes + dict_bytes(self._notes) + sorted_list_bytes(len(index))
 
     def scan(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay:
         overlay = self._range(lower, upper, reverse)
