@@ -232,7 +232,7 @@ def test_the_older_of_two_members_with_one_instance_id_is_fenced(broker: SimBrok
         static.member.poll(0)
     producer = begun(broker)
     with pytest.raises(AbortRequiredError):
-        producer.send_offsets(GROUP, {parts(0)[0]: 1}, old)
+        producer.send_offsets(GROUP, {parts(0)[0]: 1}, membership=old)
 
 
 def test_a_static_member_stays_for_its_session_after_it_was_closed(broker: SimBroker) -> None:
