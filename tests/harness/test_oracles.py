@@ -636,8 +636,8 @@ def asked(
 ) -> Verdict:
     """A query while the first record is committed, and the second one processed."""
     schedule = Schedule("balances", INPUT, (Step(query=Query("accounts", **query)),))
-    positions = [{"input": offset} for offset in (position, committed, uncommitted)]
-    return verdict(Queried(0, "0_0", 0, rows, *positions, error), schedule=schedule)
+    answered, before, with_all = ({"input": offset} for offset in (position, committed, uncommitted))
+    return verdict(Queried(0, "0_0", 0, rows, answered, before, with_all, error), schedule=schedule)
 
 
 @pytest.mark.parametrize(
