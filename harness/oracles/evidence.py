@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -130,7 +129,7 @@ class Evidence:
                 if event.moment is Moment.FINAL:
                     copies.end()
                 before[index] = {
-                    store: replace(copies.of(event.task, event.host, store))
+                    store: copies.of(event.task, event.host, store).as_it_is()
                     for store in (*self.suppliers_of(event.task), *event.stores)
                 }
             copies.take(event)

@@ -83,14 +83,17 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
 def _judge(
     evidence: Evidence, task: str, store: str, kind: Kind, owner: _Last, look: StateObserved | None
 ) -> Iterator[Finding]:
-    story = evidence.story_before(len(evidence.events), task)
     model = evidence.tasks[task]
+
+    def story() -> str:
+        return evidence.story_before(len(evidence.events), task)
+
     image = None if look is None else look.stores.get(store)
     if image is None:
         yield Finding(
             "offsets",
             f"Store {store} of task {task} is not there at the end on host {owner.host}, where incarnation "
-            f"{owner.incarnation} ran last ({story}).",
+            f"{owner.incarnation} ran last ({story()}).",
             Anomaly.LOST,
             task=task,
         )
@@ -99,7 +102,7 @@ def _judge(
         yield Finding(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
-            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story}).",
+            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story()}).",
             Anomaly.LOST,
             task=task,
             expected=model.end,
@@ -114,7 +117,7 @@ def _judge(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
             f"it holds the changelog up to offset {image.changelog_offset}, but the last visible changelog record is "
-            f"at {last} ({story}).",
+            f"at {last} ({story()}).",
             Anomaly.DIVERGED,
             task=task,
             expected=last,
