@@ -31,7 +31,7 @@ from store.errors import (
     RetriableError,
     StateLockedError,
 )
-from store.log import Admin, Log, PlainProducer, Producer, Reader
+from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
 from store.streams.context import Context
@@ -154,10 +154,13 @@ LOOKED_AT: Mapping[Point, Moment] = {
 class ObservedStorage:
     """A storage that remembers the engines of this process, so that they can be read from outside the store."""
 
-    def __init__(self, inner: Storage, control: Control | None = None) -> None:
-        """With a `control`, opening an engine can meet a fault."""
+    def __init__(
+        self, inner: Storage, control: Control, occasions: frozenset[Occasion] = frozenset()
+    ) -> None:
+        """`occasions`: whether opening an engine, and writing to it, can meet a fault."""
         self._inner = inner
         self._control = control
+        self._occasions = occasions
         self.engines: dict[tuple[str, str], Engine] = {}
         """By task and store."""
         self.stores: dict[str, Any] = {}
@@ -171,13 +174,18 @@ class ObservedStorage:
             self.stores.pop(place[1], None)
         return self._inner.lock(task_id)
 
+    def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
+        return self._inner.remember(ordinal, content, instead_of)
+
     def open(self, task_id: str, store_name: str) -> Engine:
-        control = self._control
-        fault = None if control is None else control.meet(Occasion.OPEN)
-        if fault is not None:
-            assert fault.around is not None
-            fault.around(lambda: None)
+        if Occasion.OPEN in self._occasions:
+            fault = self._control.meet(Occasion.OPEN)
+            if fault is not None:
+                assert fault.around is not None
+                fault.around(lambda: None)
         engine = self._inner.open(task_id, store_name)
+        if Occasion.WRITE in self._occasions:
+            engine = _interfered(engine, self._control)
         self.engines[task_id, store_name] = engine
         return engine
 
@@ -195,6 +203,23 @@ class ObservedStorage:
 
     def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
         self._inner.write_checkpoint(task_id, checkpoint)
+
+
+def _interfered(engine: Engine, control: Control) -> Engine:
+    """The engine, whose writes can meet a fault."""
+    write = engine.write
+
+    def interfered(*args: Any, **kwargs: Any) -> None:
+        fault = control.meet(Occasion.WRITE)
+        if fault is not None and fault.around is not None:
+            fault.around(lambda: write(*args, **kwargs))
+            return
+        write(*args, **kwargs)
+        if fault is not None:
+            control.strike(fault)
+
+    engine.write = interfered  # type: ignore[method-assign]
+    return engine
 
 
 @dataclass(frozen=True)
@@ -280,7 +305,7 @@ class WatchedLog:
     def plain_producer(self) -> PlainProducer:
         return _Watching(self._inner.plain_producer(), self._control, self._calls)
 
-    def reader(self) -> Reader:
+    def reader(self) -> GroupReader:
         return _Watching(self._inner.reader(), self._control, self._calls)
 
     def admin(self) -> Admin:

@@ -16,6 +16,7 @@ from store.engine import Engine, Family
 from store.errors import (
     AbortRequiredError,
     ConfigError,
+    FencedError,
     ProtocolError,
     StoreCorruptedError,
     StoreError,
@@ -180,7 +181,8 @@ def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> 
 @pytest.mark.requirement("892.2")
 def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave() -> None:
     cluster = Cluster(pipeline(), [b"a"], partitions=2)
-    worker = cluster.worker(partitions=[0, 1])
+    lost: dict[int, FencedError] = {}
+    worker = cluster.worker(partitions=[0, 1], on_lost=lost.__setitem__)
     worker.poll()
     assert [task.tasks_in_process for task in worker.tasks.values()] == [2, 2]
     cluster.host = Host(1)
@@ -189,6 +191,7 @@ def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave()
         newer.commit()
         while worker.poll():
             pass
+    assert list(lost) == [0]
     assert {number: task.tasks_in_process for number, task in worker.tasks.items()} == {1: 1}
     worker.close()
 
@@ -238,6 +241,22 @@ def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> 
         pass
     assert rows(worker.tasks[0]) == {b"a": b"2", b"b": b"1"}
     assert len(cluster.host.aside) == 1
+    worker.close()
+
+
+def test_damage_in_a_store_without_a_changelog_is_raised_at_once_and_the_store_is_left_as_it_is() -> None:
+    supplier = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
+    cluster = Cluster(counting(supplier.with_logging_disabled()), [b"a", b"b"])
+    storage = Rotting(cluster.host, 1)
+    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), SystemClock())
+    while worker.poll():
+        pass
+    storage.rotten = True
+    cluster.broker.append("in", b"a", b"", partition=0)
+    with pytest.raises(StoreCorruptedError, match="checksum") as caught:
+        worker.poll()
+    assert any("no changelog to be rebuilt from" in note for note in caught.value.__notes__)
+    assert (cluster.host.aside, cluster.host.locks) == ([], {})
     worker.close()
 
 

@@ -31,7 +31,7 @@ from store.errors import ConfigError, CrashproofError, RetriableError, Unreachab
 from store.log.kafka import KafkaLog
 from store.types import TopicPartition
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 _ADDRESS = "127.0.0.1"
 _ATTEMPTS = 5

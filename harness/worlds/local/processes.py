@@ -28,13 +28,17 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from pickle import PicklingError
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
-from harness.history import Seen
+from harness.faults import Occasion
 from harness.mutants import planted
-from harness.worlds.incarnation import LOOKED_AT, ObservedStorage, look, run_worker
-from scenarios import Scenario, load_all
+from harness.schedule import Schedule
+from harness.worlds import images
+from harness.worlds.actors import ordinal_of, partition_of
+from harness.worlds.led import At, Died, Finished, Led, Message, Ready
+from harness.worlds.process import ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.questions import Questions
+from scenarios import load, load_all, topologies
 from store import points
 from store.clock import SystemClock
 from store.config import StreamsConfig
@@ -64,11 +68,13 @@ class SilentWorkerError(WorkerProcessError):
 
 @dataclass(frozen=True)
 class Job:
-    """What one worker process has to run. It is pickled: scenario and processor are named, not copied."""
+    """What one worker process has to run. It is pickled: the scenario is named, not copied."""
 
-    scenario: Scenario
+    scenario: str
+    """As `scenarios.load` takes it."""
+    schedule: Schedule
     application_id: str
-    task: int
+    task: str
     incarnation: int
     bootstrap: str
     host: Path
@@ -76,43 +82,9 @@ class Job:
     config: StreamsConfig
     output: Path
     """Where its standard output and error go."""
+    standby: bool = False
+    """Whether it keeps a warm copy first."""
     mutant: str | None = None
-
-
-class Ready(NamedTuple):
-    """The worker has its job and waits to begin."""
-
-
-class At(NamedTuple):
-    """It is at a protocol point."""
-
-    point: Point
-    seen: Seen | None
-    """What its stores hold, at the points where that is looked at."""
-
-
-class Committing(NamedTuple):
-    """It is about to commit, and asks for the fault to meet."""
-
-
-class Idle(NamedTuple):
-    """It has nothing to do, and asks whether to go on."""
-
-
-class Finished(NamedTuple):
-    """It is about to exit; see `history.Ended`."""
-
-    reason: str
-    error: str
-
-
-class Died(NamedTuple):
-    """It ended without a word."""
-
-    how: str
-
-
-Message = Ready | At | Committing | Idle | Finished | Died
 
 
 class ForkServer:
@@ -144,13 +116,7 @@ class ForkServer:
 
     def start(self, job: Job) -> WorkerProcess:
         """Make a worker. It waits to be told to begin."""
-        try:
-            order = ForkingPickler.dumps(job)
-        except (PicklingError, AttributeError, TypeError) as error:
-            raise WorkerProcessError(
-                f"Scenario {job.scenario.name} cannot be handed to another process: {error}. Its functions must be "
-                "at the top level of a module that can be imported."
-            ) from error
+        order = ForkingPickler.dumps(job)
         ours, theirs = Pipe()
         with theirs:
             try:
@@ -211,6 +177,8 @@ class WorkerProcess:
         self.job = job
         self.last = ""
         """Where it reported from last, in words; empty until it was ready to begin."""
+        self.told = not job.standby
+        """Whether it knows that it runs its task, and not only keeps a copy."""
         self.exit_code: int | None = None
         """None until the end of the process was seen; minus the number of the signal that killed it."""
         self._server = server
@@ -379,43 +347,48 @@ def work(connection: Connection) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     faulthandler.enable()
+    scenario = load(job.scenario)
+    partition = partition_of(job.task)
     with planted(job.mutant):
-        topology = job.scenario.topology(job.application_id)
-        storage = ObservedStorage(StateDirectory(job.host, job.application_id))
+        parts = topologies(scenario, job.application_id, job.config)
+        topology = parts[ordinal_of(job.task)]
+        watch = Watch.of(job.schedule, parts, job.config)
         leader = _Leader(connection)
+        led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation)
+        storage = ObservedStorage(
+            StateDirectory(job.host, job.application_id), led, watch.calls & {Occasion.OPEN, Occasion.WRITE}
+        )
+        questions = Questions(scenario, topology, partition, f"{job.application_id}-", led.answered)
 
         def reached(point: Point) -> None:
-            when = LOOKED_AT.get(point)
-            seen = None
-            if when is not None:
-                seen = look(job.scenario, topology, job.task, job.incarnation, when, storage.engines)
-            leader.ask(At(point, seen))
+            led.reached(
+                point,
+                lambda: images.of_storage(scenario, topology, partition, storage),
+                storage,
+                questions if watch.queries else None,
+            )
 
         leader.ask(Ready())
         points.arm(reached)
         reason, error = run_worker(
-            topology, job.task, KafkaLog(job.bootstrap), storage, job.config, SystemClock(), leader
+            watched(topology, watch, led, storage),
+            partition,
+            WatchedLog.around(KafkaLog(job.bootstrap), led, watch),
+            storage,
+            job.config,
+            SystemClock(),
+            led,
+            standby=job.standby,
         )
         points.arm(None)
         connection.send(Finished(reason, error))
 
 
 class _Leader:
-    """The way to the process that leads this one; a `Control` of `harness.worlds.incarnation`."""
+    """The way to the process that leads this one."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    def commit_fault(self) -> str | None:
-        fault = self.ask(Committing())
-        assert fault is None or isinstance(fault, str)
-        return fault
-
-    def turned(self) -> None:
-        """A worker that makes turns without reporting anything is given up by the world."""
-
-    def idle(self) -> bool:
-        return bool(self.ask(Idle()))
 
     def ask(self, message: Message) -> object:
         """Report and wait. Exits at once when nobody listens any more: raising would unwind the code under test."""

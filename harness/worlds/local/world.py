@@ -1,8 +1,7 @@
 """The local world: one real broker, and per run real processes, state on disk, and signals that kill.
 
-It has the shape of the simulated world (`harness.worlds.sim.world`): the director decides at every protocol
-point, processes run one at a time, a new one first. So the same schedule gives the same story in both. Each
-run has an application id, topics and directories of its own, and leaves no process behind.
+Each run has an application id, topics and directories of its own, and leaves no process behind. What the judge writes
+and reads goes through a client of its own (`harness.worlds.local.client`).
 
 Must survive: workers that crash by themselves or never answer (the run is then a failure, or inconclusive),
 and its own death by SIGKILL: fork server, workers, broker and all files go with it.
@@ -13,57 +12,72 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-import time
-from collections import deque
-from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from harness.history import Event, Final, History, Seen
+from harness.choices import FirstChoice
+from harness.faults import FAULTS, Capability
+from harness.history import End, Ended, History, Moment, Processed, StateObserved
 from harness.schedule import Runtime, Schedule
-from harness.worlds.director import Actor, Decision, Director, Life, RestlessError
-from harness.worlds.incarnation import config_of, last_looks, look
+from harness.worlds import cluster as clusters
+from harness.worlds import images
+from harness.worlds.actors import Actor, Decision, ordinal_of
+from harness.worlds.director import RestlessError
+from harness.worlds.led import (
+    Answered,
+    At,
+    Called,
+    Died,
+    Finished,
+    Go,
+    Idle,
+    Meeting,
+    Message,
+    Processing,
+    Ready,
+    Struck,
+)
 from harness.worlds.local.broker import LocalBroker
+from harness.worlds.local.client import PlainCluster
 from harness.worlds.local.guard import watch
 from harness.worlds.local.processes import (
     ANSWER_SECONDS,
-    At,
-    Committing,
-    Died,
-    Finished,
     ForkServer,
-    Idle,
     Job,
     SilentWorkerError,
     WorkerProcess,
     WorkerProcessError,
 )
-from harness.worlds.observe import RC, RU, final, topics_of, write_input
+from harness.worlds.process import LOOKED_AT, Watch
+from harness.worlds.run import Run, WorkerRuntime
 from scenarios import Scenario
-from store.engine import Engine
-from store.errors import CrashproofError, RetriableError
-from store.log import Reader
-from store.log.kafka import KafkaAdmin, KafkaLog
+from store.errors import CrashproofError
 from store.recovery.directory import StateDirectory
 from store.streams.topology import Topology
-from store.types import TopicPartition
 
-SETTLE_SECONDS = 10.0
-"""How long transactions may stay undecided after the last process has ended. Markers take milliseconds."""
-_PAUSE_SECONDS = 0.002
+CAPABILITIES = frozenset(
+    {
+        Capability.PROCESSES,
+        Capability.HOSTS,
+        Capability.CALLS,
+        Capability.RECORDS,
+        Capability.WRITES,
+        Capability.SETTINGS,
+    }
+)
 
 T = TypeVar("T")
 
 
 class LocalWorld:
-    """`with LocalWorld() as world: world.run(scenario, schedule)`. One thread.
+    """`with LocalWorld() as world: world.run(scenario, schedule)`. One thread. See `harness.worlds.World`.
 
     Its files are in a directory of its own below `directory` (by default that for temporary files), and are
-    removed at the end. `broker` is one that runs already, and stays; without it the world has its own. A worker
-    that reports nothing for `answer_seconds` is given up, and the run with it.
+    removed at the end. `broker` is one that runs already, and stays; without it the world has its own, at `port` if one
+    is given. A worker that reports nothing for `answer_seconds` is given up, and the run with it.
     """
 
     def __init__(
@@ -71,19 +85,20 @@ class LocalWorld:
         directory: Path | None = None,
         *,
         broker: LocalBroker | None = None,
+        port: int | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self.answer_seconds = answer_seconds
-        self.sigkills = 0
+        self.killed = 0
         """Processes of pipelines that were killed with SIGKILL on order of a schedule."""
         self._parent = directory
+        self._port = port
         self._broker = broker
         self._exit = ExitStack()
         self._runs = count(1)
         self._directory: Path | None = None
         self._fork_server: ForkServer | None = None
-        self._log: KafkaLog | None = None
-        self._admin: KafkaAdmin | None = None
+        self._cluster: PlainCluster | None = None
         # A broker that was there before may have seen other worlds.
         self._prefix = f"run-{secrets.token_hex(4)}"
 
@@ -100,10 +115,8 @@ class LocalWorld:
             self._fork_server = ForkServer(self._directory / "fork-server.log")
             self._exit.callback(self._fork_server.close)
             if self._broker is None:
-                self._broker = self._exit.enter_context(LocalBroker(directory=self._parent))
-            self._log = KafkaLog(self._broker.bootstrap)
-            self._admin = self._log.admin()
-            self._exit.callback(self._admin.close)
+                self._broker = self._exit.enter_context(LocalBroker(directory=self._parent, port=self._port))
+            self._cluster = self._exit.enter_context(PlainCluster(self._broker.bootstrap))
         except BaseException:
             self._exit.close()
             raise
@@ -129,9 +142,9 @@ class LocalWorld:
         return self._entered(self._fork_server)
 
     @property
-    def log(self) -> KafkaLog:
-        """The broker as this process sees it."""
-        return self._entered(self._log)
+    def cluster(self) -> PlainCluster:
+        """The broker as the judge sees it."""
+        return self._entered(self._cluster)
 
     def application_id(self) -> str:
         """One that no run on this broker has had: topics, transactional ids and directories begin with it."""
@@ -144,39 +157,10 @@ class LocalWorld:
         its broker is gone; then nothing is known about the pipeline.
         """
         if schedule.runtime is Runtime.SPARK:
-            from harness.worlds.local.spark import run_spark
+            from harness.worlds.local.spark import SparkRun
 
-            return run_spark(self, scenario, schedule, mutant)
+            return SparkRun(self, scenario, schedule, mutant).run()
         return LocalRun(self, scenario, schedule, mutant).run()
-
-    def set_up(self, topology: Topology, schedule: Schedule) -> None:
-        """Make the topics and write the input; at return all of it is visible under read_committed."""
-        self._entered(self._admin).create_topics(topics_of(topology, schedule.partitions))
-        write_input(self.log, topology, schedule)
-        written = {TopicPartition(topology.sources[0], item.partition) for item in schedule.input}
-        reader = self.log.reader()
-        try:
-            # A worker that saw a part of it would come to rest too early.
-            if not _wait(lambda: _settled(reader, written)):
-                raise WorkerProcessError(
-                    f"The input of {topology.application_id} did not become visible within {SETTLE_SECONDS:g} s."
-                )
-        finally:
-            reader.close()
-
-    def final(self, scenario: Scenario, topology: Topology, partitions: int) -> Final:
-        """The topics once every transaction is decided and visible, or as they are when that takes too long."""
-        places = {
-            TopicPartition(spec.name, number)
-            for spec in topics_of(topology, partitions)
-            for number in range(spec.partitions)
-        }
-        reader = self.log.reader()
-        try:
-            _wait(lambda: _settled(reader, places))
-            return final(_AtTheEnd(reader), scenario, topology, partitions)
-        finally:
-            reader.close()
 
     @staticmethod
     def _entered(part: T | None) -> T:
@@ -187,233 +171,216 @@ class LocalWorld:
         return part
 
 
-class LocalRun:
-    """One run of one schedule with the worker runtime: the director's stage."""
+class LocalRun(Run):
+    """One run of one schedule with worker processes."""
 
-    simulated = False
+    world = "local"
+    capabilities = CAPABILITIES
 
     def __init__(
         self, world: LocalWorld, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
-        self.world = world
-        self.scenario = scenario
-        self.schedule = schedule
+        super().__init__(scenario, schedule, world.application_id(), FirstChoice())
+        self.local = world
         self.mutant = mutant
-        self.application_id = world.application_id()
-        self.topology = scenario.topology(self.application_id)
         self.directory = world.directory / self.application_id
-        self.events: list[Event] = []
-        self.director = Director(schedule, self, self.events)
-        self.processes: dict[int, tuple[Actor, WorkerProcess]] = {}
-        """By incarnation: those whose end was not yet seen."""
-        self.runnable: deque[Actor] = deque()
-        self.resting: set[Actor] = set()
+        self.processes: dict[Actor, WorkerProcess] = {}
+        """Those whose end was not yet seen."""
         self.wiped = count()
+        self.watches_records = Watch.of(schedule, self.topologies, self.config).records
+        self.runtime = WorkerRuntime(self)
 
-    # -- the stage --------------------------------------------------------------------------------------------
+    # -- processes --------------------------------------------------------------------------------------------
 
-    def start(self, task: int, host: int) -> None:
-        actor = self.director.started(task, host)
+    def spawn(self, actor: Actor) -> None:
         job = Job(
-            scenario=self.scenario,
+            scenario=self.scenario.reference_name,
+            schedule=self.schedule,
             application_id=self.application_id,
-            task=task,
+            task=actor.task,
             incarnation=actor.incarnation,
-            bootstrap=self.world.bootstrap,
-            host=self._host(host),
-            config=config_of(self.schedule),
+            bootstrap=self.local.bootstrap,
+            host=self._host(actor.host),
+            config=self.config_for(actor.task),
             output=self.directory / f"incarnation-{actor.incarnation}.log",
+            standby=actor.standby,
             mutant=self.mutant,
         )
-        self.processes[actor.incarnation] = actor, self.world.fork_server.start(job)
-        self.runnable.appendleft(actor)
+        self.processes[actor] = self.local.fork_server.start(job)
 
-    def kill(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
-        _, process = self.processes.pop(actor.incarnation)
+        process = self.processes.pop(actor)
         if process.kill():
-            self.world.sigkills += 1
+            self.local.killed += 1
         else:
-            self.director.ended(actor, "failed", process.fate())
-        self._forget(actor)
+            self.events.append(Ended(actor.task, actor.incarnation, End.FAILED, process.fate()))
         if wipe:
-            self._wipe(actor)
+            self.wipe(actor)
 
-    def restart(self, actor: Actor) -> None:
-        if self.director.newest.get(actor.task) is actor:
-            self.start(actor.task, actor.host)
+    def suspend(self, actor: Actor) -> None:
+        self.processes[actor].stop()
 
-    def pause(self, actor: Actor) -> None:
-        self.processes[actor.incarnation][1].stop()
-        self._forget(actor)
+    def proceed(self, actor: Actor) -> None:
+        self.processes[actor].resume()
 
-    def resume(self, actor: Actor) -> None:
-        self.processes[actor.incarnation][1].resume()
-        self.runnable.append(actor)
-
-    def expire(self) -> None:
-        raise AssertionError("the director knows that only simulated time can be moved")
-
-    def lag(self) -> None:
-        raise AssertionError("the director knows that only a simulated broker holds markers back")
-
-    def _forget(self, actor: Actor) -> None:
-        self.resting.discard(actor)
-        if actor in self.runnable:
-            self.runnable.remove(actor)
+    def input_of(self, actor: Actor) -> object:
+        topology = self.topologies[ordinal_of(actor.task)]
+        topics = (
+            [
+                topology.changelog_topic(name)
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            ]
+            if actor.standby
+            else [*topology.sources, *(store.topic for store in topology.global_stores)]
+        )
+        places = [(topic, number) for topic in topics for number in range(self.schedule.partitions)]
+        self.local.cluster.settled(places)
+        return tuple(self.local.cluster.bounds(*place).stable for place in places)
 
     def _host(self, number: int) -> Path:
         return self.directory / f"host-{number}"
 
-    def _wipe(self, actor: Actor) -> None:
+    def wipe(self, actor: Actor) -> None:
         """Put the task's state on the host out of the way. It goes with the run's other files at the end."""
-        state = self._host(actor.host) / self.application_id / self.topology.task_id(actor.task)
+        state = self._host(actor.host) / self.application_id / actor.task
         if state.exists():
             wiped = self.directory / "wiped"
             wiped.mkdir(exist_ok=True)
             state.rename(wiped / str(next(self.wiped)))
 
+    def turn(self, actor: Actor) -> None:
+        process = self.processes[actor]
+        # The answer to `Idle`; to `Ready` any will do, and to a point at which it let others go first.
+        process.answer(self.go(actor))
+        while True:
+            message = process.next(self.local.answer_seconds)
+            if isinstance(message, Ready):
+                continue
+            if isinstance(message, Finished | Died):
+                self._ended(actor, message)
+                return
+            if isinstance(message, Idle) and not actor.stopping and not self._promoted(actor, process):
+                self.rests(actor)
+                return
+            decision, answer = self.heard(actor, message)
+            if decision is Decision.YIELD:
+                self.runnable.append(actor)
+            if decision is not Decision.GO:
+                return
+            process.answer(answer)
+
+    def _promoted(self, actor: Actor, process: WorkerProcess) -> bool:
+        """Whether a standby has become active and does not know yet."""
+        return process.job.standby and not actor.standby and not process.told
+
+    def heard(self, actor: Actor, message: Message) -> tuple[Decision, object]:
+        """What becomes of a process that reported this, and the answer that it gets if it goes on."""
+        director = self.director
+        if isinstance(message, At):
+            self._looked(actor, message)
+            decision = director.reached(actor, message.point)
+            return decision, self.go(actor)
+        if isinstance(message, Called):
+            return director.called(actor, message.edge, message.call), self.go(actor)
+        if isinstance(message, Meeting):
+            fault = director.meet(actor, message.occasion)
+            return Decision.GO, None if fault is None else fault.name
+        if isinstance(message, Struck):
+            return director.strike(actor, FAULTS[message.fault]), None
+        if isinstance(message, Processing):
+            if self.watches_records:
+                self.events.append(Processed(actor.task, actor.incarnation, message.topic, message.offset))
+            return Decision.GO, None
+        if isinstance(message, Answered):
+            self.events.append(message.answer)
+            return Decision.GO, None
+        return Decision.GO, self.go(actor)
+
+    def go(self, actor: Actor) -> Go:
+        """Leave to go on, with what the process has to know."""
+        process = self.processes.get(actor)
+        if process is not None and not actor.standby:
+            process.told = True
+        return Go(tuple(self.director.questions(actor)), actor.stopping, actor.standby)
+
+    def _looked(self, actor: Actor, message: At) -> None:
+        moment = LOOKED_AT.get(message.point)
+        if message.stores is not None and moment is not None:
+            self.events.append(
+                StateObserved(
+                    actor.task, actor.incarnation, actor.host, moment, message.stores, actor.standby
+                )
+            )
+
+    def _ended(self, actor: Actor, message: Finished | Died) -> None:
+        del self.processes[actor]
+        if isinstance(message, Died):
+            self.exited(actor, End.FAILED, message.how)
+        else:
+            self.exited(actor, message.reason, message.error)
+
     # -- one run ----------------------------------------------------------------------------------------------
 
     def run(self) -> History:
+        """Set up, drive, and look at the end."""
         history = History("local", self.events)
         with ExitStack() as stack:
             self.directory.mkdir()
             stack.callback(shutil.rmtree, self.directory)
             stack.callback(self._kill_what_is_left)
             try:
-                self.world.set_up(self.topology, self.schedule)
-                for task in reversed(range(self.schedule.partitions)):
-                    self.start(task, task % self.schedule.hosts)
-                self._drive()
-                self._finish()
+                clusters.set_up(self.local.cluster, self.topologies, self.schedule)
+                self.drive()
+                self._kill_what_is_left()
+                self.finish()
             except RestlessError as error:
-                self.director.ended(error.actor, "failed", str(error))
+                self.director.ended(error.actor, End.FAILED, str(error))
             except SilentWorkerError as error:
                 history.inconclusive = str(error)
         return history
 
     def _kill_what_is_left(self) -> None:
-        for _, process in self.processes.values():
+        for process in self.processes.values():
             process.kill()
+        self.processes.clear()
 
-    def _drive(self) -> None:
-        self._run_until_rest()
-        while self.director.at_rest():
-            self._wake_stopping()
-            self._run_until_rest()
-        for actor, _ in self.processes.values():
-            actor.stopping = True
-        self._wake_stopping()
-        self._run_until_rest()
-        assert not self.processes, f"still there: {self.processes}"
+    def finish(self) -> None:
+        """Look at what lies on the disks and in the topics."""
+        for topology in self.topologies:
+            for partition in range(self.schedule.partitions):
+                for host in range(self.schedule.hosts):
+                    self._look(topology, partition, host)
+        places = clusters.places_of(self.topologies)
+        changelogs = (topic for _, topic in places.changelogs.values())
+        self.local.cluster.settled(
+            (topic, number)
+            for topic in (*places.inputs, *places.outputs, *changelogs)
+            for number in range(self.schedule.partitions)
+        )
+        self.events.append(
+            clusters.final(self.local.cluster, self.scenario, self.topologies, self.schedule.partitions)
+        )
 
-    def _wake_stopping(self) -> None:
-        for actor, _ in self.processes.values():
-            if actor.stopping and actor in self.resting and actor.life is Life.RUNNING:
-                self.resting.remove(actor)
-                self.runnable.append(actor)
-
-    def _run_until_rest(self) -> None:
-        while self.runnable:
-            self._turn(self.runnable.popleft())
-
-    def _turn(self, actor: Actor) -> None:
-        """Let one process run until it rests, ends, is stopped, or others have their turn."""
-        _, process = self.processes[actor.incarnation]
-        # The answer to `Idle`; to `Ready` and `At` any will do.
-        process.answer(not actor.stopping)
-        while True:
-            message = process.next(self.world.answer_seconds)
-            if isinstance(message, At):
-                if message.seen is not None:
-                    self.director.seen(message.seen)
-                decision = self.director.reached(actor, message.point)
-                if decision is Decision.YIELD:
-                    self.runnable.append(actor)
-                if decision is not Decision.GO:
-                    break
-                process.answer(None)
-            elif isinstance(message, Committing):
-                process.answer(self.director.commit_fault(actor))
-            elif isinstance(message, Idle):
-                if not actor.stopping:
-                    self.resting.add(actor)
-                    break
-                process.answer(False)
-            elif isinstance(message, Finished | Died):
-                self._ended(actor, message)
-                break
-
-    def _ended(self, actor: Actor, message: Finished | Died) -> None:
-        del self.processes[actor.incarnation]
-        if isinstance(message, Died):
-            self.director.ended(actor, "failed", message.how)
-            return
-        self.director.ended(actor, message.reason, message.error)
-        if message.reason == "fenced" and self.director.newest.get(actor.task) is actor:
-            self.start(actor.task, actor.host)
-
-    def _finish(self) -> None:
-        for task in range(self.schedule.partitions):
-            self.events += last_looks(
-                [seen for host in range(self.schedule.hosts) for seen in self._look(task, host)]
-            )
-        self.events.append(self.world.final(self.scenario, self.topology, self.schedule.partitions))
-
-    def _look(self, task: int, host: int) -> list[Seen]:
-        """What lies on the host's disk for the task, opened anew; nothing if no process opened its stores there."""
+    def _look(self, topology: Topology, partition: int, host: int) -> None:
+        """Record what lies on the host's disk for the task, opened anew; nothing if no process opened its stores."""
         storage = StateDirectory(self._host(host), self.application_id)
-        task_id = self.topology.task_id(task)
-        if not all(storage.path(task_id, store).exists() for store in self.topology.store_names):
-            return []
-        engines: dict[str, Engine] = {}
+        task = topology.task_id(partition)
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
+        if not suppliers or not all(storage.path(task, supplier.name).exists() for supplier in suppliers):
+            return
         with ExitStack() as stack:
             try:
-                stack.enter_context(storage.lock(task_id))
-                for store in self.topology.store_names:
-                    engines[store] = storage.open(task_id, store)
-                    stack.callback(engines[store].close)
-                return [look(self.scenario, self.topology, task, -1, "final", engines)]
+                stack.enter_context(storage.lock(task))
+                found = {}
+                for supplier in suppliers:
+                    engine = storage.open(task, supplier.name)
+                    stack.callback(engine.close)
+                    found[supplier.name] = images.of_store(
+                        self.scenario, topology, partition, supplier, engine
+                    )
             except CrashproofError as error:
-                self.director.ended(Actor(task, -1, host), "failed", str(error))
-                return []
-
-
-class _AtTheEnd:
-    """A reader for a cluster where nothing runs any more: a position that stays undecided is no position."""
-
-    def __init__(self, inner: Reader) -> None:
-        self._inner = inner
-        self.partitions = inner.partitions
-        self.offsets = inner.offsets
-        self.read = inner.read
-        self.close = inner.close
-
-    def committed(self, group_id: str, tp: TopicPartition) -> int | None:
-        position: list[int | None] = [None]
-
-        def ask() -> bool:
-            position[0] = self._inner.committed(group_id, tp)
-            return True
-
-        _wait(ask)
-        return position[0]
-
-
-def _settled(reader: Reader, places: set[TopicPartition]) -> bool:
-    return all(reader.offsets(tp, RC).end == reader.offsets(tp, RU).end for tp in places)
-
-
-def _wait(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition for `SETTLE_SECONDS`; what may be asked again counts as not yet."""
-    deadline = time.monotonic() + SETTLE_SECONDS
-    while True:
-        try:
-            if condition():
-                return True
-        except RetriableError:
-            pass
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_PAUSE_SECONDS)
+                self.events.append(Ended(task, None, End.FAILED, str(error)))
+                return
+        self.events.append(StateObserved(task, None, host, Moment.FINAL, found))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
-from typing import Any, Self
+from typing import Self
 
 from greenlet import getcurrent, greenlet
 
@@ -44,11 +44,9 @@ from harness.worlds.sim.memory import Memory
 from harness.worlds.sim.spark import SparkRuntime
 from scenarios import Scenario
 from store import points
-from store.engine.protocol import View
 from store.errors import CrashproofError, LogError
 from store.points import Point
 from store.streams.topology import Topology
-from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 
 APPLICATION = "app"
@@ -73,7 +71,8 @@ class Process:
         self.actor = actor
         self.storage = ObservedStorage(
             HostStorage(run.hosts[actor.host], actor.process, self.around_write),
-            self if Occasion.OPEN in run.watch.calls else None,
+            self,
+            run.watch.calls & {Occasion.OPEN},
         )
         self.questions: Questions | None = None
         self._uncommitted: dict[str, int] = {}
@@ -426,27 +425,7 @@ class SimRun(Run):
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
         task = process.actor.task
         topology = self.topologies[ordinal_of(task)]
-        storage = process.storage
-        found: dict[str, StoreImage] = {}
-        for name, supplier in self._suppliers[topology.ordinal].items():
-            if (task, name) in storage.engines:
-                found[name] = self._image(topology, task, supplier, storage.engines[task, name])
-            elif name in storage.stores and storage.stores[name].is_open():
-                view = storage.stores[name].snapshot()
-                found[name] = self._image(topology, task, supplier, view)
-                view.close()
-        return found
-
-    def _image(self, topology: Topology, task: str, supplier: StoreSupplier[Any], view: View) -> StoreImage:
-        return images.image(
-            self.scenario,
-            supplier,
-            view,
-            partition=partition_of(task),
-            changelog=topology.changelog_topic(supplier.name),
-            sources=topology.sources,
-            prefix=self.prefix,
-        )
+        return images.of_storage(self.scenario, topology, partition_of(task), process.storage)
 
     def _visible_outputs(self) -> tuple[tuple[str, Row], ...] | None:
         """What readers under read_committed have been given so far, in the order in which they got it.
@@ -504,13 +483,15 @@ class SimRun(Run):
         suppliers = [
             supplier
             for supplier in self._suppliers[topology.ordinal].values()
-            if getattr(getattr(supplier, "supplier", supplier), "persistent", True)
+            if images.is_persistent(supplier)
         ]
         if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
             return
         try:
             found = {
-                supplier.name: self._image(topology, task, supplier, host.open(task, supplier.name))
+                supplier.name: images.of_store(
+                    self.scenario, topology, partition_of(task), supplier, host.open(task, supplier.name)
+                )
                 for supplier in suppliers
             }
         except CrashproofError as error:

@@ -26,6 +26,8 @@ from store.errors import (
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
 from store.log.kafka.errors import FENCED, cause_of, translate
+from store.log.kafka.member import KafkaMembership
+from store.log.protocol import Membership
 from store.types import Headers, TopicPartition
 
 _SERVE_EVERY = 1000
@@ -97,6 +99,10 @@ def _fencing(producer: ClientProducer) -> str | None:
         error = translate(cause_of(exception), "the producer")
         return str(error) if isinstance(error, FencedError) else None
     raise AssertionError("a producer whose transaction has failed began another one")
+
+
+def _positions(offsets: Mapping[TopicPartition, int], metadata: str) -> list[ClientPartition]:
+    return [ClientPartition(tp.topic, tp.partition, offset, metadata) for tp, offset in offsets.items()]
 
 
 class _Sender:
@@ -259,13 +265,24 @@ class KafkaProducer(_Sender):
         return self._drain()
 
     @_remembers_fencing
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        *,
+        membership: Membership | None = None,
+    ) -> None:
         producer = self._live()
-        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
-        metadata = self._metadata(group_id)
+        positions = _positions(offsets, metadata)
+        if membership is None:
+            group = self._metadata(group_id)
+        else:
+            assert isinstance(membership, KafkaMembership)
+            group = membership.native
         self._repeat(
             f"send_offsets of group {group_id}",
-            lambda seconds: producer.send_offsets_to_transaction(positions, metadata, seconds),
+            lambda seconds: producer.send_offsets_to_transaction(positions, group, seconds),
         )
 
     @_remembers_fencing
@@ -369,14 +386,16 @@ class KafkaPlainProducer(_Sender):
         self._deliveries = _Deliveries()
         return reached
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
         self._live()
         if not offsets:
             return
         if group_id not in self._committers:
             self._committers[group_id] = self._make_committer(group_id)
         committer = self._committers[group_id]
-        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+        positions = _positions(offsets, metadata)
 
         def commit(seconds: float) -> None:
             # The commit takes no time limit, and without a broker it waits for one.

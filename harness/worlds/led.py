@@ -1,0 +1,161 @@
+"""A process under test that is led from elsewhere: what it says to its leader, and what it is told.
+
+The simulation asks its director in the same thread. Processes of the operating system, and attempts on Spark's Python
+workers, say the same things over a connection: every report is answered before the process goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from harness.faults import FAULTS, Fault, Occasion
+from harness.history import End, Queried, StoreImage
+from harness.schedule import Edge, Query
+from harness.worlds.process import LOOKED_AT, ObservedStorage
+from harness.worlds.questions import Questions
+from store.points import Point
+from store.types import Record
+
+
+class Ready(NamedTuple):
+    """The worker has its job and waits to begin."""
+
+
+class At(NamedTuple):
+    """It is at a protocol point. Answered with `Go`."""
+
+    point: Point
+    stores: dict[str, StoreImage] | None
+    """What its stores hold, at the points where that is looked at."""
+
+
+class Called(NamedTuple):
+    """It is at an edge of a client call."""
+
+    edge: Edge
+    call: Occasion
+
+
+class Meeting(NamedTuple):
+    """It is about to do something. Answered with the name of the fault that it meets, or None."""
+
+    occasion: Occasion
+
+
+class Struck(NamedTuple):
+    """The fault that it met happens now, after the call."""
+
+    fault: str
+
+
+class Processing(NamedTuple):
+    """Its processing function is about to be called."""
+
+    topic: str
+    offset: int
+
+
+class Answered(NamedTuple):
+    """The answer to a query of the schedule."""
+
+    answer: Queried
+
+
+class Idle(NamedTuple):
+    """It has nothing to do. Answered with `Go`."""
+
+
+class Finished(NamedTuple):
+    """It is about to exit."""
+
+    reason: End
+    error: str
+
+
+class Died(NamedTuple):
+    """It ended without a word."""
+
+    how: str
+
+
+Message = Ready | At | Called | Meeting | Struck | Processing | Answered | Idle | Finished | Died
+
+
+class Go(NamedTuple):
+    """Leave to go on."""
+
+    questions: tuple[tuple[int, Query], ...] = ()
+    stopping: bool = False
+    """Whether it has been asked to end."""
+    standby: bool = False
+    """Whether it only keeps a warm copy."""
+
+
+class Led:
+    """A `harness.worlds.process.Control` over a connection."""
+
+    def __init__(self, ask: Callable[[Message], object], prefix: str, task: str, incarnation: int) -> None:
+        """`ask` reports and waits for the answer. `prefix` is what full names of topics begin with."""
+        self._ask = ask
+        self._prefix = prefix
+        self._task = task
+        self._incarnation = incarnation
+        self._go = Go()
+        self._uncommitted: dict[str, int] = {}
+
+    def reached(
+        self,
+        point: Point,
+        images: Callable[[], Mapping[str, StoreImage]],
+        storage: ObservedStorage,
+        questions: Questions | None,
+    ) -> None:
+        """Report a point, and answer what is asked there."""
+        looked = dict(images()) if point in LOOKED_AT else None
+        self._take(self._ask(At(point, looked)))
+        if questions is None:
+            return
+        if point is Point.RECORD_PROCESSED:
+            questions.processed()
+        elif point in (Point.PRODUCER_READY, Point.ABORTED):
+            self._uncommitted.clear()
+        for step, query in self._go.questions:
+            found = images()
+            committed = found[query.store].positions if query.store in found else {}
+            uncommitted = {**committed, **self._uncommitted}
+            questions.ask(step, query, self._task, self._incarnation, storage.stores, committed, uncommitted)
+
+    def answered(self, answer: Queried) -> None:
+        self._ask(Answered(answer))
+
+    def meet(self, occasion: Occasion) -> Fault | None:
+        name = self._ask(Meeting(occasion))
+        return None if name is None else FAULTS[str(name)]
+
+    def strike(self, fault: Fault) -> None:
+        self._ask(Struck(fault.name))
+
+    def called(self, edge: Edge, call: Occasion) -> None:
+        self._ask(Called(edge, call))
+
+    def processing(self, record: Record) -> None:
+        topic = record.topic.removeprefix(self._prefix)
+        self._uncommitted[topic] = record.offset
+        self._ask(Processing(topic, record.offset))
+
+    def turned(self) -> None:
+        """A process that makes turns without reporting anything is given up by the world."""
+
+    def stopping(self) -> bool:
+        return self._go.stopping
+
+    def promoted(self) -> bool:
+        return not self._go.standby
+
+    def idle(self) -> bool:
+        self._take(self._ask(Idle()))
+        return not self._go.stopping
+
+    def _take(self, answer: Any) -> None:
+        self._go = answer
