@@ -75,6 +75,7 @@ class Director:
         """A process came to life that keeps a warm copy of a task's stores."""
         actor = Actor(task, self._incarnations, host)
         actor.standby = True
+        actor.settings = dict(settings or {})
         self._incarnations += 1
         self._actors.setdefault(task, []).append(actor)
         self.events.append(Started(task, actor.incarnation, host, dict(settings or {}), standby=True))
@@ -86,7 +87,7 @@ class Director:
         actor.incarnation = self._incarnations
         self._incarnations += 1
         self.newest[actor.task] = actor
-        self.events.append(Started(actor.task, actor.incarnation, actor.host))
+        self.events.append(Started(actor.task, actor.incarnation, actor.host, dict(actor.settings)))
 
     def standby_of(self, task: str) -> Actor | None:
         """A running process that keeps a warm copy of a task's stores."""

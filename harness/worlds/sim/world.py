@@ -344,7 +344,8 @@ class SimRun(Run):
             # The timeout may have settled it before.
             with suppress(LogError):
                 producer.abort_transaction()
-        return bool(held)
+        # What becomes visible only now may be input of another sub-topology.
+        return self.broker.settle() > 0 or bool(held)
 
     def elapse(self) -> Actor | None:
         while self.sleepers:
