@@ -66,9 +66,10 @@ class Director:
         """A process came to life."""
         actor = Actor(task, self._incarnations, host)
         self._incarnations += 1
+        actor.settings = dict(settings or {})
         self.newest[task] = actor
         self._actors.setdefault(task, []).append(actor)
-        self.events.append(Started(task, actor.incarnation, host, dict(settings or {})))
+        self.events.append(Started(task, actor.incarnation, host, dict(actor.settings)))
         return actor
 
     def started_standby(self, task: str, host: int, settings: Mapping[str, Any] | None = None) -> Actor:

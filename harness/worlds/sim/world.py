@@ -275,7 +275,7 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         task = process.actor.task
-        config = self.config_for(task)
+        config = self.config_for(process.actor)
         topology = self.new_topologies(config)[ordinal_of(task)]
         return run_worker(
             self.led(process, topology),
