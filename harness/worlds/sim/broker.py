@@ -674,6 +674,10 @@ class SimProducer:
             self._refuse("send_offsets")
         if self._error is not None:
             self._raise(self._error)
+        if membership is not None and membership.group_id != group_id:
+            raise ProtocolError(
+                f"{self.transactional_id}: a member of {membership.group_id} sends for {group_id}"
+            )
         if not offsets:
             return
         broker = self._broker
@@ -968,7 +972,6 @@ class SimMember:
 
     __slots__ = (
         "_assignor",
-        "_awaits",
         "_broker",
         "_closed",
         "_error",
@@ -1015,8 +1018,6 @@ class SimMember:
         self._error: LogError | None = None
         self._member_id = ""
         self._generation = NO_GENERATION
-        # It has joined, and the rebalance has not ended yet as far as it knows.
-        self._awaits = False
         # What the coordinator gave, until the owner was told.
         self._granted: tuple[TopicPartition, ...] | None = None
         self._held: tuple[TopicPartition, ...] | None = None
@@ -1049,7 +1050,6 @@ class SimMember:
             seat = self._must_rejoin(group)
             if seat is not None:
                 group.rejoin(seat, self._broker.now)
-                self._awaits = True
                 self._take_grant(seat)
         self._tell()
 
@@ -1078,9 +1078,10 @@ class SimMember:
         if seat is not None:
             self._take_grant(seat)
             if now - self._polled_ms >= self._rebalance_timeout_ms:
-                # A client whose owner does not come back in time leaves by itself.
+                # A client whose owner does not come back in time gives up by itself, and leaves unless static.
                 self._forgotten = True
-                group.leave(seat, now)
+                if self._instance_id is None:
+                    group.leave(seat, now)
                 return
             if seat.rejoined and group.phase is GroupPhase.PREPARING:
                 return
@@ -1108,7 +1109,6 @@ class SimMember:
             self._error = error
             raise
         self._member_id = seat.member_id
-        self._awaits = True
         self._take_grant(seat)
 
     def _must_rejoin(self, group: Group) -> Seat | None:
@@ -1119,8 +1119,7 @@ class SimMember:
         )
 
     def _take_grant(self, seat: Seat) -> None:
-        if self._awaits and seat.generation > self._generation:
-            self._awaits = False
+        if seat.generation > self._generation:
             self._generation = seat.generation
             self._granted = seat.assignment
 

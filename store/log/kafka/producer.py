@@ -270,6 +270,8 @@ class KafkaProducer(_Sender):
             metadata = self._metadata(group_id)
         else:
             assert isinstance(membership, KafkaMembership)
+            if membership.group_id != group_id:
+                raise ProtocolError(f"{self._id}: a member of {membership.group_id} sends for {group_id}")
             metadata = membership.native
         self._repeat(
             f"send_offsets of group {group_id}",
