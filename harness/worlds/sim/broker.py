@@ -698,6 +698,10 @@ class SimProducer:
             self._refuse("send_offsets")
         if self._error is not None:
             self._raise(self._error)
+        if membership is not None and membership.group_id != group_id:
+            raise ProtocolError(
+                f"{self.transactional_id}: a member of {membership.group_id} sends for {group_id}"
+            )
         if not offsets:
             return
         broker = self._broker
@@ -1000,7 +1004,6 @@ class SimMember:
 
     __slots__ = (
         "_assignor",
-        "_awaits",
         "_broker",
         "_closed",
         "_error",
@@ -1047,8 +1050,6 @@ class SimMember:
         self._error: LogError | None = None
         self._member_id = ""
         self._generation = NO_GENERATION
-        # It has joined, and the rebalance has not ended yet as far as it knows.
-        self._awaits = False
         # What the coordinator gave, until the owner was told.
         self._granted: tuple[TopicPartition, ...] | None = None
         self._held: tuple[TopicPartition, ...] | None = None
@@ -1081,7 +1082,6 @@ class SimMember:
             seat = self._must_rejoin(group)
             if seat is not None:
                 group.rejoin(seat, self._broker.now)
-                self._awaits = True
                 self._take_grant(seat)
         self._tell()
 
@@ -1110,9 +1110,10 @@ class SimMember:
         if seat is not None:
             self._take_grant(seat)
             if now - self._polled_ms >= self._rebalance_timeout_ms:
-                # A client whose owner does not come back in time leaves by itself.
+                # A client whose owner does not come back in time gives up by itself, and leaves unless static.
                 self._forgotten = True
-                group.leave(seat, now)
+                if self._instance_id is None:
+                    group.leave(seat, now)
                 return
             if seat.rejoined and group.phase is GroupPhase.PREPARING:
                 return
@@ -1140,7 +1141,6 @@ class SimMember:
             self._error = error
             raise
         self._member_id = seat.member_id
-        self._awaits = True
         self._take_grant(seat)
 
     def _must_rejoin(self, group: Group) -> Seat | None:
@@ -1151,8 +1151,7 @@ class SimMember:
         )
 
     def _take_grant(self, seat: Seat) -> None:
-        if self._awaits and seat.generation > self._generation:
-            self._awaits = False
+        if seat.generation > self._generation:
             self._generation = seat.generation
             self._granted = seat.assignment
 
