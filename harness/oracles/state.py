@@ -44,7 +44,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 class _Judge:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._copies = evidence.copies()
         self._newest: dict[str, int] = {}
         self._group: Mapping[str, Mapping[int, int]] = {}
         self._blind = False
@@ -54,7 +53,7 @@ class _Judge:
         self._undisturbed: dict[str, bool] = {}
 
     def find(self) -> Iterator[Finding]:
-        for index, event in enumerate(self._evidence.events):
+        for index, event in self._evidence.told:
             match event:
                 case Started(standby=False):
                     self._undisturbed[event.task] = event.task not in self._newest
@@ -65,13 +64,10 @@ class _Judge:
                     # From here on the group's position may show later than the commit that set it.
                     self._blind |= Capability.MARKERS in FAULTS[event.fault].needs
                 case StateObserved(standby=False):
-                    if event.moment is Moment.FINAL:
-                        self._copies.end()
                     found = list(self._look(index, event))
                     if found:
                         yield from found
                         return
-            self._copies.take(event)
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
         model = self._evidence.tasks.get(look.task)
@@ -79,9 +75,10 @@ class _Judge:
             return
         running = look.moment in (Moment.RESTORED, Moment.COMMITTED)
         suppliers = self._evidence.suppliers_of(look.task)
+        copies = self._evidence.copies_before(index)
         stands: dict[str, tuple[int, ...]] = {}
         for store, supplier in suppliers.items():
-            copy = self._copies.of(look.task, look.host, store)
+            copy = copies[store]
             image = look.stores.get(store)
             if not supplier.logged and not self._undisturbed.get(look.task):
                 # Nothing repairs it after a crash.

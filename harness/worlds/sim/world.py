@@ -275,7 +275,7 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         task = process.actor.task
-        config = self.config_for(task)
+        config = self.config_for(process.actor)
         topology = self.new_topologies(config)[ordinal_of(task)]
         return run_worker(
             self.led(process, topology),
@@ -344,7 +344,8 @@ class SimRun(Run):
             # The timeout may have settled it before.
             with suppress(LogError):
                 producer.abort_transaction()
-        return bool(held)
+        # What becomes visible only now may be input of another sub-topology.
+        return self.broker.settle() > 0 or bool(held)
 
     def elapse(self) -> Actor | None:
         while self.sleepers:
