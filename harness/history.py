@@ -215,5 +215,7 @@ class History(msgspec.Struct):
     events: list[Event]
     inconclusive: str = ""
     """Why the run could not be brought to an end by the world itself (not by the pipeline); empty if it was."""
+    uncaused: bool = False
+    """Whether calls may fail in this world without the schedule."""
     choices: tuple[tuple[str, int, int], ...] = ()
     """What the simulation was asked where it could go on in more than one way: question, answers there were, answer."""

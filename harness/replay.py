@@ -8,17 +8,31 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import msgspec
 
 from harness.faults import possible
 from harness.generate.vocabulary import parts_of
-from harness.history import Ended, Event, Final, History, Seen, Skipped, Started, Struck
+from harness.history import (
+    Ended,
+    Event,
+    Final,
+    History,
+    Injected,
+    Queried,
+    Skipped,
+    Started,
+    StateObserved,
+)
+from harness.history import Moment as State
 from harness.oracles import judge
 from harness.oracles.evidence import Evidence
+from harness.oracles.state import plain
 from harness.schedule import Schedule, ScheduleError, decode
-from harness.verdict import Finding, Moment, Outcome, Verdict
+from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
 from harness.worlds import WORLDS, Options
+from harness.worlds.actors import is_driver
 from harness.worlds.sim.world import SimWorld
 from scenarios import InputRecord, Scenario, ScenarioError, load
 
@@ -105,7 +119,7 @@ def simulate_within(
         sentence = (
             f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
         )
-        return History("sim", []), Verdict(Outcome.VIOLATED, (Finding("errors", sentence),))
+        return History("sim", []), Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
 
 
 def replay(
@@ -157,55 +171,82 @@ def tell(schedule: Schedule, history: History) -> tuple[Moment, ...]:
     """The run step by step, with the expected and the actual state at every look."""
     scenario = scenario_of(schedule)
     final = next((event for event in reversed(history.events) if isinstance(event, Final)), None)
-    evidence = None if final is None else Evidence(scenario, schedule, history.events, final)
+    evidence = (
+        None
+        if final is None
+        else Evidence(scenario, schedule, history.events, final, uncaused=history.uncaused)
+    )
     moments = [_moment(event, schedule, evidence) for event in history.events]
     return tuple(moment for moment in moments if moment is not None)
 
 
+_LOOKS = {
+    State.OPENED: "has opened its stores, and not restored them yet",
+    State.RESTORED: "has restored its stores",
+    State.COMMITTED: "has committed",
+    State.FINAL: "at the end",
+}
+
+
 def _moment(event: Event, schedule: Schedule, evidence: Evidence | None) -> Moment | None:
-    if isinstance(event, Started):
-        who = "Spark's driver" if event.task < 0 else f"task {event.task}"
-        return _plain(f"{who} starts on host {event.host}", "started", event.task, event.incarnation)
-    if isinstance(event, Struck):
-        what = f"step {event.step}: {schedule.steps[event.step]}"
-        return _plain(what, "struck", event.task, event.incarnation, event.step)
-    if isinstance(event, Skipped):
-        what = f"step {event.step} is skipped: {event.reason}"
-        return _plain(what, "skipped", None, None, event.step)
-    if isinstance(event, Seen):
-        position = min(event.positions.values(), default=-1)
-        expected = None
-        if evidence is not None:
-            expected = {
-                store: evidence.models[event.task].at(event.positions.get(store, -1)).state[store]
-                for store in event.state
-            }
-        what = {
-            "opened": "has opened its stores, and not restored them yet",
-            "restored": "has restored its stores",
-            "committed": "has committed",
-            "final": "at the end",
-            "stale": "at the end, on a host that was overtaken",
-        }[event.when]
-        return Moment(
-            f"task {event.task} {what}",
-            event.when,
-            event.task,
-            event.incarnation if event.incarnation >= 0 else None,
-            position + 1,
-            expected,
-            event.state,
-            expected is not None and event.when not in ("opened", "stale") and expected != event.state,
-        )
-    if isinstance(event, Ended):
-        error = f": {event.error}" if event.error else ""
-        return _plain(
-            f"task {event.task} ends, {event.reason}{error}", "ended", event.task, event.incarnation
-        )
+    match event:
+        case Started():
+            who = f"Spark's {event.task}" if is_driver(event.task) else f"task {event.task}"
+            what = f"{who} starts on host {event.host}"
+            if event.settings:
+                what += " with " + ", ".join(f"{name}={value}" for name, value in event.settings.items())
+            return _plain(what, "started", event.task, event.incarnation)
+        case Injected():
+            what = f"step {event.step}: {schedule.steps[event.step]}"
+            return _plain(what, "injected", event.task, event.incarnation, event.step)
+        case Skipped():
+            what = f"step {event.step} is skipped: {event.reason}"
+            return _plain(what, "skipped", None, None, event.step)
+        case Queried():
+            what = f"step {event.step}: {schedule.steps[event.step]}: "
+            what += event.error if event.rows is None else f"{len(event.rows)} rows"
+            return _plain(what, "queried", event.task, event.incarnation, event.step)
+        case StateObserved():
+            return _look(event, evidence)
+        case Ended():
+            error = f": {event.error}" if event.error else ""
+            what = f"task {event.task} ends, {event.reason}{error}"
+            return _plain(what, "ended", event.task, event.incarnation)
     return None
 
 
+def _look(event: StateObserved, evidence: Evidence | None) -> Moment:
+    """What a look saw. Only stores that stand where some order of the input leads have an expectation."""
+    model = None if evidence is None else evidence.tasks.get(event.task)
+    expected: dict[str, dict[str, Any]] = {}
+    differs = False
+    for store, image in event.stores.items():
+        ways = [] if model is None else model.at(image.positions)
+        states = [line.prefixes[number].rows(store) for line, number in ways]
+        if states:
+            right = next((rows for rows in states if rows == image.rows), None)
+            differs |= right is None
+            expected[store] = {key: plain(value) for key, value in (right or states[0]).items()}
+    positions: dict[str, int] = {}
+    for image in event.stores.values():
+        for topic, offset in image.positions.items():
+            positions[topic] = min(offset + 1, positions.get(topic, offset + 1))
+    where = f" on host {event.host}" if event.moment is State.FINAL or event.standby else ""
+    what = "a standby's copies" if event.standby else _LOOKS[event.moment]
+    return Moment(
+        f"task {event.task} {what}{where}",
+        "standby" if event.standby else str(event.moment),
+        event.task,
+        event.incarnation,
+        positions,
+        expected if evidence is not None else None,
+        {store: image.rows for store, image in event.stores.items()},
+        # What was only opened, or lies on the disk of some host, may be behind or between two commits.
+        differs and event.moment in (State.RESTORED, State.COMMITTED) and not event.standby,
+    )
+
+
 def _plain(
-    what: str, kind: str, task: int | None, incarnation: int | None, step: int | None = None
+    what: str, kind: str, task: str | None, incarnation: int | None, step: int | None = None
 ) -> Moment:
     return Moment(what, kind, task, incarnation, None, None, None, False, step)

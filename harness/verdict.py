@@ -19,14 +19,47 @@ EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
 
 
+class Anomaly(StrEnum):
+    """The kinds of what can go wrong with data."""
+
+    LOST = "lost"
+    """Something that was committed, or was to be processed, is not there."""
+    DUPLICATED = "duplicated"
+    """Something is there, or was counted, more than once."""
+    REORDERED = "reordered"
+    """The right things in an order that none of them had."""
+    RESURRECTED = "resurrected"
+    """Something that was deleted, replaced or aborted is there again."""
+    TORN = "torn"
+    """A part of what belongs together is there, another part is not."""
+    UNCOMMITTED_READ = "uncommitted read"
+    """Something was seen, or kept, that had not been committed."""
+    DIVERGED = "diverged"
+    """Two things that have to agree do not, or a value is none that any order of records leads to."""
+    STUCK = "stuck"
+    """Something does not go on, or failed without a cause."""
+
+
+class Property(msgspec.Struct, frozen=True):
+    """Something that has to hold in every run, and that one oracle judges."""
+
+    name: str
+    """That of the oracle."""
+    sentence: str
+    """What holds, for people."""
+    anomalies: tuple[Anomaly, ...]
+    """What its findings can be."""
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One thing that differs from the specification."""
 
     oracle: str
-    """`state`, `output`, `changelog`, `offsets`, `restore`, `progress`, `errors` or `input`."""
+    """The name of the property that does not hold, see `harness.oracles.PROPERTIES`."""
     sentence: str
     """What differs, for which key, expected and found, and where it came from."""
-    task: int | None = None
+    anomaly: Anomaly
+    task: str | None = None
     key: str | None = None
     expected: Any = None
     actual: Any = None
@@ -45,14 +78,14 @@ class Moment(msgspec.Struct, frozen=True):
     what: str
     """In words: a step of the schedule, a restart, a commit, an end."""
     kind: str
-    """`started`, `struck`, `skipped`, `opened`, `restored`, `committed`, `ended`, `final` or `stale`."""
-    task: int | None
+    """`started`, `injected`, `skipped`, `opened`, `restored`, `committed`, `final`, `standby`, `queried` or `ended`."""
+    task: str | None
     incarnation: int | None
-    position: int | None
-    """Where the input was read up to, for the states below: the committed position; None if there is no state."""
+    positions: dict[str, int] | None
+    """Topic → the next offset to read, for the states below: the position committed; None if there is no state."""
     expected: dict[str, dict[str, Any]] | None
     """Store → key → value by the reference model at that position."""
     actual: dict[str, dict[str, Any]] | None
     differs: bool
     step: int | None = None
-    """The index of the schedule's step, for `struck` and `skipped`."""
+    """The index of the schedule's step, for `injected`, `skipped` and `queried`."""

@@ -140,6 +140,8 @@ class Fault:
     needs: frozenset[Capability] = frozenset({Capability.PROCESSES})
     deadly: bool = False
     """Whether the process dies of it."""
+    removes_state: bool = False
+    """Whether the state of its task on that host is gone afterwards."""
     excuses: frozenset[Excuse] = frozenset()
     """What the process that it struck may do because of it, once each time it strikes."""
     occasions: tuple[Occasion, ...] = ()

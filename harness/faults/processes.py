@@ -19,6 +19,7 @@ FAULTS = (
         "The process that runs the task is killed, and the task's state on that host is gone when it starts again.",
         Where.POINT,
         deadly=True,
+        removes_state=True,
         apply=lambda stage, actor, _: stage.kill(actor, wipe=True),
     ),
     Fault(

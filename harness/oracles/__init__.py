@@ -6,37 +6,106 @@ nothing and shown nothing: the run is then violated if another one found somethi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+
 from harness.history import Final, History
-from harness.oracles import changelog, errors, offsets, output, progress, restore, state
+from harness.oracles import (
+    at_least_once,
+    changelog,
+    errors,
+    offsets,
+    output,
+    progress,
+    queries,
+    restore,
+    standby,
+    state,
+)
 from harness.oracles.evidence import Evidence
 from harness.schedule import Schedule
-from harness.verdict import Finding, Outcome, Verdict
+from harness.verdict import Anomaly, Finding, Outcome, Property, Verdict
 from scenarios import Scenario, ScenarioError
 
-ORACLES = {
+_A = Anomaly
+
+PROPERTIES: tuple[Property, ...] = (
+    Property("input", "The input reads back as it was written.", (_A.DIVERGED,)),
+    Property(
+        "errors", "Whatever fails, aborts or starts over was caused by a fault or a successor.", (_A.STUCK,)
+    ),
+    Property(
+        "state",
+        "Each store equals the model at the position that it has kept, as far as its durability reaches.",
+        (_A.LOST, _A.DUPLICATED, _A.RESURRECTED, _A.TORN, _A.UNCOMMITTED_READ, _A.DIVERGED),
+    ),
+    Property(
+        "output",
+        "Outputs read under read_committed are those of the input processed once, in the order of their tasks.",
+        (_A.LOST, _A.DUPLICATED, _A.REORDERED, _A.DIVERGED),
+    ),
+    Property(
+        "queries",
+        "Each answer is the whole state of one moment, at its isolation level and position.",
+        (
+            _A.LOST,
+            _A.DUPLICATED,
+            _A.REORDERED,
+            _A.RESURRECTED,
+            _A.TORN,
+            _A.UNCOMMITTED_READ,
+            _A.DIVERGED,
+            _A.STUCK,
+        ),
+    ),
+    Property(
+        "changelog",
+        "Each changelog folds to the model's state, and each store is the fold up to its own offset.",
+        (_A.LOST, _A.RESURRECTED, _A.DIVERGED),
+    ),
+    Property(
+        "standby",
+        "Each copy that a standby keeps is the changelog up to its own offset, and not ahead of what is committed.",
+        (_A.UNCOMMITTED_READ, _A.DIVERGED),
+    ),
+    Property(
+        "offsets",
+        "At the end the group, the stores and the changelogs agree on how far the input was processed.",
+        (_A.LOST, _A.DIVERGED),
+    ),
+    Property("restore", "Restoring replays nothing but the difference.", (_A.DIVERGED,)),
+    Property(
+        "at least once",
+        "Under at least once no input is lost, and none is processed again without a reason.",
+        (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
+    ),
+    Property("progress", "No transaction is left open.", (_A.STUCK,)),
+)
+"""What has to hold in every run, in the order in which people should read it."""
+
+ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
     "errors": errors.find,
     "state": state.find,
     "output": output.find,
+    "queries": queries.find,
     "changelog": changelog.find,
+    "standby": standby.find,
     "offsets": offsets.find,
     "restore": restore.find,
+    "at least once": at_least_once.find,
     "progress": progress.find,
 }
-
-
-REAL_WORLDS = frozenset({"local"})
-"""Worlds in which calls can fail without the schedule."""
+"""What judges each property; whether the input reads back is judged before, for all others rely on it."""
 
 
 def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
     """The verdict on one run. Without a final observation there is none: inconclusive, unless something failed."""
     final = history.events[-1] if history.events else None
     if not isinstance(final, Final):
-        failed = tuple(errors.find_in(history.events, caused=history.world not in REAL_WORLDS))
+        failed = tuple(errors.find_in(history.events, uncaused=history.uncaused))
         if failed and not history.inconclusive:
             return Verdict(Outcome.VIOLATED, failed)
         return Verdict(Outcome.INCONCLUSIVE, (), history.inconclusive or "the run has no final observation")
-    evidence = Evidence(scenario, schedule, history.events, final, caused=history.world not in REAL_WORLDS)
+    evidence = Evidence(scenario, schedule, history.events, final, uncaused=history.uncaused)
     findings: list[Finding] = list(evidence.input_differences())
     broken = ""
     if not findings:

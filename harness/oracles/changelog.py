@@ -1,70 +1,127 @@
-"""The changelog, read under read_committed and folded, equals the model's state at the end, and every store
-that was looked at equals the fold up to the changelog offset that it names.
+"""The changelog, read under read_committed and folded, equals the model's state at the end, and every copy of a store
+that says up to which offset it holds the changelog equals the fold up to there.
 
-A restore from nothing must lead to the same state as the store that was never lost, and a store that is behind, on
-a host that was overtaken or in the middle of a restore, must be so consistently, or the difference would not
-make it right.
+A restore from nothing must lead to the same state as the store that was never lost, and a copy that is behind, on a
+host that was overtaken or in the middle of a restore, must be so consistently, or the difference
+would not make it right. What the broker has cleaned since counts all the same: the rows of a topic are all that was
+ever committed to it.
+
+Under at least once two incarnations of a task may write to a changelog at the same time, so from the first such moment
+on, or once a process of a world with failures of its own has died, nothing is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import Seen
+from harness.faults import FAULTS
+from harness.history import End, Ended, Injected, Moment, Started, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
-from harness.verdict import Finding
-from scenarios import Json
+from harness.oracles.state import WHEN, plain
+from harness.reference.durability import Kept
+from harness.verdict import Anomaly, Finding
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from _whole(evidence)
+    """The findings of the whole changelog, and of the first copy that is wrong."""
+    if evidence.exact:
+        yield from _whole(evidence)
+    copies = evidence.copies()
+    alone = Alone(evidence)
     for index, event in enumerate(evidence.events):
-        if isinstance(event, Seen):
-            found = list(_against_own_offset(evidence, index, event))
+        if isinstance(event, StateObserved) and not event.standby:
+            found: list[Finding] = []
+            for store, image in sorted(event.stores.items()):
+                copy = copies.of(event.task, event.host, store)
+                running = event.moment in (Moment.RESTORED, Moment.COMMITTED)
+                if (
+                    evidence.says_its_offset(store, copy.kind)
+                    and (running or copy.kept is not Kept.NOTHING)
+                    and (evidence.exactly_once or alone.always(event.task))
+                ):
+                    found += against_own_offset(evidence, index, event, store, image)
             if found:
                 yield from found
                 return
+        copies.take(event)
+        alone.take(event)
 
 
-def _against_own_offset(evidence: Evidence, index: int, seen: Seen) -> Iterator[Finding]:
-    for store, state in sorted(seen.state.items()):
-        topic = evidence.final.changelogs[store]
-        upto = seen.changelog_offsets.get(store, -1)
-        folded: dict[str, Json] = {}
-        for row in topic.rows:
-            if row.partition != seen.task or row.offset > upto:
-                continue
-            if row.value is None:
-                folded.pop(row.key, None)
-            else:
-                folded[row.key] = row.value
-        if folded != state:
-            yield Finding(
-                "changelog",
-                f"Store {store} of task {seen.task} ({seen.when}) says it holds the changelog up to {upto}, which "
-                f"folds to {folded!r}, but it holds {state!r} ({evidence.story_before(index, seen.task)}).",
-                task=seen.task,
-                expected=folded,
-                actual=state,
-            )
+class Alone:
+    """Whether each task has always had one process at a time, which is then the only one to write its changelogs."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._uncaused = evidence.uncaused
+        self._living: dict[str, set[int]] = {}
+        self._never: set[str] = set()
+
+    def always(self, task: str) -> bool:
+        return task not in self._never
+
+    def take(self, event: object) -> None:
+        match event:
+            case Started(standby=False):
+                living = self._living.setdefault(event.task, set())
+                living.add(event.incarnation)
+                if len(living) > 1:
+                    self._never.add(event.task)
+            case Injected(task=str() as task, incarnation=int() as incarnation):
+                if FAULTS[event.fault].deadly:
+                    self._gone(task, incarnation, dead=True)
+            case Ended(task=task, incarnation=int() as incarnation):
+                self._gone(task, incarnation, dead=event.reason is not End.DONE)
+
+    def _gone(self, task: str, incarnation: int, *, dead: bool) -> None:
+        self._living.get(task, set()).discard(incarnation)
+        if dead and self._uncaused:
+            # What it had sent may arrive later.
+            self._never.add(task)
+
+
+def against_own_offset(
+    evidence: Evidence, index: int, look: StateObserved, store: str, image: StoreImage
+) -> Iterator[Finding]:
+    """What differs between a copy of a store and the fold of the changelog up to the offset that the copy names."""
+    upto = -1 if image.changelog_offset is None else image.changelog_offset
+    folded = evidence.folded(look.task, store, upto)
+    if folded == image.rows:
+        return
+    held = f"the changelog up to offset {upto}" if upto >= 0 else "nothing of the changelog"
+    yield Finding(
+        "standby" if look.standby else "changelog",
+        f"{'The copy that a standby keeps of store' if look.standby else 'Store'} {store} of task {look.task} "
+        f"({WHEN[look.moment]}, on host {look.host}) says it holds {held}, which folds to {folded!r}, but it holds "
+        f"{image.rows!r} ({evidence.story_before(index, look.task)}).",
+        Anomaly.DIVERGED,
+        task=look.task,
+        expected=folded,
+        actual=image.rows,
+    )
 
 
 def _whole(evidence: Evidence) -> Iterator[Finding]:
-    for store, topic in sorted(evidence.final.changelogs.items()):
-        folded: list[dict[str, Json]] = [{} for _ in range(evidence.schedule.partitions)]
-        for row in topic.rows:
-            if row.value is None:
-                folded[row.partition].pop(row.key, None)
-            else:
-                folded[row.partition][row.key] = row.value
-        for task, model in enumerate(evidence.models):
-            expected = model.at(model.last).state[store]
-            actual = folded[task]
+    for task, model in evidence.tasks.items():
+        if model.unknown:
+            continue
+        partition = int(task.rpartition("_")[2])
+        for store, supplier in evidence.suppliers_of(task).items():
+            if not supplier.logged or store not in evidence.final.changelogs:
+                continue
+            actual = evidence.folded(task, store)
+            right = [line for line in model.lines if line.prefixes[-1].rows(store) == actual]
+            if right:
+                model.narrow(right)
+                continue
+            expected = model.lines[0].prefixes[-1].rows(store)
             for key in sorted(expected.keys() | actual.keys()):
-                if expected.get(key) == actual.get(key) and (key in expected) == (key in actual):
+                if key in expected and key in actual and expected[key] == actual[key]:
                     continue
                 last = max(
-                    (row.offset for row in topic.rows if (row.partition, row.key) == (task, key)),
+                    (
+                        row.offset
+                        for row in evidence.changes(store, partition)
+                        if row.key.partition("#")[0] == key
+                    ),
                     default=None,
                 )
                 came = (
@@ -78,8 +135,15 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
                     "changelog",
                     f"The changelog of store {store}, task {task}, folds to {found} for {key!r} but should be "
                     f"{should}: {came} ({evidence.story_before(len(evidence.events), task)}).",
+                    _anomaly(key in expected, key in actual),
                     task=task,
                     key=key,
-                    expected=expected.get(key),
+                    expected=plain(expected.get(key)),
                     actual=actual.get(key),
                 )
+
+
+def _anomaly(expected: bool, actual: bool) -> Anomaly:
+    if expected and not actual:
+        return Anomaly.LOST
+    return Anomaly.DIVERGED if expected else Anomaly.RESURRECTED

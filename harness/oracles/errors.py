@@ -1,9 +1,10 @@
-"""No process fails by itself: an exception that the schedule did not cause is a violation.
+"""No process fails by itself: whatever ends it, aborts it or makes it start over was caused.
 
-Being fenced is expected only of an incarnation that another one of the same task has overtaken, or that was alive when
-the transaction timeout passed; being blocked likewise. In a world where every failure has a cause, aborting, making a
-new producer and being run again by Spark are expected once for each commit of that incarnation that the schedule made
-go wrong, and nowhere else.
+A fault says what a process may do because of it (`Fault.excuses`). One that struck a process excuses each of these
+once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
+blocked for all that come later, for nobody can say when its effects end. An incarnation that another one of its task
+has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
+schedule, only failing, and being fenced or blocked by nobody, is judged.
 """
 
 from __future__ import annotations
@@ -11,77 +12,127 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.history import Ended, Event, Reached, Started, Struck
+from harness.faults import FAULTS, Capability, Excuse
+from harness.history import End, Ended, Event, Injected, Reached, Started
 from harness.oracles.evidence import Evidence
-from harness.schedule import Operation
-from harness.verdict import Finding
+from harness.verdict import Anomaly, Finding
 from store.points import Point
 
-_COMMIT_FAULTS = frozenset({Operation.REFUSE, Operation.LOSE_REPLY, Operation.LOSE_REQUEST})
-_DEADLY = frozenset({Operation.KILL, Operation.WIPE, Operation.POWER, Operation.CRASH_WRITE})
+_OF_THE_CLUSTER = frozenset({Capability.TIME, Capability.MARKERS, Capability.LOGS})
+
+_NEEDS = {
+    End.FENCED: Excuse.FENCED,
+    End.BLOCKED: Excuse.BLOCKED,
+    End.RETRIED: Excuse.RETRY,
+    End.FAILED: Excuse.FAIL,
+}
+
+_BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
+"""What needs an excuse in every world."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in(evidence.events, caused=evidence.caused)
+    yield from find_in(evidence.events, uncaused=evidence.uncaused)
 
 
-def find_in(events: Sequence[Event], *, caused: bool = True) -> Iterator[Finding]:
-    """`caused`: nothing in this world goes wrong that the schedule did not cause."""
-    owner: dict[int, int] = {}
-    alive: dict[int, None] = {}
-    timed_out: set[int] = set()
-    ready: set[int] = set()
-    # Incarnation → commits that went wrong and that nothing was explained by yet.
-    unused: Counter[int] = Counter()
+def find_in(events: Sequence[Event], *, uncaused: bool = False) -> Iterator[Finding]:
+    """What is wrong in the events of a run, which need not have come to its end."""
+    ledger = _Ledger(uncaused)
     for event in events:
-        if isinstance(event, Started):
-            alive[event.incarnation] = None
-        elif isinstance(event, Reached):
-            if event.point is Point.PRODUCER_READY:
-                owner[event.task] = event.incarnation
-                again = event.incarnation in ready
-                ready.add(event.incarnation)
-                if again and caused and event.incarnation not in timed_out:
-                    yield from _spend(unused, event, "made a new producer")
-            elif event.point is Point.ABORTED and caused:
-                yield from _spend(unused, event, "aborted a transaction")
-        elif isinstance(event, Struck):
-            if event.op == Operation.EXPIRE:
-                timed_out.update(alive)
-            elif event.op in _DEADLY:
-                alive.pop(event.incarnation, None)
-            elif event.op in _COMMIT_FAULTS:
-                unused[event.incarnation] += 1
-        elif isinstance(event, Ended):
-            alive.pop(event.incarnation, None)
-            if event.reason == "failed":
-                who = (
-                    f"Incarnation {event.incarnation} of task {event.task}"
-                    if event.task >= 0
-                    else "Spark's driver"
-                )
-                yield Finding("errors", f"{who} failed: {event.error}", task=event.task, actual=event.error)
-            elif owner.get(event.task) != event.incarnation or event.incarnation in timed_out:
-                continue
-            elif event.reason in ("fenced", "blocked"):
+        yield from ledger.take(event)
+
+
+class _Ledger:
+    """Who lives, who owns which task, and which excuses are left."""
+
+    def __init__(self, uncaused: bool) -> None:
+        self._uncaused = uncaused
+        self._owner: dict[str, int] = {}
+        self._ready: set[int] = set()
+        self._alive: dict[int, int] = {}
+        """Incarnation → its host."""
+        self._once: Counter[tuple[int, Excuse]] = Counter()
+        self._standing: set[tuple[int, Excuse]] = set()
+        self._blocked_for_all = False
+
+    def take(self, event: Event) -> Iterator[Finding]:
+        match event:
+            case Started(incarnation=incarnation, host=host):
+                self._alive[incarnation] = host
+            case Injected():
+                self._strike(event)
+            case Reached(point=Point.PRODUCER_READY):
+                # It is the owner from here on, so that nothing but a cause excuses a second time.
+                overtaken = self._overtaken(event.task, event.incarnation)
+                self._owner[event.task] = event.incarnation
+                if event.incarnation in self._ready and not overtaken:
+                    yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
+                self._ready.add(event.incarnation)
+            case Reached(point=Point.ABORTED):
+                if not self._overtaken(event.task, event.incarnation):
+                    yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
+            case Ended(incarnation=None):
                 yield Finding(
                     "errors",
-                    f"Incarnation {event.incarnation} of task {event.task} was {event.reason} although no other one "
-                    f"has taken the task over: {event.error}",
+                    f"What lies on a disk of task {event.task} cannot be read: {event.error}",
+                    Anomaly.STUCK,
                     task=event.task,
                     actual=event.error,
                 )
-            elif event.reason == "retried" and caused:
-                yield from _spend(unused, event, f"gave up, to be run again ({event.error}),")
+            case Ended(incarnation=int() as incarnation):
+                self._alive.pop(incarnation, None)
+                yield from self._end(event, incarnation)
 
+    def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
+        needed = _NEEDS.get(event.reason)
+        if needed is None or (needed is not Excuse.FAIL and self._overtaken(event.task, incarnation)):
+            return
+        what = {
+            Excuse.FENCED: "was fenced",
+            Excuse.BLOCKED: "was blocked",
+            Excuse.RETRY: "gave up, to be run again,",
+            Excuse.FAIL: "failed",
+        }[needed]
+        yield from self._spend(event, needed, what)
 
-def _spend(unused: Counter[int], event: Reached | Ended, what: str) -> Iterator[Finding]:
-    """Nothing if a commit of that incarnation went wrong before and explains this."""
-    if unused[event.incarnation]:
-        unused[event.incarnation] -= 1
-        return
-    yield Finding(
-        "errors",
-        f"Incarnation {event.incarnation} of task {event.task} {what} although no commit of it had gone wrong.",
-        task=event.task,
-    )
+    def _overtaken(self, task: str, incarnation: int) -> bool:
+        return self._owner.get(task) != incarnation
+
+    def _strike(self, event: Injected) -> None:
+        fault = FAULTS[event.fault]
+        if fault.needs & _OF_THE_CLUSTER:
+            self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
+            self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
+        elif event.incarnation is not None:
+            for excuse in fault.excuses:
+                self._once[event.incarnation, excuse] += 1
+        if Capability.POWER in fault.needs:
+            for incarnation in [one for one, host in self._alive.items() if host == event.host]:
+                del self._alive[incarnation]
+        elif fault.deadly and event.incarnation is not None:
+            self._alive.pop(event.incarnation, None)
+
+    def _spend(self, event: Reached | Ended, excuse: Excuse, what: str) -> Iterator[Finding]:
+        """Nothing if something that happened to this incarnation explains it."""
+        incarnation = event.incarnation
+        assert incarnation is not None
+        if self._uncaused and excuse not in _BY_NOBODY:
+            return
+        if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
+            return
+        if self._once[incarnation, excuse]:
+            self._once[incarnation, excuse] -= 1
+            return
+        error = event.error if isinstance(event, Ended) else ""
+        why = (
+            "although no other one has taken the task over and nothing else had caused it"
+            if excuse in (Excuse.FENCED, Excuse.BLOCKED)
+            else "although nothing had gone wrong that would have caused it"
+        )
+        yield Finding(
+            "errors",
+            f"Incarnation {incarnation} of task {event.task} {what} {why}{f': {error}' if error else '.'}",
+            Anomaly.STUCK,
+            task=event.task,
+            actual=error or None,
+        )

@@ -1,15 +1,38 @@
-"""What every oracle looks at: the history, and beside it the reference model for each partition."""
+"""What every oracle looks at: the history, and beside it the reference model of each task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
-from harness.history import Ended, Event, Final, Row, Skipped, Started, Struck
-from harness.reference.model import PartitionModel
-from harness.schedule import Schedule
-from harness.verdict import Finding
-from scenarios import Scenario
+from harness.faults import FAULTS, Capability
+from harness.faults.logs import CHANGELOGS
+from harness.history import (
+    End,
+    Ended,
+    Event,
+    Final,
+    Injected,
+    Row,
+    Skipped,
+    Started,
+    Topic,
+)
+from harness.reference.durability import Copies, Kind, kind_of
+from harness.reference.model import TaskModel
+from harness.reference.orders import Segment, segments
+from harness.reference.tables import GlobalTable, Table, table_of
+from harness.schedule import Schedule, config_of
+from harness.verdict import Anomaly, Finding
+from harness.worlds.images import fold
+from scenarios import Json, Scenario, topologies
+from store.config import StreamsConfig
+from store.streams.topology import Topology
+from store.suppliers import StoreSupplier
+
+APPLICATION = "model"
+PREFIX = f"{APPLICATION}-"
 
 
 class Evidence:
@@ -22,67 +45,246 @@ class Evidence:
         events: Sequence[Event],
         final: Final,
         *,
-        caused: bool = True,
+        uncaused: bool = False,
     ) -> None:
-        """`caused`: nothing in this world goes wrong that the schedule did not cause."""
-        self.caused = caused
+        """`uncaused`: calls may fail in this world without the schedule."""
+        self.uncaused = uncaused
         self.scenario = scenario
         self.schedule = schedule
         self.events = events
         self.final = final
+        self._pipelines: dict[str, tuple[StreamsConfig, tuple[Topology, ...]]] = {}
+        self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
+
+    # -- the pipeline -----------------------------------------------------------------------------------------
+
+    def _pipeline(self, settings: Mapping[str, Any]) -> tuple[StreamsConfig, tuple[Topology, ...]]:
+        name = repr(sorted(settings.items()))
+        if name not in self._pipelines:
+            config = config_of(self.schedule, settings)
+            self._pipelines[name] = config, topologies(self.scenario, APPLICATION, config)
+        return self._pipelines[name]
 
     @cached_property
-    def stores(self) -> tuple[str, ...]:
-        return self.scenario.topology("model").store_names
+    def config(self) -> StreamsConfig:
+        """The configuration with which the run began."""
+        return self._pipeline({})[0]
 
     @cached_property
-    def models(self) -> list[PartitionModel]:
-        """By partition."""
-        rows: list[list[Row]] = [[] for _ in range(self.schedule.partitions)]
-        for row in self.final.input.rows:
-            rows[row.partition].append(row)
-        return [PartitionModel(self.scenario, self.stores, part) for part in rows]
+    def topologies(self) -> dict[str, Topology]:
+        """By the ordinals of the sub-topologies, as tasks are named by them."""
+        return {str(topology.ordinal): topology for topology in self._pipeline({})[1]}
+
+    def topology(self, task: str) -> Topology:
+        """The sub-topology of a task."""
+        return self.topologies[task.partition("_")[0]]
+
+    @cached_property
+    def suppliers(self) -> dict[str, dict[str, StoreSupplier[Any]]]:
+        """Ordinal → store → its supplier, as the run began."""
+        return {
+            ordinal: topology.suppliers(self.config.default_dsl_store)
+            for ordinal, topology in self.topologies.items()
+        }
+
+    def suppliers_of(self, task: str) -> dict[str, StoreSupplier[Any]]:
+        """The suppliers of a task's stores; none for Spark's driver."""
+        return self.suppliers.get(task.partition("_")[0], {})
+
+    def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
+        """What the durability of a task's stores depends on, for a process with these changed settings."""
+        config, made = self._pipeline(settings)
+        ordinal = task.partition("_")[0]
+        return {
+            name: kind_of(supplier, config)
+            for topology in made
+            if str(topology.ordinal) == ordinal
+            for name, supplier in topology.suppliers(config.default_dsl_store).items()
+        }
+
+    def copies(self) -> Copies:
+        """What the copies of the stores have to hold, to be told of the events one by one."""
+        return Copies(self.kinds)
+
+    @cached_property
+    def exactly_once(self) -> bool:
+        """Whether every process ran under exactly once."""
+        return all(
+            self._pipeline(event.settings)[0].exactly_once
+            for event in self.events
+            if isinstance(event, Started)
+        )
+
+    @cached_property
+    def calm(self) -> bool:
+        """Whether nothing was injected and no process ended but in order."""
+        return not any(
+            isinstance(event, Injected) or (isinstance(event, Ended) and event.reason is not End.DONE)
+            for event in self.events
+        )
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether every record has to count exactly once: under at least once too, as long as nothing happens."""
+        return self.exactly_once or self.calm
+
+    @cached_property
+    def cleaned(self) -> frozenset[str]:
+        """Topics, changelogs apart, that the broker may have cleaned while the pipeline ran."""
+        return frozenset(
+            self.schedule.steps[event.step].topic
+            for event in self.events
+            if isinstance(event, Injected)
+            and Capability.LOGS in FAULTS[event.fault].needs
+            and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
+        )
+
+    # -- topics and models --------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """A topic of the input, or one that a sub-topology has written."""
+        found = self.final.inputs.get(name) or self.final.outputs.get(name)
+        return found or Topic(name, (), {}, {})
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, int], list[Row]]:
+        rows: dict[tuple[str, int], list[Row]] = {}
+        for topics in (self.final.inputs, self.final.outputs):
+            for name, topic in topics.items():
+                for row in topic.rows:
+                    rows.setdefault((name, row.partition), []).append(row)
+        return rows
+
+    def rows(self, topic: str, partition: int) -> Sequence[Row]:
+        """What was committed to a partition, in offset order."""
+        return self._rows.get((topic, partition), ())
+
+    @cached_property
+    def _written(self) -> dict[tuple[str, str], list[Row]]:
+        written: dict[tuple[str, str], list[Row]] = {}
+        for name, topic in self.final.outputs.items():
+            for row in topic.rows:
+                written.setdefault((name, row.key), []).append(row)
+        return written
+
+    @cached_property
+    def tasks(self) -> dict[str, TaskModel]:
+        """The model of every task, sub-topology by sub-topology."""
+        return {
+            name: self._model(topology, name)
+            for topology in self.topologies.values()
+            for name in (topology.task_id(number) for number in range(self.schedule.partitions))
+        }
+
+    def _model(self, topology: Topology, name: str) -> TaskModel:
+        partition = int(name.rpartition("_")[2])
+        sources = [source.removeprefix(PREFIX) for source in topology.sources]
+
+        def parts() -> Sequence[Segment]:
+            return segments(self.events, name)
+
+        return TaskModel(
+            self.scenario,
+            name,
+            lambda: self._tables(topology),
+            {source: self.rows(source, partition) for source in sources},
+            parts,
+            cleaned=self.cleaned & frozenset(sources),
+            written=lambda topic, key: self._written.get((topic, key), ()),
+            partial=self.uncaused,
+        )
+
+    def _tables(self, topology: Topology) -> dict[str, Table]:
+        tables = {
+            name: table_of(supplier) for name, supplier in self.suppliers[str(topology.ordinal)].items()
+        }
+        return {**tables, **self._globals(topology)}
+
+    def _globals(self, topology: Topology) -> dict[str, Table]:
+        made: dict[str, Table] = {}
+        for store in topology.global_stores:
+            table = GlobalTable()
+            for row in self.topic(store.topic.removeprefix(PREFIX)).rows:
+                table.put(row.key, row.value)
+            made[store.name] = table
+        return made
+
+    # -- changelogs ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _changes(self) -> dict[tuple[str, int], list[Row]]:
+        changes: dict[tuple[str, int], list[Row]] = {}
+        for store, topic in self.final.changelogs.items():
+            for row in topic.rows:
+                changes.setdefault((store, row.partition), []).append(row)
+        return changes
+
+    def changes(self, store: str, partition: int) -> Sequence[Row]:
+        """What was committed to a store's changelog, in offset order."""
+        return self._changes.get((store, partition), ())
+
+    def folded(self, task: str, store: str, upto: int | None = None) -> dict[str, Json]:
+        """What the changelog up to an offset, or to its end, makes of an empty store."""
+        partition = int(task.rpartition("_")[2])
+        changes = self.changes(store, partition)
+        if upto is None:
+            upto = changes[-1].offset if changes else -1
+        name = store, partition, upto
+        if name not in self._folds:
+            self._folds[name] = fold(
+                self.suppliers_of(task)[store], [row for row in changes if row.offset <= upto]
+            )
+        return self._folds[name]
+
+    def says_its_offset(self, store: str, kind: Kind) -> bool:
+        """Whether a store of this kind has a changelog, and keeps the offset up to which it holds it."""
+        return kind in (Kind.SYNCED, Kind.TRANSACTIONAL) and store in self.final.changelogs
+
+    # -- words --------------------------------------------------------------------------------------------------
 
     def input_differences(self) -> Iterator[Finding]:
-        """The input topic must read back as it was written: committed records in order, aborted ones not at all."""
-        for partition in range(self.schedule.partitions):
-            written = [
-                (item.key, item.value)
-                for item in self.schedule.input
-                if item.partition == partition and not item.aborted
-            ]
-            read = [(row.key, row.value) for row in self.models[partition].rows]
-            if written != read:
-                yield Finding(
-                    "input",
-                    f"Partition {partition} of the input reads back as {read!r}, but {written!r} was committed to it.",
-                    task=partition,
-                    expected=written,
-                    actual=read,
-                )
+        """The input must read back as it was written: committed records in order, aborted ones not at all."""
+        for name in self.final.inputs:
+            for partition in range(self.schedule.partitions):
+                written = [
+                    (item.key, item.value, item.timestamp, item.headers)
+                    for item in self.schedule.input
+                    if (item.topic, item.partition) == (name, partition) and not item.aborted
+                ]
+                read = [
+                    (row.key, row.value, row.timestamp, row.headers) for row in self.rows(name, partition)
+                ]
+                if written != read:
+                    yield Finding(
+                        "input",
+                        f"Partition {partition} of {name} reads back as {read!r}, but {written!r} was committed to it.",
+                        Anomaly.DIVERGED,
+                        expected=written,
+                        actual=read,
+                    )
 
-    def story_before(self, index: int, task: int | None) -> str:
+    def story_before(self, index: int, task: str | None) -> str:
         """The faults and restarts of `task` that came before event `index`, the last ones first, in words."""
         parts: list[str] = []
         for event in reversed(self.events[:index]):
             if isinstance(event, Started) and event.task == task and event.incarnation > 0 and not parts:
                 parts.append(f"incarnation {event.incarnation} started on host {event.host}")
-            elif isinstance(event, Struck) and (task is None or event.task == task):
-                steps = self.schedule.steps
-                named = event.step >= len(steps) or steps[event.step].at is not None
-                where = (
-                    ""
-                    if event.point is None
-                    else f" at {event.point}"
-                    if named
-                    else f" (it was at {event.point})"
-                )
-                parts.append(f"step {event.step}: {event.op}{where}")
+            elif isinstance(event, Injected) and (event.task is None or task is None or event.task == task):
+                parts.append(f"step {event.step}: {event.fault}{self._where(event)}")
             elif isinstance(event, Ended) and event.task == task:
                 parts.append(f"incarnation {event.incarnation} {event.reason}")
             if len(parts) == 3:
                 break
         return ", ".join(reversed(parts)) if parts else "before any fault"
+
+    def _where(self, event: Injected) -> str:
+        if event.call:
+            return f" {event.call}"
+        if event.point is None:
+            return ""
+        steps = self.schedule.steps
+        named = event.step >= len(steps) or steps[event.step].at is not None
+        return f" at {event.point}" if named else f" (it was at {event.point})"
 
     def skipped(self) -> int:
         return sum(isinstance(event, Skipped) for event in self.events)

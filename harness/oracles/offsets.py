@@ -1,65 +1,127 @@
-"""At the end the offsets agree everywhere: the group's position, the store's position, the end of the input,
-and the store's changelog offset with the last visible changelog record."""
+"""At the end the offsets agree everywhere: the group's position is the end of the input, and the copy of a store on the
+host where its task ran last holds all of the input and all of the changelog.
+
+A copy is asked for that only as far as its durability reaches: one whose host has lost power since, for example, may
+be behind until the task runs there again, and so may any copy on another host. Under at least once nothing is asked of
+tasks of which two incarnations ran at the same time: the slower one may have set everything back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from harness.history import Seen
+from harness.history import End, Ended, Moment, Reached, Started, StateObserved
+from harness.oracles.changelog import Alone
 from harness.oracles.evidence import Evidence
-from harness.verdict import Finding
-
-
-def _story(evidence: Evidence, task: int) -> str:
-    return evidence.story_before(len(evidence.events), task)
+from harness.oracles.state import positions_text
+from harness.reference.durability import Kind
+from harness.verdict import Anomaly, Finding
+from store.points import Point
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    looks = [event for event in evidence.events if isinstance(event, Seen)]
-    final_seen = {event.task: event for event in looks if event.when == "final"}
-    # A disk that lost power after its task had ended stays behind until the task runs there again.
-    only_stale = {event.task for event in looks if event.when == "stale"} - final_seen.keys()
-    for task, model in enumerate(evidence.models):
-        end = model.last + 1
-        group = evidence.final.group.get(task, 0)
-        if group != end:
-            yield Finding(
-                "offsets",
-                f"The group's committed position for partition {task} is {group}, but the input ends at {end}: "
-                f"{'records were not processed' if group < end else 'more was committed than exists'} "
-                f"({_story(evidence, task)}).",
-                task=task,
-                expected=end,
-                actual=group,
-            )
-        seen = final_seen.get(task)
-        if seen is None:
-            if model.last < 0 or task in only_stale:
-                continue
-            yield Finding(
-                "offsets", f"Task {task} has no state at the end ({_story(evidence, task)}).", task=task
-            )
+    end = len(evidence.events)
+    alone = Alone(evidence)
+    for event in evidence.events:
+        alone.take(event)
+    for task, model in evidence.tasks.items():
+        if not (evidence.exactly_once or alone.always(task)):
             continue
-        for store in evidence.stores:
-            position = seen.positions.get(store, -1)
-            if position != model.last:
+        for topic, rows in model.sources.rows.items():
+            last = rows[-1].offset if rows else -1
+            group = evidence.final.group.get(topic, {}).get(model.partition, 0)
+            earliest = evidence.topic(topic).start.get(model.partition, 0)
+            if group != max(last + 1, earliest) and (rows or group):
+                why = "records were not processed" if group <= last else "more was committed than exists"
                 yield Finding(
                     "offsets",
-                    f"Store {store} of task {task} says it holds the input up to offset {position}, but the last "
-                    f"record is at {model.last} and the group committed {group} ({_story(evidence, task)}).",
+                    f"The group's committed position for {topic}-{model.partition} is {group}, but the input ends at "
+                    f"{last + 1}: {why} "
+                    f"({evidence.story_before(end, task)}).",
+                    Anomaly.LOST if group <= last else Anomaly.DIVERGED,
                     task=task,
-                    expected=model.last,
-                    actual=position,
+                    expected=last + 1,
+                    actual=group,
                 )
-            rows = [row.offset for row in evidence.final.changelogs[store].rows if row.partition == task]
-            last = max(rows, default=None)
-            found = seen.changelog_offsets.get(store)
-            if found != last:
-                yield Finding(
-                    "offsets",
-                    f"Store {store} of task {task} says it holds the changelog up to offset {found}, but the last "
-                    f"visible changelog record is at {last} ({_story(evidence, task)}).",
-                    task=task,
-                    expected=last,
-                    actual=found,
-                )
+    yield from _copies(evidence)
+
+
+class _Last(NamedTuple):
+    """Who has committed or restored a task's stores last, where, and whether it ended in order."""
+
+    incarnation: int
+    host: int
+    clean: bool
+
+
+def _copies(evidence: Evidence) -> Iterator[Finding]:
+    copies = evidence.copies()
+    alone = Alone(evidence)
+    hosts: dict[int, int] = {}
+    last: dict[str, _Last] = {}
+    final: dict[tuple[str, int], StateObserved] = {}
+    for event in evidence.events:
+        match event:
+            case Started():
+                hosts[event.incarnation] = event.host
+            case Reached(point=Point.RESTORED | Point.KAFKA_COMMITTED) if event.incarnation in hosts:
+                last[event.task] = _Last(event.incarnation, hosts[event.incarnation], clean=False)
+            case Ended(reason=End.DONE) if (
+                event.task in last and last[event.task].incarnation == event.incarnation
+            ):
+                last[event.task] = last[event.task]._replace(clean=True)
+            case StateObserved(moment=Moment.FINAL, standby=False):
+                final[event.task, event.host] = event
+        copies.take(event)
+        alone.take(event)
+    copies.end()
+    for task, owner in last.items():
+        if task not in evidence.tasks or not owner.clean or not (evidence.exactly_once or alone.always(task)):
+            continue
+        for store, supplier in evidence.suppliers_of(task).items():
+            copy = copies.of(task, owner.host, store)
+            if copy.whole and (supplier.logged or evidence.calm):
+                yield from _judge(evidence, task, store, copy.kind, owner, final.get((task, owner.host)))
+
+
+def _judge(
+    evidence: Evidence, task: str, store: str, kind: Kind, owner: _Last, look: StateObserved | None
+) -> Iterator[Finding]:
+    story = evidence.story_before(len(evidence.events), task)
+    model = evidence.tasks[task]
+    image = None if look is None else look.stores.get(store)
+    if image is None:
+        yield Finding(
+            "offsets",
+            f"Store {store} of task {task} is not there at the end on host {owner.host}, where incarnation "
+            f"{owner.incarnation} ran last ({story}).",
+            Anomaly.LOST,
+            task=task,
+        )
+        return
+    if model.vector(image.positions) != model.vector(model.end):
+        yield Finding(
+            "offsets",
+            f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
+            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story}).",
+            Anomaly.LOST,
+            task=task,
+            expected=model.end,
+            actual=image.positions,
+        )
+    if not evidence.says_its_offset(store, kind):
+        return
+    rows = evidence.changes(store, model.partition)
+    last = rows[-1].offset if rows else None
+    if image.changelog_offset != last:
+        yield Finding(
+            "offsets",
+            f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
+            f"it holds the changelog up to offset {image.changelog_offset}, but the last visible changelog record is "
+            f"at {last} ({story}).",
+            Anomaly.DIVERGED,
+            task=task,
+            expected=last,
+            actual=image.changelog_offset,
+        )

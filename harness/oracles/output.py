@@ -1,112 +1,270 @@
-"""Output visible under read_committed equals the model's: every record once, in its partition, and in the order in
-which its task wrote to that partition.
+"""Output visible under read_committed equals the model's: every record once, with its value, timestamp and headers, in
+its partition, and in the order in which its task wrote to that partition.
 
 Checked at the end against the whole input, and in the middle of a run against the group's committed position,
-because outputs and input positions are in one transaction.
+because outputs and input positions are in one transaction. What two looks have in common is compared once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
-from harness.history import Checked, Row
+from harness.history import Moment, OutputObserved, Row, StateObserved
 from harness.oracles.evidence import Evidence
-from harness.verdict import Finding
-from scenarios import Json, Output, encode_key
+from harness.oracles.explain import seen
+from harness.oracles.state import plain, positions_text
+from harness.reference.model import Expected, Line, Positions
+from harness.verdict import Anomaly, Finding
+from scenarios import encode_key
 from store.log.partitioner import partition_for
+
+MOST_COMBINATIONS = 64
+"""Of orders of several tasks that are tried together."""
+
+Rows = Sequence[tuple[str, Row]]
+Content = tuple[object, int, tuple[tuple[str, str], ...]]
+"""Value, timestamp, headers."""
+Part = tuple[str, Sequence[Expected]]
+"""A task and what it has to have written."""
+Way = tuple[Line, int]
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
+    """The findings of the first look at the output that is wrong."""
+    if not evidence.exact or any(model.unknown for model in evidence.tasks.values()):
+        return
+    judge = _Judge(evidence)
     for index, event in enumerate(evidence.events):
-        if isinstance(event, Checked) and event.outputs is not None:
-            rows = event.outputs
-            positions = {task: event.group.get(task, 0) - 1 for task in range(evidence.schedule.partitions)}
-            found = list(_compare(evidence, rows, positions, index))
+        # Under at least once outputs are visible before the group's positions move.
+        if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
+            group = event.group
+            positions = {
+                task: {
+                    topic: group.get(topic, {}).get(model.partition, 0) - 1 for topic in model.sources.topics
+                }
+                for task, model in evidence.tasks.items()
+            }
+            found = judge.look(event.outputs, positions, index)
             if found:
                 yield from found
                 return
-    final = [(topic.name, row) for topic in evidence.final.outputs for row in topic.rows]
-    ends = {task: model.last for task, model in enumerate(evidence.models)}
-    yield from _compare(evidence, final, ends, len(evidence.events))
+    final = [(name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows]
+    ends = {task: model.end for task, model in evidence.tasks.items()}
+    yield from judge.look(final, ends, len(evidence.events))
 
 
-def _compare(
-    evidence: Evidence, rows: Sequence[tuple[str, Row]], positions: Mapping[int, int], index: int
-) -> Iterator[Finding]:
-    found = list(_keys(evidence, rows, positions, index))
-    # A key that is wrong says more than the partition that it is in.
-    yield from found or _partitions(evidence, rows, positions, index)
+class _Judge:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._rows: Rows = ()
+        """What was found right last, and how many outputs of each task that was."""
+        self._counts: dict[str, int] = dict.fromkeys(evidence.tasks, 0)
 
+    def look(self, rows: Rows, positions: Mapping[str, Positions], index: int) -> list[Finding]:
+        """What is wrong with all outputs there are, when every task stands where it does."""
+        evidence = self._evidence
+        ways: dict[str, list[Way]] = {}
+        for task, model in evidence.tasks.items():
+            ways[task] = model.at(positions[task])
+            if not ways[task]:
+                # No order leads there. The oracle of the state has more to say about that.
+                return []
+        if all(len(way) == 1 for way in ways.values()):
+            return self._one_way({task: way[0] for task, way in ways.items()}, rows, positions, index)
+        return self._many_ways(ways, rows, positions, index)
 
-def _outputs(evidence: Evidence, positions: Mapping[int, int]) -> Iterator[tuple[int, Sequence[Output]]]:
-    for task, model in enumerate(evidence.models):
-        yield task, model.outputs[: model.at(positions[task]).outputs]
+    def _one_way(
+        self, ways: Mapping[str, Way], rows: Rows, positions: Mapping[str, Positions], index: int
+    ) -> list[Finding]:
+        counts = {task: line.prefixes[number].outputs for task, (line, number) in ways.items()}
+        before = len(self._rows)
+        grown = (
+            len(rows) >= before
+            and rows[:before] == self._rows
+            and all(counts[task] >= self._counts[task] for task in counts)
+        )
+        since = self._counts if grown else dict.fromkeys(counts, 0)
+        parts = [(task, line.outputs[since[task] : counts[task]]) for task, (line, _) in ways.items()]
+        if self._right(parts, rows[before:] if grown else rows):
+            self._rows, self._counts = rows, counts
+            return []
+        return self._wrong(ways, rows, positions, index)
 
+    def _many_ways(
+        self, ways: Mapping[str, list[Way]], rows: Rows, positions: Mapping[str, Positions], index: int
+    ) -> list[Finding]:
+        right: dict[str, list[Line]] = {task: [] for task in ways}
+        for number, chosen in enumerate(product(*ways.values())):
+            if number == MOST_COMBINATIONS:
+                return []
+            parts = [
+                (task, line.outputs[: line.prefixes[at].outputs])
+                for task, (line, at) in zip(ways, chosen, strict=True)
+            ]
+            if self._right(parts, rows):
+                for task, (line, _) in zip(ways, chosen, strict=True):
+                    right[task].append(line)
+        if any(right.values()):
+            for task, lines in right.items():
+                self._evidence.tasks[task].narrow(lines)
+            return []
+        return self._wrong({task: way[0] for task, way in ways.items()}, rows, positions, index)
 
-def _keys(
-    evidence: Evidence, rows: Sequence[tuple[str, Row]], positions: Mapping[int, int], index: int
-) -> Iterator[Finding]:
-    expected: dict[tuple[str, str], list[list[Json]]] = {}
-    sources: dict[tuple[str, str], list[int]] = {}
-    for task, outputs in _outputs(evidence, positions):
-        mine: dict[tuple[str, str], list[Json]] = {}
-        for output in outputs:
-            mine.setdefault((output.topic, output.key), []).append(output.value)
-        for name, values in mine.items():
-            expected.setdefault(name, []).append(values)
-            sources.setdefault(name, []).append(task)
-    actual: dict[tuple[str, str], list[Json]] = {}
-    for topic, row in rows:
-        actual.setdefault((topic, row.key), []).append(row.value)
-    for name in sorted(expected.keys() | actual.keys()):
-        should = expected.get(name, [])
-        found = actual.get(name, [])
-        if is_interleaving(should, found):
-            continue
-        topic, key = name
-        tasks = sources.get(name, [])
-        at = ", ".join(f"task {task} at input offset {positions[task]}" for task in tasks) or "no task"
-        story = evidence.story_before(index, tasks[0] if len(tasks) == 1 else None)
-        yield Finding(
-            "output",
-            f"Topic {topic} holds {found!r} for key {key!r} but should hold "
-            f"{should[0] if len(should) == 1 else should!r} ({at}): {_difference(should, found)} ({story}).",
-            task=tasks[0] if len(tasks) == 1 else None,
-            key=key,
-            expected=should[0] if len(should) == 1 else should,
-            actual=found,
+    def _right(self, parts: Sequence[Part], rows: Rows) -> bool:
+        """Whether these records, in their partitions and in this order, are what the tasks have to have written."""
+        partitions = self._evidence.schedule.partitions
+        expected: dict[tuple[str, int], list[list[tuple[str, Content]]]] = {}
+        for _, outputs in parts:
+            mine: dict[tuple[str, int], list[tuple[str, Content]]] = {}
+            for output in outputs:
+                place = output.topic, _partition(output.key, partitions)
+                mine.setdefault(place, []).append((output.key, content(output)))
+            for place, sequence in mine.items():
+                expected.setdefault(place, []).append(sequence)
+        actual: dict[tuple[str, int], list[tuple[str, Content]]] = {}
+        for topic, row in rows:
+            actual.setdefault((topic, row.partition), []).append((row.key, content(row)))
+        return expected.keys() == actual.keys() and all(
+            is_interleaving(expected[place], found) for place, found in actual.items()
         )
 
+    def _wrong(
+        self, ways: Mapping[str, Way], rows: Rows, positions: Mapping[str, Positions], index: int
+    ) -> list[Finding]:
+        parts = [
+            (task, line.outputs[: line.prefixes[number].outputs]) for task, (line, number) in ways.items()
+        ]
+        found = list(self._keys(parts, ways, rows, positions, index))
+        # A key that is wrong says more than the partition that it is in.
+        return found or list(self._partitions(parts, rows, index))
 
-def _partitions(
-    evidence: Evidence, rows: Sequence[tuple[str, Row]], positions: Mapping[int, int], index: int
-) -> Iterator[Finding]:
-    """Every key has the right records. In which partition they are, and in which order there, is left."""
-    partitions = evidence.schedule.partitions
-    expected: dict[tuple[str, int], dict[int, list[tuple[str, Json]]]] = {}
-    for task, outputs in _outputs(evidence, positions):
-        for output in outputs:
-            place = output.topic, partition_for(encode_key(output.key), partitions)
-            expected.setdefault(place, {}).setdefault(task, []).append((output.key, output.value))
-    actual: dict[tuple[str, int], list[tuple[str, Json]]] = {}
-    for topic, row in rows:
-        actual.setdefault((topic, row.partition), []).append((row.key, row.value))
-    for place in sorted(expected.keys() | actual.keys()):
-        by_task = expected.get(place, {})
-        should = list(by_task.values())
-        found = actual.get(place, [])
-        if is_interleaving(should, found):
-            continue
-        only = next(iter(by_task)) if len(by_task) == 1 else None
-        yield Finding(
-            "output",
-            f"Partition {place[1]} of topic {place[0]} holds {found!r} but should hold "
-            f"{should[0] if len(should) == 1 else should!r}: {_difference(should, found)} "
-            f"({evidence.story_before(index, only)}).",
-            task=only,
-            expected=should[0] if len(should) == 1 else should,
-            actual=found,
-        )
+    def _keys(
+        self,
+        parts: Sequence[Part],
+        ways: Mapping[str, Way],
+        rows: Rows,
+        positions: Mapping[str, Positions],
+        index: int,
+    ) -> Iterator[Finding]:
+        expected: dict[tuple[str, str], dict[str, list[Expected]]] = {}
+        for task, outputs in parts:
+            for output in outputs:
+                expected.setdefault((output.topic, output.key), {}).setdefault(task, []).append(output)
+        actual: dict[tuple[str, str], list[Row]] = {}
+        for topic, row in rows:
+            actual.setdefault((topic, row.key), []).append(row)
+        for name in sorted(expected.keys() | actual.keys()):
+            by_task = expected.get(name, {})
+            should = [[content(output) for output in outputs] for outputs in by_task.values()]
+            found = [content(row) for row in actual.get(name, [])]
+            if is_interleaving(should, found):
+                continue
+            topic, key = name
+            tasks = list(by_task)
+            only = tasks[0] if len(tasks) == 1 else None
+            at = ", ".join(f"task {task} at {positions_text(positions[task])}" for task in tasks) or "no task"
+            words, anomaly = _difference(should, found)
+            why = "" if only is None else self._why(ways[only], by_task[only], actual.get(name, []), only)
+            # The values alone, unless these are right.
+            shown = _values if not is_interleaving(list(map(_values, should)), _values(found)) else list
+            yield Finding(
+                "output",
+                f"Topic {topic} holds {shown(found)!r} for key {key!r} but should hold "
+                f"{_one(list(map(shown, should)))!r} ({at}): {words}{why} "
+                f"({self._evidence.story_before(index, only)}).",
+                anomaly,
+                task=only,
+                key=key,
+                expected=plain(_one(list(map(shown, should)))),
+                actual=plain(shown(found)),
+            )
+
+    def _why(self, way: Way, should: Sequence[Expected], found: Sequence[Row], task: str) -> str:
+        """What a read of a store must have shown, if that explains the first record that is wrong."""
+        line, number = way
+        for output, row in zip(should, found, strict=False):
+            if output.value == row.value:
+                continue
+            at = next(
+                (
+                    count
+                    for count, (topic, one) in enumerate(line.records[:number])
+                    if (topic, one.offset) == output.origin
+                ),
+                None,
+            )
+            if at is None:
+                return ""
+            committed, incarnation = self._committed(task, line, at)
+            words = seen(line, at, output, row.value, committed)
+            who = "" if incarnation is None else f" by incarnation {incarnation}"
+            return f", {words}{who}" if words else ""
+        return ""
+
+    def _committed(self, task: str, line: Line, at: int) -> tuple[int | None, int | None]:
+        """How many records the last commit before the record had, and which incarnation has committed the record."""
+        model = self._evidence.tasks[task]
+        before = None
+        for event in self._evidence.events:
+            if not isinstance(event, StateObserved) or event.task != task or event.standby:
+                continue
+            if event.moment not in (Moment.RESTORED, Moment.COMMITTED):
+                continue
+            for image in list(event.stores.values())[:1]:
+                numbers = [number for one, number in model.at(image.positions) if one is line]
+                if numbers and numbers[0] > at:
+                    return before, event.incarnation
+                before = numbers[0] if numbers else before
+        return before, None
+
+    def _partitions(self, parts: Sequence[Part], rows: Rows, index: int) -> Iterator[Finding]:
+        """Every key has the right records. In which partition they are, and in which order there, is left."""
+        partitions = self._evidence.schedule.partitions
+        expected: dict[tuple[str, int], dict[str, list[tuple[str, Content]]]] = {}
+        for task, outputs in parts:
+            for output in outputs:
+                place = output.topic, _partition(output.key, partitions)
+                expected.setdefault(place, {}).setdefault(task, []).append((output.key, content(output)))
+        actual: dict[tuple[str, int], list[tuple[str, Content]]] = {}
+        for topic, row in rows:
+            actual.setdefault((topic, row.partition), []).append((row.key, content(row)))
+        for place in sorted(expected.keys() | actual.keys()):
+            by_task = expected.get(place, {})
+            should = list(by_task.values())
+            found = actual.get(place, [])
+            if is_interleaving(should, found):
+                continue
+            only = next(iter(by_task)) if len(by_task) == 1 else None
+            words, anomaly = _difference(should, found)
+            yield Finding(
+                "output",
+                f"Partition {place[1]} of topic {place[0]} holds {found!r} but should hold {_one(should)!r}: {words} "
+                f"({self._evidence.story_before(index, only)}).",
+                anomaly,
+                task=only,
+                expected=plain(_one(should)),
+                actual=plain(found),
+            )
+
+
+def _partition(key: str, partitions: int) -> int:
+    if partitions == 1:
+        return 0
+    return partition_for(encode_key(key), partitions)
+
+
+def content(record: Expected | Row) -> Content:
+    """All of a record but its place and key."""
+    return record.value, record.timestamp, record.headers
+
+
+def _values(contents: Sequence[Content]) -> list[object]:
+    return [value for value, _, _ in contents]
+
+
+def _one(sequences: Sequence[object]) -> object:
+    return sequences[0] if len(sequences) == 1 else sequences
 
 
 def is_interleaving(sequences: Sequence[Sequence[object]], merged: Sequence[object]) -> bool:
@@ -129,12 +287,12 @@ def is_interleaving(sequences: Sequence[Sequence[object]], merged: Sequence[obje
     return True
 
 
-def _difference(should: Sequence[Sequence[object]], found: Sequence[object]) -> str:
+def _difference(should: Sequence[Sequence[object]], found: Sequence[object]) -> tuple[str, Anomaly]:
     wanted = [value for sequence in should for value in sequence]
     if len(found) > len(wanted):
-        return f"{len(found) - len(wanted)} too many, so something was written twice"
+        return f"{len(found) - len(wanted)} too many, so something was written twice", Anomaly.DUPLICATED
     if len(found) < len(wanted):
-        return f"{len(wanted) - len(found)} missing, so something was lost"
+        return f"{len(wanted) - len(found)} missing, so something was lost", Anomaly.LOST
     if sorted(map(repr, wanted)) == sorted(map(repr, found)):
-        return "the same records in another order"
-    return "as many records, but other values"
+        return "the same records in another order", Anomaly.REORDERED
+    return "as many records, but other ones", Anomaly.DIVERGED

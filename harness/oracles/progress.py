@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.oracles.evidence import Evidence
-from harness.verdict import Finding
+from harness.verdict import Anomaly, Finding
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    topics = [evidence.final.input, *evidence.final.outputs, *evidence.final.changelogs.values()]
-    for topic in topics:
+    final = evidence.final
+    for topic in (*final.inputs.values(), *final.outputs.values(), *final.changelogs.values()):
         for partition, high in sorted(topic.high.items()):
             stable = topic.stable[partition]
             if stable != high:
@@ -19,6 +19,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                     f"A transaction was left open on {topic.name}-{partition}: readers under read_committed stop at "
                     f"offset {stable}, the partition ends at {high} "
                     f"({evidence.story_before(len(evidence.events), None)}).",
+                    Anomaly.STUCK,
                     expected=high,
                     actual=stable,
                 )

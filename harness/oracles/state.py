@@ -1,77 +1,246 @@
-"""State equals the model at the committed offset: after every restore, every commit and at the end.
+"""Each store holds what the model says for the position that it has persisted: after every restore and every commit,
+and on every disk at the end as far as its durability reaches (`harness.reference.durability`).
 
-The position is the one that the store itself persisted, so data, position and changelog offset must have been
-written as one. The newest incarnation must in addition stand where the group's committed position says.
+Data, position and changelog offset must have been written as one, so the position is the store's own. The stores of a
+task stand at one position after a restore and after a commit, and those of its newest incarnation where the group's
+committed position says. What lies on a disk of which nothing but some whole commit is asked may also be in the middle
+of a restore: then its changelog offset is not that of a commit at its position, and the fold of the changelog is all
+that it is compared with (`harness.oracles.changelog`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from harness.history import Checked, Seen, Started, Struck
+from harness.faults import FAULTS, Capability
+from harness.history import (
+    Injected,
+    Moment,
+    OutputObserved,
+    Started,
+    StateObserved,
+    StoreImage,
+)
 from harness.oracles.evidence import Evidence
 from harness.oracles.explain import origin
-from harness.verdict import Finding
+from harness.reference.durability import Copy, Kept, Kind, reaches
+from harness.reference.model import Line
+from harness.verdict import Anomaly, Finding
 
-_WHEN = {"restored": "after restoring", "committed": "after a commit", "final": "at the end"}
+WHEN = {
+    Moment.OPENED: "when opened",
+    Moment.RESTORED: "after restoring",
+    Moment.COMMITTED: "after a commit",
+    Moment.FINAL: "at the end",
+}
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    newest: dict[int, int] = {}
-    group: dict[int, int] = {}
-    for index, event in enumerate(evidence.events):
-        if isinstance(event, Started):
-            newest[event.task] = max(event.incarnation, newest.get(event.task, 0))
-        elif isinstance(event, Checked):
-            group = event.group
-        elif isinstance(event, Struck) and event.op == "lag":
-            # From here on the group's position shows later than the commit that set it.
-            group = {}
-        elif isinstance(event, Seen) and event.when not in ("opened", "stale"):
-            found = list(_differences(evidence, index, event))
-            yield from found
-            if found:
-                return
-            if event.when == "restored" and event.incarnation == newest[event.task] and event.task in group:
-                for store, position in _positions(evidence, event):
-                    if position + 1 != group[event.task]:
-                        yield Finding(
-                            "state",
-                            f"Store {store} of task {event.task} was restored to input offset {position}, but the "
-                            f"group committed position {group[event.task]} "
-                            f"({evidence.story_before(index, event.task)}).",
-                            task=event.task,
-                            expected=group[event.task] - 1,
-                            actual=position,
-                        )
+    """The findings of the first look that is wrong."""
+    if evidence.exact:
+        yield from _Judge(evidence).find()
+
+
+class _Judge:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._copies = evidence.copies()
+        self._newest: dict[str, int] = {}
+        self._group: Mapping[str, Mapping[int, int]] = {}
+        self._blind = False
+        """Whether the group's positions show later than the commits that set them."""
+        self._offsets: dict[tuple[str, str, tuple[int, ...]], int | None] = {}
+        """Task, store and where it stood → the changelog offset that it had there."""
+        self._undisturbed: dict[str, bool] = {}
+
+    def find(self) -> Iterator[Finding]:
+        for index, event in enumerate(self._evidence.events):
+            match event:
+                case Started(standby=False):
+                    self._undisturbed[event.task] = event.task not in self._newest
+                    self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
+                case OutputObserved():
+                    self._group = event.group
+                case Injected():
+                    # From here on the group's position may show later than the commit that set it.
+                    self._blind |= Capability.MARKERS in FAULTS[event.fault].needs
+                case StateObserved(standby=False):
+                    if event.moment is Moment.FINAL:
+                        self._copies.end()
+                    found = list(self._look(index, event))
+                    if found:
+                        yield from found
                         return
+            self._copies.take(event)
 
+    def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
+        model = self._evidence.tasks.get(look.task)
+        if model is None or model.unknown:
+            return
+        running = look.moment in (Moment.RESTORED, Moment.COMMITTED)
+        suppliers = self._evidence.suppliers_of(look.task)
+        stands: dict[str, tuple[int, ...]] = {}
+        for store, supplier in suppliers.items():
+            copy = self._copies.of(look.task, look.host, store)
+            image = look.stores.get(store)
+            if not supplier.logged and not self._undisturbed.get(look.task):
+                # Nothing repairs it after a crash.
+                continue
+            if image is None:
+                if running and copy.kind is not Kind.IN_MEMORY:
+                    yield self._missing(index, look, store)
+                continue
+            vector = stands[store] = model.vector(image.positions)
+            if running:
+                yield from self._exactly(index, look, store, image)
+                self._offsets[look.task, store, vector] = image.changelog_offset
+            elif copy.whole:
+                yield from self._exactly(index, look, store, image)
+                if not reaches(image, copy.last):
+                    yield self._behind(index, look, store, image, copy)
+            elif (
+                copy.kept is not Kept.NOTHING
+                and self._evidence.says_its_offset(store, copy.kind)
+                and self._at_a_commit(look.task, store, vector, image)
+            ):
+                yield from self._exactly(index, look, store, image)
+        if running:
+            yield from self._together(index, look, stands)
 
-def _positions(evidence: Evidence, seen: Seen) -> Iterator[tuple[str, int]]:
-    for store in evidence.stores:
-        yield store, seen.positions.get(store, -1)
+    def _at_a_commit(self, task: str, store: str, vector: tuple[int, ...], image: StoreImage) -> bool:
+        """Whether the image is known not to be in the middle of a restore."""
+        name = task, store, vector
+        return name in self._offsets and self._offsets[name] == image.changelog_offset
 
+    def _exactly(self, index: int, look: StateObserved, store: str, image: StoreImage) -> Iterator[Finding]:
+        model = self._evidence.tasks[look.task]
+        ways = model.at(image.positions)
+        if not ways:
+            yield Finding(
+                "state",
+                f"{WHEN[look.moment].capitalize()}, store {store} of task {look.task} says it holds the input up to "
+                f"{image.positions!r}, which no committed order of its input passes "
+                f"({self._evidence.story_before(index, look.task)}).",
+                Anomaly.DIVERGED,
+                task=look.task,
+                actual=image.positions,
+            )
+            return
+        right = [line for line, number in ways if line.prefixes[number].rows(store) == image.rows]
+        if right:
+            model.narrow(right)
+        else:
+            yield from self._differences(index, look, store, image, *ways[0])
 
-def _differences(evidence: Evidence, index: int, seen: Seen) -> Iterator[Finding]:
-    model = evidence.models[seen.task]
-    for store, position in _positions(evidence, seen):
-        expected = model.at(position).state[store]
-        actual = seen.state.get(store, {})
-        if expected == actual:
-            continue
+    def _differences(
+        self, index: int, look: StateObserved, store: str, image: StoreImage, line: Line, number: int
+    ) -> Iterator[Finding]:
+        expected = line.prefixes[number].rows(store)
+        actual = image.rows
         for key in sorted(expected.keys() | actual.keys()):
             if key in expected and key in actual and expected[key] == actual[key]:
                 continue
             should = f"should be {expected[key]!r}" if key in expected else "should not exist"
             found = f"is {actual[key]!r}" if key in actual else "is missing"
-            why = origin(model, position, store, key, actual.get(key), key in actual)
+            why, anomaly = origin(line, number, store, key, actual.get(key), key in actual)
+            if anomaly is Anomaly.LOST and key in actual and key not in expected:
+                anomaly = Anomaly.RESURRECTED
             yield Finding(
                 "state",
-                f"{_WHEN.get(seen.when, seen.when).capitalize()}, {key!r} in store {store} of task {seen.task} "
-                f"{found} but {should} at input offset {position}: {why} "
-                f"({evidence.story_before(index, seen.task)}).",
-                task=seen.task,
+                f"{WHEN[look.moment].capitalize()}{_on(look)}, {key!r} in store {store} of task {look.task} "
+                f"{found} but {should} at {positions_text(image.positions)}: {why} "
+                f"({self._evidence.story_before(index, look.task)}).",
+                anomaly,
+                task=look.task,
                 key=key,
-                expected=expected.get(key),
+                expected=plain(expected.get(key)),
                 actual=actual.get(key),
             )
+
+    def _together(
+        self, index: int, look: StateObserved, stands: Mapping[str, tuple[int, ...]]
+    ) -> Iterator[Finding]:
+        if len(set(stands.values())) > 1:
+            yield Finding(
+                "state",
+                f"{WHEN[look.moment].capitalize()}, the stores of task {look.task} stand at different positions: "
+                + ", ".join(
+                    f"{store} at {positions_text(look.stores[store].positions)}" for store in sorted(stands)
+                )
+                + f" ({self._evidence.story_before(index, look.task)}).",
+                Anomaly.TORN,
+                task=look.task,
+            )
+            return
+        if (
+            look.moment is not Moment.RESTORED
+            or look.incarnation != self._newest.get(look.task)
+            or self._blind
+        ):
+            return
+        partition = int(look.task.rpartition("_")[2])
+        for store in stands:
+            for topic in self._evidence.tasks[look.task].sources.topics:
+                group = self._group.get(topic, {}).get(partition)
+                position = look.stores[store].positions.get(topic, -1)
+                if (
+                    group is not None
+                    and position + 1 != group
+                    and position != self._last_below(look, topic, group)
+                ):
+                    yield Finding(
+                        "state",
+                        f"Store {store} of task {look.task} was restored to {topic} offset {position}, but the group "
+                        f"committed position {group} ({self._evidence.story_before(index, look.task)}).",
+                        Anomaly.LOST if position + 1 < group else Anomaly.DIVERGED,
+                        task=look.task,
+                        expected=group - 1,
+                        actual=position,
+                    )
+                    return
+
+    def _last_below(self, look: StateObserved, topic: str, group: int) -> int:
+        """The last record before a position that may lie behind a marker."""
+        rows = self._evidence.tasks[look.task].sources.rows[topic]
+        return max((row.offset for row in rows if row.offset < group), default=-1)
+
+    def _missing(self, index: int, look: StateObserved, store: str) -> Finding:
+        return Finding(
+            "state",
+            f"{WHEN[look.moment].capitalize()}, task {look.task} has no store {store} "
+            f"({self._evidence.story_before(index, look.task)}).",
+            Anomaly.LOST,
+            task=look.task,
+        )
+
+    def _behind(self, index: int, look: StateObserved, store: str, image: StoreImage, copy: Copy) -> Finding:
+        return Finding(
+            "state",
+            f"{WHEN[look.moment].capitalize()}{_on(look)}, store {store} of task {look.task} holds the input up to "
+            f"{positions_text(image.positions)}, but it had committed {positions_text(copy.last)} there, and nothing "
+            f"has happened since that takes a commit away ({self._evidence.story_before(index, look.task)}).",
+            Anomaly.LOST,
+            task=look.task,
+            expected=dict(copy.last),
+            actual=image.positions,
+        )
+
+
+def _on(look: StateObserved) -> str:
+    return f" on host {look.host}" if look.moment is Moment.FINAL else ""
+
+
+def positions_text(positions: Mapping[str, int]) -> str:
+    """Positions in words."""
+    if not positions:
+        return "nothing of its input"
+    return ", ".join(f"{topic} offset {offset}" for topic, offset in sorted(positions.items()))
+
+
+def plain(value: object) -> object:
+    """A value that JSON can carry: one of several becomes its words."""
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

@@ -1,61 +1,256 @@
-"""The reference model: what state, changelog and output must be, computed from the input alone.
+"""The reference model: what stores, outputs and changelogs must be, computed from what each task has read.
 
-It knows no store, no transaction and no crash. Everything is a function of how far each partition was read.
+It knows no store, no transaction and no crash. For each task everything is a function of which records it has
+processed, in which order. With one source that order is given. With several there may be more than one that the history
+allows, see `harness.reference.orders`: an observation is right if it is right for one of them, and those for which it
+is wrong are out of the question from then on.
+
+A sub-topology that reads what another one has written is fed with what that one really wrote, which is judged as the
+output of that one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from copy import deepcopy
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from harness.history import Row
-from scenarios import Output, Scenario, ScenarioError, State
+from harness.reference.orders import (
+    Chain,
+    Place,
+    Segment,
+    Sources,
+    branches,
+    chains,
+    first_occurrences,
+    search,
+)
+from harness.reference.tables import GlobalTable, Table
+from scenarios import InputRecord, Json, Output, Scenario, ScenarioError
+
+Positions = Mapping[str, int]
+"""Topic → offset of the last record that was processed; one without is absent."""
+
+MakeTables = Callable[[], dict[str, Table]]
+"""Makes the empty tables of a task, by store."""
+
+
+class Expected(NamedTuple):
+    """One expected output record."""
+
+    topic: str
+    key: str
+    value: Json
+    timestamp: int
+    headers: tuple[tuple[str, str], ...]
+    origin: Place
+    """Of the input record that it comes from."""
 
 
 class Prefix(NamedTuple):
-    """What holds once every record up to and including `offset` was processed."""
+    """What holds once some records were processed."""
 
-    offset: int
-    state: State
+    state: Mapping[str, Table]
     outputs: int
     """How many outputs were produced so far."""
 
+    def rows(self, store: str) -> dict[str, Json]:
+        """What a reader of the store sees."""
+        return self.state[store].rows()
 
-class PartitionModel:
-    """The expectation for one partition, at every offset."""
 
-    def __init__(self, scenario: Scenario, stores: Sequence[str], rows: Sequence[Row]) -> None:
-        self.rows = rows
-        self.outputs: list[Output] = []
+class Line:
+    """One order of a task's records, with the expectation after each of them."""
+
+    def __init__(
+        self, scenario: Scenario, tables: MakeTables, partition: int, records: Sequence[tuple[str, Row]]
+    ) -> None:
+        self.records = records
+        self.outputs: list[Expected] = []
+        self.places: dict[tuple[int, ...], int] | None = None
+        """How many of each source → how many records that is in all; filled by the model when it is asked for."""
         self._scenario = scenario
-        self._stores = stores
-        state: State = {store: {} for store in stores}
-        self._prefixes = [Prefix(-1, deepcopy(state), 0)]
-        for row in rows:
-            try:
-                self.outputs += scenario.reference(state, row.key, row.value)
-            except Exception as error:
-                raise ScenarioError(
-                    f"the reference function of scenario {scenario.name} does not take {row.key!r}={row.value!r}, "
-                    f"the record at offset {row.offset} of partition {row.partition}: {type(error).__name__}: {error}"
-                ) from error
-            self._prefixes.append(Prefix(row.offset, deepcopy(state), len(self.outputs)))
-        self._offsets = [prefix.offset for prefix in self._prefixes]
+        self._tables = tables
+        self._partition = partition
+        state = tables()
+        self.prefixes = [Prefix(_copy(state), 0)]
+        for record in records:
+            self.outputs += self._step(state, record)
+            self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
+
+    def replay(self, records: Sequence[tuple[str, Row]]) -> dict[str, Table]:
+        """The tables that another sequence of records would lead to; used to explain, never to judge."""
+        state = self._tables()
+        for record in records:
+            self._step(state, record)
+        return state
+
+    def step(self, state: Mapping[str, Table], number: int) -> list[Expected]:
+        """The outputs of one of the records with other tables, which change; used to explain."""
+        return self._step(state, self.records[number])
+
+    def _step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
+        topic, row = record
+        given = InputRecord(
+            topic, self._partition, row.offset, row.key, row.value, row.timestamp, row.headers
+        )
+        try:
+            outputs: list[Output] = list(self._scenario.reference(state, given))
+        except Exception as error:
+            raise ScenarioError(
+                f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "
+                f"the record at offset {row.offset} of {topic}-{self._partition}: {type(error).__name__}: {error}"
+            ) from error
+        return [
+            Expected(
+                output.topic,
+                output.key,
+                output.value,
+                row.timestamp if output.timestamp is None else output.timestamp,
+                output.headers,
+                (topic, row.offset),
+            )
+            for output in outputs
+        ]
+
+
+class TaskModel:
+    """The expectation for one task, wherever it stands."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        name: str,
+        tables: MakeTables,
+        rows: Mapping[str, Sequence[Row]],
+        parts: Callable[[], Sequence[Segment]] = list,
+        *,
+        cleaned: frozenset[str] = frozenset(),
+        written: Callable[[str, str], Sequence[Row]] | None = None,
+        partial: bool = False,
+    ) -> None:
+        """`rows`: what it reads, by topic, in offset order. `parts`: the segments, asked for when the order is not
+        given. `written`: what was written to a topic under a key, by anybody, to guess the order by when no event
+        tells of it. `partial`: events may be missing."""
+        self.name = name
+        self.partition = int(name.rpartition("_")[2])
+        self._scenario = scenario
+        self._tables = tables
+        self.sources = Sources(rows, cleaned)
+        self._offsets = [[row.offset for row in part] for part in rows.values()]
+        self._written = written
+        self._partial = partial
+        self.unknown = False
+        """Whether no event tells of the order, and no order was found in reasonable time."""
+        if len(rows) == 1 and self.sources.topics[0] not in cleaned:
+            (topic,) = rows
+            self.lines = [self._line(tuple((topic, row.offset) for row in rows[topic]))]
+            self._segments: Sequence[Segment] = ()
+        else:
+            self._segments = parts()
+            self.lines = [self._line(chain) for chain in self._orders()]
+        self._branches: list[Line] | None = None
+
+    # -- orders ---------------------------------------------------------------------------------------------
+
+    def _line(self, chain: Chain) -> Line:
+        return Line(
+            self._scenario,
+            self._tables,
+            self.partition,
+            [(place[0], self.sources.row(place)) for place in chain],
+        )
+
+    def _orders(self) -> list[Chain]:
+        told = chains(self.sources, self._segments)
+        if any(len(chain) == sum(self.sources.end) for chain in told) or (
+            told and self._segments and not self._partial
+        ):
+            return told
+        if self._partial or not self._segments:
+            guess, exhausted = search(self.sources, self._fits)
+            if guess is not None:
+                return [guess]
+            self.unknown = not exhausted
+        return [first_occurrences(self.sources, self._segments)]
+
+    def _fits(self, chain: Chain) -> bool:
+        """Whether the outputs of an order are there, for each key in this order."""
+        if self._written is None:
+            return True
+        taken: dict[tuple[str, str], int] = {}
+        for output in self._line(chain).outputs:
+            name = output.topic, output.key
+            there = self._written(*name)
+            at = taken.get(name, 0)
+            while at < len(there) and output.value != there[at].value:
+                at += 1
+            if at == len(there):
+                return False
+            taken[name] = at + 1
+        return True
+
+    # -- what holds where -------------------------------------------------------------------------------------
+
+    def vector(self, positions: Positions) -> tuple[int, ...]:
+        """How many records of each source have been read at these positions."""
+        return tuple(
+            bisect_right(offsets, positions.get(topic, -1))
+            for topic, offsets in zip(self.sources.topics, self._offsets, strict=True)
+        )
 
     @property
-    def last(self) -> int:
-        """The offset of the last record, -1 if there is none."""
-        return self._offsets[-1]
+    def end(self) -> dict[str, int]:
+        """Topic → offset of its last record; a topic without records is absent."""
+        return {topic: rows[-1].offset for topic, rows in self.sources.rows.items() if rows}
 
-    def at(self, offset: int) -> Prefix:
-        """The expectation once the record at `offset`, and all before it, were processed."""
-        return self._prefixes[bisect_right(self._offsets, offset) - 1]
+    def at(self, positions: Positions, *, uncommitted: bool = False) -> list[tuple[Line, int]]:
+        """Every way to stand at these positions: an order, and how many of its records were processed. Empty when
+        none of the orders passes there. `uncommitted`: also by what was processed and may never have been committed."""
+        vector = self.vector(positions)
+        if len(vector) == 1 and len(self.lines) == 1 and len(self.lines[0].records) == self.sources.end[0]:
+            return [(self.lines[0], vector[0])]
+        lines = self.lines
+        if uncommitted:
+            if self._branches is None:
+                self._branches = [
+                    self._line(chain)
+                    for line in self.lines
+                    for chain in branches(self.sources, _chain(line), self._segments)
+                ]
+            lines = [*lines, *self._branches]
+        found = []
+        for line in lines:
+            number = self._places_of(line).get(vector)
+            if number is not None:
+                found.append((line, number))
+        return found
 
-    def replay(self, rows: Sequence[Row]) -> State:
-        """The state that another sequence of records would lead to; used to explain, never to judge."""
-        state: State = {store: {} for store in self._stores}
-        for row in rows:
-            self._scenario.reference(state, row.key, row.value)
-        return state
+    def narrow(self, right: Sequence[Line]) -> None:
+        """Only these orders are left; one at least."""
+        if len(right) < len(self.lines) and right:
+            self.lines = [line for line in self.lines if line in right]
+
+    def _places_of(self, line: Line) -> dict[tuple[int, ...], int]:
+        if line.places is None:
+            vector = (0,) * len(self.sources.topics)
+            line.places = {vector: 0}
+            for number, (topic, row) in enumerate(line.records, 1):
+                after = self.sources.after(vector, ((topic, row.offset),))
+                if after is None:
+                    break
+                vector = after
+                line.places[vector] = number
+        return line.places
+
+
+def _chain(line: Line) -> Chain:
+    return tuple((topic, row.offset) for topic, row in line.records)
+
+
+def _copy(state: Mapping[str, Table]) -> dict[str, Table]:
+    # What a global table holds does not depend on what the task has read.
+    return {
+        store: table if isinstance(table, GlobalTable) else table.copy() for store, table in state.items()
+    }

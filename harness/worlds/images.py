@@ -1,19 +1,75 @@
-"""Temporary: key-value stores alone."""
+"""What lies in a store's engine, and in its changelog, read by decoders that share nothing with the stores.
+
+They are made from the formats that the modules of `store.state` document, and see raw rows of an engine and raw
+records. What they cannot read they show as text, so that it differs from whatever was expected.
+
+Rows are named as `harness.history` names them. A value of a timestamped store is `[value, timestamp]`, that of a window
+store which retains duplicates the list of all values in the order of their puts, that of a list store its list. Of a
+versioned store there is a row for each version that can still be asked for; tombstones are none. What has expired by
+the stream time beside the rows is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from harness.history import Row, StoreImage
 from harness.worlds.process import ObservedStorage
-from scenarios import Scenario
-from store.engine import Family
-from store.engine.protocol import View
-from store.state import metadata
+from scenarios import Json, Scenario
+from store.engine.protocol import Family, View
 from store.streams.topology import Topology
-from store.suppliers import StoreSupplier
+from store.suppliers import (
+    KeyValueSupplier,
+    ListValueSupplier,
+    SessionSupplier,
+    StoreBuilder,
+    StoreSupplier,
+    VersionedSupplier,
+    WindowSupplier,
+)
 from store.types import Record
+
+_LONG = struct.Struct(">Q")
+_SIGNED = struct.Struct(">q")
+_WINDOW = struct.Struct(">qi")
+_SESSION = struct.Struct(">qq")
+_LENGTH = struct.Struct(">I")
+_LIST = struct.Struct(">BI")
+_NUMBER = struct.Struct(">Bq")
+_FORMAT = 1
+_NEWEST, _OLDER = 1, 2
+_PARTITION = re.compile(r"(offset|position):(.+)-([0-9]+)")
+
+Value = Callable[[bytes], Json]
+
+
+class Entry(NamedTuple):
+    """One value of a row, before rows are put together and what has expired is left out."""
+
+    row: str
+    value: Json
+    time: int = 0
+    """By which it expires: the start of a window, the end of a session or of a version."""
+    number: int = 0
+    """Its place among several values of one row."""
+
+
+class Meta(NamedTuple):
+    """What an engine says of itself."""
+
+    offsets: dict[tuple[str, int], int]
+    positions: dict[tuple[str, int], int]
+    stream_time: int | None
+
+
+def innermost(supplier: StoreSupplier[Any]) -> StoreSupplier[Any]:
+    """The supplier under any builders."""
+    while isinstance(supplier, StoreBuilder):
+        supplier = supplier.supplier
+    return supplier
 
 
 def image(
@@ -26,24 +82,175 @@ def image(
     sources: Sequence[str],
     prefix: str,
 ) -> StoreImage:
-    rows = {
-        key.decode(): scenario.decode(supplier.name, value)
-        for key, value in view.scan(Family.DATA, None, None)
-    }
-    positions: dict[str, int] = {}
-    offset = None
-    for kind, tp, number in metadata.read_all(view, where=supplier.name):
-        if kind is metadata.Kind.OFFSET and tp == (changelog, partition):
-            offset = number
-        elif kind is metadata.Kind.POSITION and tp.partition == partition and tp.topic in sources:
-            positions[tp.topic.removeprefix(prefix)] = number
-    return StoreImage(rows, positions, offset)
+    """What `view` holds as committed. Topics have their full names; `prefix` is what they lose in the image."""
+    inner = innermost(supplier)
+    meta = metadata(view)
+    value = _value_of(scenario, supplier.name)
+    entries = [
+        entry
+        for key, raw in view.scan(Family.DATA, None, None)
+        if (entry := _readable(inner, value, key, raw)) is not None
+    ]
+    return StoreImage(
+        put_together(inner, entries, meta.stream_time),
+        {
+            topic.removeprefix(prefix): offset
+            for (topic, number), offset in meta.positions.items()
+            if number == partition and topic in sources
+        },
+        meta.offsets.get((changelog, partition)),
+        meta.stream_time,
+    )
+
+
+def metadata(view: View) -> Meta:
+    """The rows of `Family.META`, those of an unknown kind or format left out."""
+    offsets: dict[tuple[str, int], int] = {}
+    positions: dict[tuple[str, int], int] = {}
+    stream_time = None
+    for raw, value in view.scan(Family.META, None, None):
+        if len(value) != _NUMBER.size or value[0] != _FORMAT:
+            continue
+        number: int = _NUMBER.unpack(value)[1]
+        key = raw.decode("ascii", "replace")
+        if key == "stream-time":
+            stream_time = number
+        elif match := _PARTITION.fullmatch(key):
+            (offsets if match[1] == "offset" else positions)[match[2], int(match[3])] = number
+    return Meta(offsets, positions, stream_time)
+
+
+def put_together(
+    supplier: StoreSupplier[Any], entries: Iterable[Entry], stream_time: int | None
+) -> dict[str, Json]:
+    """The rows that can still be seen at a stream time, by name."""
+    retention = _retention(supplier)
+    oldest = None if retention is None or stream_time is None else stream_time - retention
+    seen = [entry for entry in entries if oldest is None or entry.time > oldest]
+    if not (isinstance(supplier, WindowSupplier) and supplier.retain_duplicates):
+        return {entry.row: entry.value for entry in seen}
+    rows: dict[str, Json] = {}
+    for entry in sorted(seen, key=lambda entry: entry.number):
+        rows.setdefault(entry.row, []).append(entry.value)
+    return rows
+
+
+def _retention(supplier: StoreSupplier[Any]) -> int | None:
+    match supplier:
+        case WindowSupplier() | SessionSupplier():
+            return supplier.retention_ms
+        case VersionedSupplier():
+            return supplier.history_retention_ms
+    return None
+
+
+# -- rows of an engine ----------------------------------------------------------------------------------------
+
+
+def _readable(supplier: StoreSupplier[Any], value: Value, key: bytes, raw: bytes) -> Entry | None:
+    try:
+        return _entry(supplier, value, key, raw)
+    except (ValueError, struct.error):
+        return Entry(repr(key), repr(raw), 1 << 63)
+
+
+def _entry(supplier: StoreSupplier[Any], value: Value, key: bytes, raw: bytes) -> Entry | None:
+    """One row of `Family.DATA`; None for one that is only there for the store. Raises ValueError or struct.error."""
+    match supplier:
+        case KeyValueSupplier(timestamped=timestamped):
+            return Entry(key.decode(), _timestamped(value, raw) if timestamped else value(raw))
+        case WindowSupplier(timestamped=timestamped):
+            return _windowed(key[_LONG.size :], _timestamped(value, raw) if timestamped else value(raw))
+        case SessionSupplier():
+            return _session(key[_LONG.size :], value(raw))
+        case VersionedSupplier():
+            return _version(value, key, raw)
+        case ListValueSupplier():
+            return Entry(key.decode(), _list(value, raw))
+    return Entry(key.decode(), value(raw))
+
+
+def _timestamped(value: Value, raw: bytes) -> Json:
+    return [value(raw[_SIGNED.size :]), _SIGNED.unpack_from(raw)[0]]
+
+
+def _windowed(key: bytes, value: Json) -> Entry:
+    end = _end_of_key(key, _WINDOW.size)
+    start, number = _WINDOW.unpack_from(key, end)
+    return Entry(f"{key[:end].decode()}@{start}", value, start, number)
+
+
+def _session(key: bytes, value: Json) -> Entry:
+    suffix = _end_of_key(key, _SESSION.size)
+    end, start = _SESSION.unpack_from(key, suffix)
+    return Entry(f"{key[:suffix].decode()}@{start}..{end}", value, end)
+
+
+def _end_of_key(key: bytes, suffix: int) -> int:
+    if len(key) < suffix:
+        raise ValueError("too short for a key with its time")
+    return len(key) - suffix
+
+
+def _version(value: Value, key: bytes, raw: bytes) -> Entry | None:
+    if key[0] == _NEWEST:
+        (timestamp,) = _LONG.unpack_from(raw)
+        return Entry(f"{key[1:].decode()}@{timestamp}", value(raw[_LONG.size :]), 1 << 63)
+    if key[0] != _OLDER:
+        raise ValueError("neither a newest nor an older version")
+    (length,) = _LENGTH.unpack_from(key, 1 + _LONG.size)
+    begin = 1 + _LONG.size + _LENGTH.size
+    if len(key) != begin + length + _LONG.size:
+        raise ValueError("a key of another length")
+    (timestamp,) = _LONG.unpack_from(key, begin + length)
+    (valid_to,) = _LONG.unpack_from(raw)
+    if valid_to == timestamp:
+        return None
+    return Entry(f"{key[begin : begin + length].decode()}@{timestamp}", value(raw[_LONG.size :]), valid_to)
+
+
+def _list(value: Value, raw: bytes) -> list[Json]:
+    kind, count = _LIST.unpack_from(raw)
+    if kind != 1:
+        raise ValueError("no list of values of any size")
+    place, values = _LIST.size, []
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(raw, place)
+        place += _LENGTH.size + length
+        if place > len(raw):
+            raise ValueError("ends before its list does")
+        values.append(value(raw[place - length : place]))
+    if place != len(raw):
+        raise ValueError("goes on after its list")
+    return values
+
+
+def _value_of(scenario: Scenario, store: str) -> Value:
+    def value(raw: bytes) -> Json:
+        try:
+            return scenario.decode(store, raw)
+        except ValueError:
+            return repr(raw)
+
+    return value
+
+
+# -- records of a changelog -----------------------------------------------------------------------------------
 
 
 def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[[Record], Row]:
+    """How a record of a store's changelog is shown: under the name of its row, of duplicates with `#` and the
+    sequence number behind it. The timestamp is that of the record."""
+    inner = innermost(supplier)
+    value = _value_of(scenario, supplier.name)
+
     def row(record: Record) -> Row:
-        value = None if record.value is None else scenario.decode(supplier.name, record.value)
-        return Row(record.partition, record.offset, (record.key or b"").decode(), value, record.timestamp)
+        raw = record.key or b""
+        try:
+            name = _changelog_key(inner, raw, record.timestamp)
+        except (ValueError, struct.error):
+            name = repr(raw)
+        return Row(record.partition, record.offset, name, _changed(inner, value, record), record.timestamp)
 
     return row
 
@@ -82,3 +289,92 @@ def of_storage(
 def is_persistent(supplier: StoreSupplier[Any]) -> bool:
     """Whether a store leaves anything on a disk."""
     return getattr(getattr(supplier, "supplier", supplier), "persistent", True) is not False
+
+
+def _changelog_key(supplier: StoreSupplier[Any], key: bytes, timestamp: int) -> str:
+    match supplier:
+        case WindowSupplier(retain_duplicates=several):
+            entry = _windowed(key, None)
+            return f"{entry.row}#{entry.number}" if several else entry.row
+        case SessionSupplier():
+            return _session(key, None).row
+        case VersionedSupplier():
+            return f"{key.decode()}@{timestamp}"
+    return key.decode()
+
+
+def _changed(supplier: StoreSupplier[Any], value: Value, record: Record) -> Json:
+    raw = record.value
+    if raw is None:
+        return None
+    match supplier:
+        case KeyValueSupplier(timestamped=True) | WindowSupplier(timestamped=True):
+            return [value(raw), record.timestamp]
+        case ListValueSupplier():
+            try:
+                return _list(value, raw)
+            except (ValueError, struct.error):
+                return repr(raw)
+    return value(raw)
+
+
+def fold(supplier: StoreSupplier[Any], rows: Iterable[Row]) -> dict[str, Json]:
+    """What a store holds that was made from these rows of its changelog, given in offset order."""
+    inner = innermost(supplier)
+    match inner:
+        case VersionedSupplier():
+            return _fold_versions(rows, inner.history_retention_ms)
+        case WindowSupplier() | SessionSupplier():
+            return _fold_windows(inner, rows)
+    folded: dict[str, Json] = {}
+    for row in rows:
+        if row.value is None:
+            folded.pop(row.key, None)
+        else:
+            folded[row.key] = row.value
+    return folded
+
+
+def _fold_windows(supplier: WindowSupplier | SessionSupplier, rows: Iterable[Row]) -> dict[str, Json]:
+    """The last record of each row, but for those that the greatest time so far has expired. Since that time only
+    grows, it does not matter when a row expired."""
+    entries: dict[str, Entry] = {}
+    stream_time = -1
+    for row in rows:
+        name, _, number = row.key.rpartition("#") if _several(supplier) else (row.key, "", "")
+        time = _time_in(name, session=isinstance(supplier, SessionSupplier))
+        stream_time = max(stream_time, time)
+        if row.value is None:
+            entries.pop(row.key, None)
+        else:
+            entries[row.key] = Entry(name, row.value, time, int(number or 0))
+    return put_together(supplier, entries.values(), stream_time)
+
+
+def _several(supplier: WindowSupplier | SessionSupplier) -> bool:
+    return isinstance(supplier, WindowSupplier) and supplier.retain_duplicates
+
+
+def _time_in(name: str, *, session: bool) -> int:
+    """The time that a row expires by; far ahead for one that could not be read."""
+    text = name.rpartition("..")[2] if session else name.rpartition("@")[2]
+    return int(text) if text.isdecimal() else 1 << 63
+
+
+def _fold_versions(rows: Iterable[Row], history_retention_ms: int) -> dict[str, Json]:
+    """Versions that came too late by the stream time before them do not count."""
+    versions: dict[str, dict[int, Json]] = {}
+    stream_time = -1
+    for row in rows:
+        if row.timestamp < stream_time - history_retention_ms:
+            continue
+        stream_time = max(stream_time, row.timestamp)
+        key = row.key.removesuffix(f"@{row.timestamp}")
+        versions.setdefault(key, {})[row.timestamp] = row.value
+    folded: dict[str, Json] = {}
+    for key, found in versions.items():
+        times = sorted(found)
+        for time, valid_to in zip(times, [*times[1:], 1 << 63], strict=True):
+            if found[time] is not None and valid_to > stream_time - history_retention_ms:
+                folded[f"{key}@{time}"] = found[time]
+    return folded

@@ -103,14 +103,14 @@ class Process:
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             self._uncommitted.clear()
         for step, query in self.run.director.questions(self.actor):
-            found = self.run.images_of(self)
+            found = {} if point is Point.TASK_CLOSED else self.run.images_of(self)
             committed = found[query.store].positions if query.store in found else {}
             questions.ask(
                 step,
                 query,
                 self.actor.task,
                 self.actor.incarnation,
-                self.storage.stores,
+                {} if point is Point.TASK_CLOSED else self.storage.stores,
                 committed,
                 {**committed, **self._uncommitted},
             )
@@ -141,7 +141,9 @@ class Process:
 
     def processing(self, record: Record) -> None:
         topic = record.topic.removeprefix(self.run.prefix)
-        self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
+        if self.run.watch.records:
+            self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
+        self._uncommitted[topic] = record.offset
 
     def turned(self) -> None:
         self.run.director.turned(self.actor)
@@ -409,7 +411,14 @@ class SimRun(Run):
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.actor
         self.events.append(
-            StateObserved(actor.task, actor.incarnation, actor.host, moment, self.images_of(process))
+            StateObserved(
+                actor.task,
+                actor.incarnation,
+                actor.host,
+                moment,
+                self.images_of(process),
+                standby=actor.standby,
+            )
         )
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:

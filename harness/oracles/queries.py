@@ -1,0 +1,232 @@
+"""A query is answered with what was there at one moment, and says which: its rows are those of the model at the
+answer's own position, in the store's order, complete and of one commit.
+
+At READ_COMMITTED that is a committed state, no older than the last one when the query began; at READ_UNCOMMITTED the
+state with everything that the task had processed then. An iterator that is held open goes on showing its moment. A
+bound is respected both ways. A store without transactions has nothing to keep uncommitted writes apart with: there
+READ_COMMITTED may show them, and with a cache a part of them, so that is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.history import Queried, Started
+from harness.oracles.evidence import Evidence
+from harness.oracles.state import plain, positions_text
+from harness.reference.durability import transactional
+from harness.reference.model import Positions, TaskModel
+from harness.reference.tables import (
+    KeyValueTable,
+    ListTable,
+    SessionTable,
+    Table,
+    VersionedTable,
+    WindowTable,
+)
+from harness.schedule import Query, QueryKind, config_of
+from harness.verdict import Anomaly, Finding
+from scenarios import Json
+from store.suppliers import StoreSupplier
+from store.types import IsolationLevel
+
+_LATEST = (1 << 63) - 1
+
+Answer = list[tuple[str, Json]]
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """What is wrong with each answer."""
+    settings: dict[int, Mapping[str, Any]] = {}
+    for index, event in enumerate(evidence.events):
+        if isinstance(event, Started):
+            settings[event.incarnation] = event.settings
+        elif isinstance(event, Queried):
+            query = evidence.schedule.steps[event.step].query
+            model = evidence.tasks.get(event.task)
+            if query is not None and model is not None:
+                judge = _Judge(evidence, index, event, query, model, settings.get(event.incarnation, {}))
+                yield from judge.find()
+
+
+def answer(table: Table, query: Query) -> Answer | None:
+    """The rows of an answer, in order, as `harness.worlds.questions` asks for them; None for a question that a store of
+    that type does not know. Windows and sessions are asked for by key, all of them, or windows of all keys; versions by
+    key; lists and windows forward only."""
+    whole = query.kind is QueryKind.ALL
+    rows: Answer
+    match table:
+        case KeyValueTable() | ListTable() if query.kind is QueryKind.KEY:
+            return [(query.key, table[query.key])] if query.key in table else []
+        case KeyValueTable():
+            rows = table.between(None, None) if whole else table.between(query.key, query.upper)
+            return rows[::-1] if query.backward else rows
+        case ListTable():
+            return [(key, table[key]) for key in sorted(table) if whole or query.key <= key <= query.upper]
+        case WindowTable() if query.kind is QueryKind.KEY:
+            return [(f"{query.key}@{start}", value) for start, value in table.fetch(query.key, 0, _LATEST)]
+        case WindowTable():
+            found = table.fetch_range(None, None, 0, _LATEST)
+            return [(f"{key}@{start}", value) for key, start, value in found]
+        case SessionTable():
+            sessions = table.find(query.key, 0, _LATEST)
+            return [(f"{query.key}@{one.start}..{one.end}", one.value) for one in sessions]
+        case VersionedTable() if query.kind is QueryKind.KEY:
+            newest = table.get(query.key)
+            return [] if newest is None else [(f"{query.key}@{newest.timestamp}", newest.value)]
+        case VersionedTable():
+            visible = table.rows()
+            versions = table.versions(query.key, max(0, table.stream_time - table.history_retention_ms))
+            rows = [
+                (name, one.value) for one in versions if (name := f"{query.key}@{one.timestamp}") in visible
+            ]
+            return rows[::-1] if query.backward else rows
+    return None
+
+
+class _Judge:
+    """One answer."""
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        index: int,
+        event: Queried,
+        query: Query,
+        model: TaskModel,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._evidence = evidence
+        self._index = index
+        self._event = event
+        self._query = query
+        self._model = model
+        self._config = config_of(evidence.schedule, settings)
+        self._supplier: StoreSupplier[Any] | None = evidence.suppliers_of(event.task).get(query.store)
+
+    def find(self) -> Iterator[Finding]:
+        event, query, model = self._event, self._query, self._model
+        if self._supplier is None or model.unknown:
+            return
+        reached = event.positions
+        short = query.bound is not None and any(
+            reached.get(topic, -1) < query.bound for topic in model.sources.topics
+        )
+        if event.rows is None:
+            yield from self._error(short)
+            return
+        if short:
+            yield self._finding(
+                f"was answered at {positions_text(reached)} although it asked for offset {query.bound} at least",
+                Anomaly.DIVERGED,
+                expected=query.bound,
+                actual=reached,
+            )
+        if not self._evidence.exact:
+            return
+        isolated = transactional(self._supplier, self._config)
+        if query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
+            yield from self._moment()
+            yield from self._rows((reached,))
+        elif not self._supplier.cached:
+            yield from self._rows((reached, event.committed, event.uncommitted))
+
+    def _error(self, short: bool) -> Iterator[Finding]:
+        event, query = self._event, self._query
+        known = any(
+            answer(line.prefixes[0].state[query.store], query) is not None for line in self._model.lines
+        )
+        # Its task had not opened it yet, or closed it while the iterator was open.
+        closed = event.error.endswith("is not open") or (query.hold > 0 and "StoreClosedError" in event.error)
+        if not (short or closed) and known:
+            yield self._finding(f"failed: {event.error}", Anomaly.STUCK, actual=event.error)
+
+    def _moment(self) -> Iterator[Finding]:
+        """Whether the position is one that the answer may be of."""
+        event = self._event
+        uncommitted = self._query.isolation is IsolationLevel.READ_UNCOMMITTED
+        least = event.uncommitted if uncommitted else event.committed
+        model = self._model
+        at = model.vector(event.positions)
+        if any(now < before for now, before in zip(at, model.vector(least), strict=True)):
+            yield self._finding(
+                f"was answered as of {positions_text(event.positions)}, but the task had "
+                f"{'processed' if uncommitted else 'committed'} {positions_text(least)} before it was asked",
+                Anomaly.LOST,
+                expected=least,
+                actual=event.positions,
+            )
+        most = model.vector(event.uncommitted)
+        if not self._evidence.uncaused and any(now > last for now, last in zip(at, most, strict=True)):
+            yield self._finding(
+                f"was answered as of {positions_text(event.positions)}, but the task had processed "
+                f"{positions_text(event.uncommitted)} alone",
+                Anomaly.DIVERGED,
+                expected=event.uncommitted,
+                actual=event.positions,
+            )
+
+    def _rows(self, moments: Sequence[Positions]) -> Iterator[Finding]:
+        """Whether the rows are those of one of these moments."""
+        query = self._query
+        uncommitted = query.isolation is IsolationLevel.READ_UNCOMMITTED or len(moments) > 1
+        shown = self._shown()
+        wanted = [
+            answer(line.prefixes[number].state[query.store], query)
+            for moment in moments
+            for line, number in self._model.at(moment, uncommitted=uncommitted)
+        ]
+        if not wanted or None in wanted or any(rows == shown for rows in wanted):
+            return
+        should = wanted[0] or []
+        words, anomaly = self._difference(should, shown)
+        yield self._finding(
+            f"was answered with {shown!r} but should have been with {should!r} as of "
+            f"{positions_text(self._event.positions)}: {words}",
+            anomaly,
+            expected=plain(should),
+            actual=plain(shown),
+        )
+
+    def _shown(self) -> Answer:
+        """The rows of the answer, but for older versions of which the store may still know more than it has to."""
+        shown = list(self._event.rows or ())
+        table = self._model.lines[0].prefixes[-1].state[self._query.store]
+        if not isinstance(table, VersionedTable) or self._query.kind is QueryKind.KEY:
+            return shown
+        visible = [
+            line.prefixes[number].rows(self._query.store)
+            for line, number in self._model.at(self._event.positions, uncommitted=True)
+        ]
+        return [row for row in shown if any(row[0] in rows for rows in visible)]
+
+    def _difference(self, should: Answer, shown: Answer) -> tuple[str, Anomaly]:
+        if sorted(map(repr, should)) == sorted(map(repr, shown)):
+            return "the right rows in another order", Anomaly.REORDERED
+        if self._query.isolation is IsolationLevel.READ_COMMITTED:
+            for line, number in self._model.at(self._event.uncommitted, uncommitted=True):
+                if answer(line.prefixes[number].state[self._query.store], self._query) == shown:
+                    return "it shows what was not committed", Anomaly.UNCOMMITTED_READ
+        names = [name for name, _ in shown]
+        if len(set(names)) < len(names) and len(shown) > len(should):
+            return "a row is there more than once", Anomaly.DUPLICATED
+        missing = [name for name, _ in should if name not in names]
+        if missing:
+            return f"{missing[0]!r} is not shown", Anomaly.TORN
+        extra = [name for name in names if name not in dict(should)]
+        if extra:
+            return f"{extra[0]!r} was not there", Anomaly.RESURRECTED
+        return "no commit had these values together", Anomaly.TORN
+
+    def _finding(self, what: str, anomaly: Anomaly, *, expected: Any = None, actual: Any = None) -> Finding:
+        event = self._event
+        return Finding(
+            "queries",
+            f"Step {event.step}, {self._evidence.schedule.steps[event.step]}, asked of incarnation "
+            f"{event.incarnation}, {what} ({self._evidence.story_before(self._index, event.task)}).",
+            anomaly,
+            task=event.task,
+            expected=expected,
+            actual=actual,
+        )

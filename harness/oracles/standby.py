@@ -1,0 +1,77 @@
+"""The copy of a store that a standby keeps is the changelog up to the offset that it names, and never ahead of what was
+committed when it was looked at: a takeover must not begin with what was aborted afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from harness.history import Moment, Reached, StateObserved
+from harness.oracles.changelog import against_own_offset
+from harness.oracles.evidence import Evidence
+from harness.oracles.state import WHEN
+from harness.verdict import Anomaly, Finding
+from store.points import Point
+
+
+class _Commit(NamedTuple):
+    """Changelog records of one commit: `after` < offset <= `upto`; before the event `began` they were not visible."""
+
+    after: int
+    upto: int
+    began: int
+    incarnation: int
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """The findings of the first copy that is wrong."""
+    if not evidence.exactly_once:
+        return
+    commits = _commits(evidence)
+    for index, event in enumerate(evidence.events):
+        if not isinstance(event, StateObserved) or not event.standby:
+            continue
+        found: list[Finding] = []
+        for store, image in sorted(event.stores.items()):
+            if image.changelog_offset is None and image.rows:
+                continue
+            found += against_own_offset(evidence, index, event, store, image)
+            upto = -1 if image.changelog_offset is None else image.changelog_offset
+            for commit in commits.get((event.task, store), ()):
+                if index < commit.began and commit.after < upto <= commit.upto:
+                    found.append(
+                        Finding(
+                            "standby",
+                            f"The copy that a standby keeps of store {store} of task {event.task} "
+                            f"({WHEN[event.moment]}, on host {event.host}) holds the changelog up to offset {upto}, "
+                            f"which incarnation {commit.incarnation} had not begun to commit "
+                            f"({evidence.story_before(index, event.task)}).",
+                            Anomaly.UNCOMMITTED_READ,
+                            task=event.task,
+                            expected=commit.after,
+                            actual=upto,
+                        )
+                    )
+        if found:
+            yield from found
+            return
+
+
+def _commits(evidence: Evidence) -> dict[tuple[str, str], list[_Commit]]:
+    began: dict[int, int] = {}
+    held: dict[tuple[int, str], int] = {}
+    commits: dict[tuple[str, str], list[_Commit]] = {}
+    for index, event in enumerate(evidence.events):
+        match event:
+            case Reached(point=Point.COMMIT_STARTED):
+                began[event.incarnation] = index
+            case StateObserved(
+                standby=False, moment=Moment.RESTORED | Moment.COMMITTED, incarnation=int() as who
+            ):
+                for store, image in event.stores.items():
+                    upto = -1 if image.changelog_offset is None else image.changelog_offset
+                    if event.moment is Moment.COMMITTED and (who, store) in held and who in began:
+                        commit = _Commit(held[who, store], upto, began[who], who)
+                        commits.setdefault((event.task, store), []).append(commit)
+                    held[who, store] = upto
+    return commits

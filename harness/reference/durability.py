@@ -1,0 +1,231 @@
+"""What a copy of a store has to hold after each thing that can befall it: one table, and nothing else asks more.
+
+A copy is what one host has of one store of one task. What is on its disk depends on what became of the last process
+that had it, on the kind of store, and for a power loss on whether commits were synced. The guarantee changes nothing
+here: it decides what a start makes of what is found (a restore, or a whole rebuild), and that is observed afterwards.
+
+| befell | synced | transactional | direct | in memory |
+|---|---|---|---|---|
+| clean stop | last commit | last commit | last commit | nothing |
+| death, or an end with an error | last commit | last commit | nothing | nothing |
+| power loss | last commit | a commit | nothing | nothing |
+| wiped, set aside, other settings | nothing | nothing | nothing | nothing |
+
+"Last commit": exactly that of a commit, and no earlier one than the last that was observed there. "A commit": that of
+some commit, whole. "Nothing": the copy is not judged until a process has restored it. A store without transactions has
+uncommitted writes among the committed ones when its process dies, and a start under exactly once rebuilds it; one in
+memory is rebuilt at every start. A restore in pieces leaves, when it is broken off, the changelog up to an offset of
+its own; until it is done a copy is judged by that alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+from harness.faults import FAULTS, Capability, Excuse
+from harness.history import End, Ended, Event, Injected, Moment, Reached, Started, StateObserved, StoreImage
+from harness.reference.model import Positions
+from harness.worlds.images import innermost
+from store.config import StreamsConfig
+from store.points import Point
+from store.state.protocol import Sync
+from store.suppliers import CustomSupplier, StoreSupplier
+
+
+class Kind(Enum):
+    """What a store's durability depends on."""
+
+    SYNCED = "synced"
+    """With transactions, and every commit is power-safe."""
+    TRANSACTIONAL = "transactional"
+    DIRECT = "direct"
+    """On disk, without transactions: writes are there before their commit."""
+    IN_MEMORY = "in memory"
+
+
+class Befell(Enum):
+    """What became of the process that had a copy, or of the copy itself."""
+
+    CLEAN_STOP = "clean stop"
+    DEATH = "death"
+    POWER_LOSS = "power loss"
+    REMOVED = "removed"
+    """Wiped, set aside, or about to be taken over by a process with other settings."""
+
+
+class Kept(IntEnum):
+    """What a copy has to hold; more is greater."""
+
+    NOTHING = 0
+    A_COMMIT = 1
+    LAST_COMMIT = 2
+
+
+TABLE: Mapping[Befell, Mapping[Kind, Kept]] = {
+    Befell.CLEAN_STOP: {
+        Kind.SYNCED: Kept.LAST_COMMIT,
+        Kind.TRANSACTIONAL: Kept.LAST_COMMIT,
+        Kind.DIRECT: Kept.LAST_COMMIT,
+        Kind.IN_MEMORY: Kept.NOTHING,
+    },
+    Befell.DEATH: {
+        Kind.SYNCED: Kept.LAST_COMMIT,
+        Kind.TRANSACTIONAL: Kept.LAST_COMMIT,
+        Kind.DIRECT: Kept.NOTHING,
+        Kind.IN_MEMORY: Kept.NOTHING,
+    },
+    Befell.POWER_LOSS: {
+        Kind.SYNCED: Kept.LAST_COMMIT,
+        Kind.TRANSACTIONAL: Kept.A_COMMIT,
+        Kind.DIRECT: Kept.NOTHING,
+        Kind.IN_MEMORY: Kept.NOTHING,
+    },
+    Befell.REMOVED: dict.fromkeys(Kind, Kept.NOTHING),
+}
+
+
+def transactional(supplier: StoreSupplier[Any], config: StreamsConfig) -> bool:
+    """Whether a store keeps uncommitted writes apart. One of a user's own is taken for one that does not."""
+    return config.mechanism is not None and bool(getattr(innermost(supplier), "transactional", False))
+
+
+def kind_of(supplier: StoreSupplier[Any], config: StreamsConfig) -> Kind:
+    """The kind of a store under a configuration. One of a user's own is taken for one that promises least."""
+    inner: Any = innermost(supplier)
+    if isinstance(inner, CustomSupplier) or not getattr(inner, "persistent", False):
+        return Kind.IN_MEMORY
+    if not transactional(supplier, config):
+        return Kind.DIRECT
+    return Kind.SYNCED if config.statestore_sync == Sync.EVERY_COMMIT else Kind.TRANSACTIONAL
+
+
+@dataclass
+class Copy:
+    """What one host has of one store of one task, as the history tells so far."""
+
+    kind: Kind
+    kept: Kept = Kept.A_COMMIT
+    """Before anything was there it is empty, which is whole."""
+    restoring: bool = False
+    """Whether a restore was begun there and not finished."""
+    last: Positions = field(default_factory=dict)
+    """Of the last commit that was observed there."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def befall(self, what: Befell) -> None:
+        self.kept = min(self.kept, TABLE[what][self.kind])
+        if what is Befell.REMOVED:
+            self.last = {}
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has to hold exactly a commit, no earlier one than `last`."""
+        return self.kept is Kept.LAST_COMMIT and not self.restoring
+
+
+Kinds = Callable[[str, Mapping[str, Any]], Mapping[str, Kind]]
+"""Task and changed settings → the kinds of its stores."""
+
+
+class Copies:
+    """Every copy there is, kept up to date event by event."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._running: dict[int, tuple[str, int, Mapping[str, Any]]] = {}
+        """Incarnation → task, host, settings."""
+        self._ready: set[int] = set()
+        self._copies: dict[tuple[str, int, str], Copy] = {}
+
+    def of(self, task: str, host: int, store: str) -> Copy:
+        """That copy, empty if nothing of it was ever seen."""
+        copy = self._copies.get((task, host, store))
+        if copy is None:
+            copy = Copy(self._kinds(task, {}).get(store, Kind.IN_MEMORY))
+            self._copies[task, host, store] = copy
+        return copy
+
+    def take(self, event: Event) -> None:
+        """Take note of an event; what is asked of a look is what held before it."""
+        if isinstance(event, Reached):
+            if event.point is Point.PRODUCER_READY:
+                self._start_over(event.incarnation)
+        elif isinstance(event, Started):
+            self._start(event)
+        elif isinstance(event, StateObserved):
+            if not event.standby:
+                self._look(event)
+        elif isinstance(event, Injected):
+            self._strike(event)
+        elif isinstance(event, Ended) and event.incarnation is not None:
+            clean = event.reason is End.DONE
+            self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
+
+    def end(self) -> None:
+        """Nothing runs any more, whether its end was recorded or not."""
+        for incarnation in list(self._running):
+            self._end(incarnation, Befell.DEATH)
+
+    def _start(self, event: Started) -> None:
+        # A standby that takes over goes on in its process as another incarnation.
+        for incarnation, (task, host, _) in list(self._running.items()):
+            if (task, host) == (event.task, event.host):
+                del self._running[incarnation]
+        self._running[event.incarnation] = event.task, event.host, event.settings
+        for store, kind in self._kinds(event.task, event.settings).items():
+            copy = self.of(event.task, event.host, store)
+            if copy.settings != event.settings:
+                copy.befall(Befell.REMOVED)
+            copy.settings = event.settings
+            copy.kind = kind
+            copy.restoring |= event.standby
+
+    def _start_over(self, incarnation: int) -> None:
+        """A process begins with its task, or begins again: what it had not committed then is no more its own."""
+        if incarnation in self._ready and incarnation in self._running:
+            task, host, _ = self._running[incarnation]
+            self._befall(task, host, Befell.DEATH)
+        self._ready.add(incarnation)
+
+    def _look(self, event: StateObserved) -> None:
+        for store, image in event.stores.items():
+            copy = self.of(event.task, event.host, store)
+            if event.moment is Moment.OPENED:
+                copy.restoring = True
+            elif event.moment is not Moment.FINAL:
+                copy.kept, copy.restoring, copy.last = Kept.LAST_COMMIT, False, image.positions
+
+    def _strike(self, event: Injected) -> None:
+        fault = FAULTS[event.fault]
+        power = Capability.POWER in fault.needs
+        if power and event.host is not None:
+            for incarnation in [one for one, (_, host, _) in self._running.items() if host == event.host]:
+                del self._running[incarnation]
+            for (_, host, _), copy in self._copies.items():
+                if host == event.host:
+                    copy.befall(Befell.POWER_LOSS)
+        removed = fault.removes_state or Excuse.SET_ASIDE in fault.excuses
+        if removed and event.task is not None and event.host is not None:
+            self._befall(event.task, event.host, Befell.REMOVED)
+        if fault.deadly and event.incarnation is not None:
+            self._end(event.incarnation, Befell.DEATH)
+
+    def _end(self, incarnation: int, what: Befell) -> None:
+        where = self._running.pop(incarnation, None)
+        if where is not None:
+            self._befall(where[0], where[1], what)
+
+    def _befall(self, task: str, host: int, what: Befell) -> None:
+        for copy in self._all(task, host):
+            copy.befall(what)
+
+    def _all(self, task: str, host: int) -> Iterable[Copy]:
+        return [copy for (of, at, _), copy in self._copies.items() if of == task and at == host]
+
+
+def reaches(image: StoreImage, last: Positions) -> bool:
+    """Whether an image holds at least what was in a commit."""
+    return all(image.positions.get(topic, -1) >= offset for topic, offset in last.items())
