@@ -31,7 +31,7 @@ from store.errors import (
     RetriableError,
     StateLockedError,
 )
-from store.log import Admin, Log, PlainProducer, Producer, Reader
+from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
 from store.streams.context import Context
@@ -174,6 +174,9 @@ class ObservedStorage:
             self.stores.pop(place[1], None)
         return self._inner.lock(task_id)
 
+    def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
+        return self._inner.remember(ordinal, content, instead_of)
+
     def open(self, task_id: str, store_name: str) -> Engine:
         if Occasion.OPEN in self._occasions:
             fault = self._control.meet(Occasion.OPEN)
@@ -302,7 +305,7 @@ class WatchedLog:
     def plain_producer(self) -> PlainProducer:
         return _Watching(self._inner.plain_producer(), self._control, self._calls)
 
-    def reader(self) -> Reader:
+    def reader(self) -> GroupReader:
         return _Watching(self._inner.reader(), self._control, self._calls)
 
     def admin(self) -> Admin:

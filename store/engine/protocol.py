@@ -147,6 +147,13 @@ class Storage(Protocol):
         is taken over.
         """
 
+    def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
+        """Write down what the application's sub-topology of that ordinal consists of.
+
+        Only if nothing is written down so far, or just `instead_of`. Returns what is written down then, power-safe.
+        Needs no lock; any process, any thread.
+        """
+
     def open(self, task_id: str, store_name: str) -> Engine:
         """Open or create. `StoreCorruptedError` when what is there cannot be trusted."""
 

@@ -3,6 +3,7 @@
 from store.log.protocol import (
     Admin,
     Fetch,
+    GroupReader,
     Log,
     Offsets,
     PlainProducer,
@@ -15,6 +16,7 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 __all__ = [
     "Admin",
     "Fetch",
+    "GroupReader",
     "Headers",
     "IsolationLevel",
     "Log",

@@ -72,8 +72,11 @@ class Producer(Protocol):
         Returns the offset of the last record of the current transaction in each partition it wrote to.
         """
 
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Add input positions of a consumer group to the transaction. They count only if it commits."""
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Add input positions of a consumer group to the transaction. They count only if it commits.
+
+        `metadata` is kept beside each of them, see `Reader.committed_metadata`.
+        """
 
     def commit_transaction(self) -> None:
         """Commit records and offsets. Raises `OutcomeUnknownError` when sent and never answered."""
@@ -86,7 +89,7 @@ class Producer(Protocol):
 
 
 class PlainProducer(Protocol):
-    """A producer without transactions: what it sends counts as soon as the broker has it (row 844.8). One thread.
+    """A producer without transactions: what it sends counts as soon as the broker has it. One thread.
 
     The client's own repeats neither double records nor change their order. Any call may raise `RetriableError`
     or `UnreachableError`, and `FatalLogError`: then nobody knows which records since the last `flush` are there.
@@ -110,8 +113,10 @@ class PlainProducer(Protocol):
         Returns the offset of the last record since the `flush` before in each partition written to.
         """
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit input positions of a consumer group. At return the broker has them."""
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
+        """Commit input positions of a consumer group, `metadata` beside each. At return the broker has them."""
 
     def close(self) -> None:
         """Release the client. Queued records may be lost."""
@@ -143,6 +148,13 @@ class Reader(Protocol):
         """Release the client."""
 
 
+class GroupReader(Reader, Protocol):
+    """A reader that also reads what a consumer group keeps beside its positions."""
+
+    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
+        """What was committed beside the group's position; "" where that is nothing. Raises as `committed` does."""
+
+
 class Admin(Protocol):
     """Topics. Creating one that exists with the same number of partitions is no error."""
 
@@ -168,6 +180,6 @@ class Log(Protocol):
     def plain_producer(self) -> PlainProducer:
         """A producer without a transactional id, which fences nobody and which nobody fences."""
 
-    def reader(self) -> Reader: ...
+    def reader(self) -> GroupReader: ...
 
     def admin(self) -> Admin: ...

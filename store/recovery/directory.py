@@ -1,5 +1,6 @@
 """The state directory: where the stores of an application lie on one host, and who may touch them.
 
+    root/application/.sub-topology-ordinal       what the tasks of that ordinal work on, see `store.streams.task`
     root/application/task/.lock                  held while a process works on the task
     root/application/task/.checkpoint            offsets of the stores that do not keep their own, see `checkpoint`
     root/application/task/rocksdb/store          one database, or the files of a store that has its own format
@@ -24,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from store.engine.protocol import Checkpointed
 from store.engine.rocksdb import RocksEngine
+from store.engine.staged import sync_path
 from store.errors import ProtocolError, StateLockedError, StoreCorruptedError, StoreIOError
 from store.recovery import checkpoint as checkpoint_file
 from store.types import TopicPartition
@@ -87,6 +89,25 @@ class StateDirectory:
         finally:
             self._held.pop(task_id, None)
             lock.release()
+
+    def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
+        path = self._directory / f".sub-topology-{ordinal}"
+        try:
+            if _text(path) == content:
+                return content
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_name(f"{path.name}.lock"), thread_local=False):
+                there = _text(path)
+                if there not in ("", instead_of):
+                    return there
+                new = path.with_name(f"{path.name}.new")
+                new.write_text(content, encoding="utf-8")
+                sync_path(new)
+                new.replace(path)
+                sync_path(self._directory)
+        except OSError as error:
+            raise StoreIOError(f"{path} cannot be read or written: {error}") from error
+        return content
 
     def open(self, task_id: str, store_name: str) -> RocksEngine:
         """Open or create a database of a task whose lock this object holds, else `ProtocolError`."""
@@ -160,6 +181,13 @@ def _name(what: str, name: str) -> str:
             f"and neither '.' nor '..'"
         )
     return name
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _owner(path: Path) -> str:

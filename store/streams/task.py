@@ -8,7 +8,8 @@ The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP
 
 0. Caches of stores are flushed before the producer is: what they held back becomes changelog records, which have
    to be in the transaction. Flushed later, they would be in the stores' commit and in no transaction.
-1. Outputs, changelog records and input positions are in one Kafka transaction. A crash before Kafka has
+1. Outputs, changelog records and input positions (also those of `store.streams.positions`) are in one Kafka
+   transaction. A crash before Kafka has
    the commit leaves the stores at the previous commit, since store writes are only in the buffer. The successor's
    `init_transactions` aborts the rest, and the input is processed again from the group's committed position.
 2. After Kafka has the commit, the stores write data, changelog offset and position as one batch. A crash in
@@ -35,9 +36,18 @@ transaction up for its time (`transaction.timeout.ms`), and a client cannot ask 
   transaction open for less than the timeout, or none, and so knows that it was taken. Only two that both exceed the
   timeout each time go on, and those commit nothing and end by `store.streams.worker.MOST_FAILURES`.
 
-The argument for at least once: caches, then outputs and changelog records, then the stores with their
-offsets and positions, then the checkpoint, then the group's positions. Each step comes when all that it stands
-for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
+Ordinals. A sub-topology that starts with another ordinal than it had has new transactional ids, so it would not fence
+its own older incarnations, and new directories. One that has the ordinal of another takes the tasks away from it,
+over and over. So a task refuses to start:
+
+* when the group's position in one of its inputs was committed by another ordinal, which is noted beside it. Not
+  seen where nothing was committed yet, or by a version that noted nothing, or where positions were reset since.
+* when the state directory of its host was used for that ordinal by a sub-topology with none of its sources and
+  stores. Not seen on different hosts: there the two fence each other, and each ends with an error that says so.
+
+The argument for at least once: caches, then outputs and changelog records, then the stores with their offsets and
+positions, then the checkpoint, then the topic of positions, then the group's positions. Each step comes when all that
+it stands for is safe, and the group's positions, from which input is read again, come last: a crash loses nothing.
 
 * Before the stores have the commit, everything since the last one is processed again. Outputs and changelog
   records that were sent are there twice, with their effects on the state. What a transactional store held, and
@@ -52,6 +62,7 @@ for is safe, and the group's positions, from which input is read again, come las
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -65,6 +76,7 @@ from store.errors import (
     AbortRequiredError,
     ConfigError,
     FencedError,
+    HangingTransactionError,
     InputGapError,
     LogError,
     OutcomeUnknownError,
@@ -74,7 +86,7 @@ from store.errors import (
     StoreCorruptedError,
     TransactionTimedOutError,
 )
-from store.log import Log, PlainProducer, Producer, Reader
+from store.log import GroupReader, Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
 from store.recovery.global_store import GlobalStore
@@ -89,6 +101,7 @@ from store.recovery.restore import (
     tombstone_retention,
 )
 from store.state.protocol import StateStore, StoreContext
+from store.streams import positions
 from store.streams.context import TaskContext
 from store.streams.topology import Topology
 from store.suppliers import StoreSupplier
@@ -99,6 +112,8 @@ _BACKOFF_S = 0.005
 _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
 """How long a changelog may take to settle, or to answer, each time while restoring."""
+
+_COMMITTED_BY = re.compile(r"sub-topology ([0-9]+)")
 
 T = TypeVar("T")
 
@@ -152,6 +167,8 @@ class Task:
         self.task_id = topology.task_id(partition)
         self.inputs = tuple(TopicPartition(topic, partition) for topic in topology.sources)
         self.stores: dict[str, StateStore] = {}
+        topic = topology.positions_topic
+        self._positions_at = None if topic is None else TopicPartition(topic, partition)
         self.tasks_in_process = tasks_in_process
         self._suppliers = topology.suppliers(config.default_dsl_store)
         self._metrics = metrics
@@ -193,6 +210,7 @@ class Task:
         The directory comes first, so that a second start on one host changes nothing for the first. Fencing
         comes before anything is read: from then on nothing that a zombie does can change what is read here.
 
+        Raises `ConfigError` when the ordinal is another sub-topology's, or this one had another ordinal.
         Raises `StateLockedError` when a live process holds the state of this task on this host,
         `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
         group's positions are behind the stores.
@@ -201,6 +219,7 @@ class Task:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
         self._state = _State.MUST_CLOSE
         try:
+            self._check_directory()
             self._exit.enter_context(self._storage.lock(self.task_id))
             # Reversed, this comes after the stores are closed and before the lock is given up.
             self._exit.callback(self._set_corrupt_aside)
@@ -209,6 +228,8 @@ class Task:
             reader = self._log.reader()
             self._exit.callback(reader.close)
             self._reader = reader
+            self._check_group(reader)
+            self._check_positions_topic(reader)
             context = TaskContext(producer, self.topology.sinks)
             self._restore(context, reader)
             context.offer(self.stores, self._global_stores)
@@ -238,6 +259,45 @@ class Task:
         self._retry(producer.init_transactions)
         return producer
 
+    def _check_directory(self) -> None:
+        topology = self.topology
+        written = "\n".join(sorted(topology.content))
+        there = self._storage.remember(topology.ordinal, written)
+        while there != written and not topology.content.isdisjoint(there.splitlines()):
+            there = self._storage.remember(topology.ordinal, written, instead_of=there)
+        if there != written:
+            raise ConfigError(
+                "ordinal",
+                topology.ordinal,
+                f"in this state directory it is that of the sub-topology of {topology.application_id} with "
+                f"{', '.join(there.splitlines())}, and this one has {', '.join(sorted(topology.content))}. Give each "
+                "sub-topology an ordinal of its own; or, if this one takes the place of the other for good, move the "
+                f"file .sub-topology-{topology.ordinal} in the application's directory away on every host",
+            )
+
+    def _check_group(self, reader: GroupReader) -> None:
+        topology = self.topology
+        for tp in self.inputs:
+            said = self._retry(
+                lambda tp=tp: reader.committed_metadata(topology.application_id, tp)  # type: ignore[misc]
+            )
+            other = _COMMITTED_BY.fullmatch(said)
+            if other is not None and int(other[1]) != topology.ordinal:
+                raise ConfigError(
+                    "ordinal",
+                    topology.ordinal,
+                    f"the position of the group {topology.application_id} in {tp} was committed by the ordinal "
+                    f"{other[1]}, whose tasks this one would not fence. Set it to {other[1]} again; or, to change it, "
+                    f"stop all workers of the application, and have kafka-consumer-groups.sh --group "
+                    f"{topology.application_id} --topic {tp.topic} --reset-offsets --to-current --execute take the "
+                    "note away",
+                )
+
+    @property
+    def _committed_by(self) -> str:
+        """What is noted beside the positions that this task commits."""
+        return f"sub-topology {self.topology.ordinal}"
+
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
 
@@ -249,11 +309,11 @@ class Task:
             self._storage, self.task_id, self._clock, exactly_once=self._config.exactly_once
         )
         self._offsets = offsets
-        committed = self._committed_positions(reader)
+        committed = self._known_positions(reader)
         for name, supplier in self._suppliers.items():
             self._open_store(name, supplier, context, offsets, reader)
         self._exit.callback(offsets.close)
-        while (again := self._committed_positions(reader)) != committed:
+        while (again := self._known_positions(reader)) != committed:
             committed = again
             for name, store in self.stores.items():
                 if self._suppliers[name].logged:
@@ -274,6 +334,14 @@ class Task:
             for tp, position in committed.items()
         }
         self._positions = dict(self._committed)
+        if self._positions_at is not None and committed != self._committed_positions(reader):
+            _log.warning(
+                "task %s: the group %s has not all positions; going on at those that %s has: %s",
+                self.task_id,
+                self.topology.application_id,
+                self._positions_at,
+                ", ".join(f"{tp} {position}" for tp, position in committed.items()),
+            )
         # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
         for name, store in self.stores.items():
@@ -354,6 +422,43 @@ class Task:
             tp: self._retry(lambda tp=tp: reader.committed(self.topology.application_id, tp))  # type: ignore[misc]
             for tp in self.inputs
         }
+
+    def _known_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
+        """The group's, and those of the topic of positions where the group has none."""
+        committed = self._committed_positions(reader)
+        at = self._positions_at
+        if at is None or None not in committed.values():
+            return committed
+        try:
+            limit_ms = int(self._restore_patience_s * 1000)
+            self._retry(lambda: positions.check_settled(reader, at), limit_ms=limit_ms)
+        except RetriableError as error:
+            raise HangingTransactionError(
+                f"task {self.task_id}: {error}. A transaction of an earlier incarnation has no end there; "
+                "kafka-transactions.sh find-hanging shows it, and abort ends it"
+            ) from error
+        kept = self._retry(lambda: positions.read(reader, at))
+        return {
+            tp: kept.get(tp.topic) if position is None else position for tp, position in committed.items()
+        }
+
+    def _check_positions_topic(self, reader: Reader) -> None:
+        at = self._positions_at
+        if at is None:
+            return
+        try:
+            partitions = self._retry(lambda: reader.partitions(at.topic))
+        except LogError as error:
+            if type(error) is not LogError:
+                raise
+            raise LogError(
+                f"{error}. It keeps the input positions of {self.topology.application_id}, which has no changelog; "
+                "Topology.internal_topics says how to make it"
+            ) from error
+        if partitions <= at.partition:
+            raise LogError(
+                f"{at} does not exist: the topic {at.topic} has {partitions} partitions, one for each task"
+            )
 
     def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest
@@ -511,7 +616,7 @@ class Task:
     def should_commit(self) -> bool:
         """Whether the configuration or the processor asks for a commit of what is uncommitted.
 
-        Also when the stores hold more than this task's share of `statestore.uncommitted.max.bytes` (row 892.2).
+        Also when the stores hold more than this task's share of `statestore.uncommitted.max.bytes`.
         """
         if self._state is not _State.IN_TRANSACTION:
             return False
@@ -588,10 +693,12 @@ class Task:
     def _commit_exactly_once(self, producer: Producer) -> None:
         self._state = self._after_failure
         self._flush_caches()
+        self._write_positions(producer)
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
-        self._retry(lambda: producer.send_offsets(self.topology.application_id, self._positions))
+        group = self.topology.application_id
+        self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))
         reach(Point.OFFSETS_SENT)
         try:
             self._retry(producer.commit_transaction)
@@ -614,9 +721,19 @@ class Task:
         ends = self._retry(producer.flush)
         reach(Point.FLUSHED)
         self._commit_stores(ends)
-        self._retry(lambda: producer.commit_offsets(self.topology.application_id, self._positions))
+        if self._positions_at is not None:
+            self._write_positions(producer)
+            self._retry(producer.flush)
+        group = self.topology.application_id
+        self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)
+
+    def _write_positions(self, producer: Producer | PlainProducer) -> None:
+        if self._positions_at is not None:
+            topic, partition = self._positions_at
+            for tp, position in self._positions.items():
+                producer.produce(topic, *positions.encode(tp, position), partition=partition)
 
     def _flush_caches(self) -> None:
         for store in self.stores.values():

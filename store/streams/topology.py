@@ -13,6 +13,7 @@ from typing import Any
 from store.config import StoreType
 from store.errors import ConfigError
 from store.log import TopicSpec
+from store.streams import positions
 from store.streams.context import Context
 from store.suppliers import GlobalStoreSupplier, StoreSupplier, default_store
 from store.types import Record, TopicPartition
@@ -29,7 +30,11 @@ class Topology:
     A store is declared by its supplier, or by its name alone: then it is a key-value store of the kind that
     `default.dsl.store` says. `process` must depend on nothing but the record and the stores; what it does
     elsewhere (a call to a service, a file) is outside the exactly-once guarantee and may happen more than
-    once (row 129.6).
+    once.
+
+    `ordinal` tells the sub-topologies of an application apart. It is part of the names of transactional ids and state
+    directories, so it stays what it was when others come and go: a task refuses to start with an ordinal that
+    another sub-topology has, or when its own was another one, where either can be seen (see `store.streams.task`).
     """
 
     application_id: str
@@ -56,19 +61,21 @@ class Topology:
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
+        positions = () if self.positions_topic is None else (self.positions_topic,)
         topics = (
             *self.sources,
             *(topic for topic in self.sinks if topic not in {one.topic for one in self.global_stores}),
             *map(self.changelog_topic, self.store_names),
             *map(self.changelog_topic, (one.name for one in self.global_stores)),
             *(one.topic for one in self.global_stores),
+            *positions,
         )
         twice = next((topic for topic in topics if topics.count(topic) > 1), None)
         if twice is not None:
             raise ConfigError(
                 "topology",
                 self.application_id,
-                f"topic {twice} is named twice; sources, sinks and changelogs must all differ",
+                f"topic {twice} is named twice; sources, sinks and internal topics must all differ",
             )
 
     @property
@@ -89,16 +96,32 @@ class Topology:
     def changelog(self, store: str, partition: int) -> TopicPartition:
         return TopicPartition(self.changelog_topic(store), partition)
 
+    @property
+    def content(self) -> frozenset[str]:
+        """Its sources and stores. Two versions of one sub-topology share one of them, two sub-topologies none."""
+        return frozenset(
+            (*(f"source {topic}" for topic in self.sources), *(f"store {name}" for name in self.store_names))
+        )
+
     def task_id(self, partition: int) -> str:
         """Sub-topology ordinal and partition, as in Kafka Streams: `0_3`."""
         return f"{self.ordinal}_{partition}"
 
     def transactional_id(self, partition: int) -> str:
-        """The same for every incarnation of the task on any host, so that a newer one fences an older (129.3)."""
+        """The same for every incarnation of the task on any host, so that a newer one fences an older."""
         return f"{self.application_id}-{self.task_id(partition)}"
 
+    @property
+    def positions_topic(self) -> str | None:
+        """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
+        if any(supplier.logged for supplier in self.suppliers().values()):
+            return None
+        return f"{self.application_id}-{self.ordinal}-positions"
+
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
-        """The changelogs of the stores that are logged, one partition per task."""
+        """The changelogs of the stores that are logged, or the topic of positions; one partition per task."""
+        if self.positions_topic is not None:
+            return [positions.spec(self.positions_topic, partitions)]
         return [
             TopicSpec(self.changelog_topic(name), partitions, dict(supplier.changelog_config()))
             for name, supplier in self.suppliers().items()

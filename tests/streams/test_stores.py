@@ -16,6 +16,7 @@ from store.engine import Engine, Family
 from store.errors import (
     AbortRequiredError,
     ConfigError,
+    FencedError,
     ProtocolError,
     StoreCorruptedError,
     StoreError,
@@ -180,7 +181,8 @@ def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> 
 @pytest.mark.requirement("892.2")
 def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave() -> None:
     cluster = Cluster(pipeline(), [b"a"], partitions=2)
-    worker = cluster.worker(partitions=[0, 1])
+    lost: dict[int, FencedError] = {}
+    worker = cluster.worker(partitions=[0, 1], on_lost=lost.__setitem__)
     worker.poll()
     assert [task.tasks_in_process for task in worker.tasks.values()] == [2, 2]
     cluster.host = Host(1)
@@ -189,6 +191,7 @@ def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave()
         newer.commit()
         while worker.poll():
             pass
+    assert list(lost) == [0]
     assert {number: task.tasks_in_process for number, task in worker.tasks.items()} == {1: 1}
     worker.close()
 

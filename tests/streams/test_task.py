@@ -185,6 +185,7 @@ class StuckReader:
         self.partitions = inner.partitions
         self.read = inner.read
         self.committed = inner.committed
+        self.committed_metadata = inner.committed_metadata
         self.close = inner.close
 
     def offsets(self, _tp: TopicPartition, _isolation: IsolationLevel) -> Offsets:

@@ -13,16 +13,26 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client
 from typing import NamedTuple
 
+from harness.faults import Occasion
+from harness.history import End
 from harness.mutants import planted
-from harness.worlds.incarnation import LOOKED_AT, FaultyLog, ObservedStorage, describe, look
-from harness.worlds.local.processes import At, Committing, Finished
-from harness.worlds.sim.spark import RETRIED
-from scenarios import Scenario
+from harness.schedule import Schedule
+from harness.worlds import images
+from harness.worlds.led import Finished, Led
+from harness.worlds.process import (
+    ObservedStorage,
+    Watch,
+    WatchedLog,
+    describe,
+    how_it_ended,
+    watched,
+)
+from harness.worlds.questions import Questions
+from scenarios import load, topologies
 from store import points
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import FencedError, HangingTransactionError
 from store.log import Log
 from store.points import Point
 from store.spark import executor
@@ -35,12 +45,12 @@ ADDRESS = "127.0.0.1"
 class Hello(NamedTuple):
     """An attempt, or the driver's foreachBatch, has begun. Answered with the number of its incarnation."""
 
-    task: int
+    task: str
     pid: int
 
 
 class Line:
-    """The way from an attempt to the harness; a `Control` of `harness.worlds.incarnation` but for `idle`."""
+    """The way from an attempt to the harness."""
 
     def __init__(self, port: int, token: bytes, hello: Hello) -> None:
         self._connection = Client((ADDRESS, port))
@@ -64,23 +74,14 @@ class _AttemptLine(Line):
             # Raising would unwind the code under test, which a killed process does not do either.
             os._exit(1)
 
-    def commit_fault(self) -> str | None:
-        fault = self.ask(Committing())
-        assert fault is None or isinstance(fault, str)
-        return fault
-
-    def turned(self) -> None:
-        """An attempt has no turns."""
-
-    def idle(self) -> bool:
-        raise AssertionError("an attempt ends when it has nothing to do")
-
 
 @dataclass(frozen=True)
 class LedAttempt:
     """The `executor` of `start_query`: the production function, reporting every protocol point. Pickled to Spark."""
 
-    scenario: Scenario
+    scenario: str
+    """As `scenarios.load` takes it."""
+    schedule: Schedule
     port: int
     token: bytes
     mutant: str | None
@@ -95,35 +96,40 @@ class LedAttempt:
         config: StreamsConfig,
         clock: Clock,
     ) -> int:
-        line = _AttemptLine(self.port, self.token, Hello(partition, os.getpid()))
-        observed = ObservedStorage(storage)
+        task = topology.task_id(partition)
+        prefix = f"{topology.application_id}-"
+        line = _AttemptLine(self.port, self.token, Hello(task, os.getpid()))
+        led = Led(line.ask, prefix, task, line.incarnation)
+        scenario = load(self.scenario)
+        watch = Watch.of(self.schedule, topologies(scenario, topology.application_id, config), config)
+        observed = ObservedStorage(storage, led, watch.calls & {Occasion.OPEN, Occasion.WRITE})
+        questions = Questions(scenario, topology, partition, prefix, led.answered)
 
         def reached(point: Point) -> None:
-            when = LOOKED_AT.get(point)
-            seen = None
-            if when is not None:
-                seen = look(self.scenario, topology, partition, line.incarnation, when, observed.engines)
-            line.ask(At(point, seen))
+            led.reached(
+                point,
+                lambda: images.of_storage(scenario, topology, partition, observed),
+                observed,
+                questions if watch.queries else None,
+            )
 
         points.arm(reached)
         try:
             with planted(self.mutant):
                 applied = executor.run_attempt(
-                    topology, partition, records, FaultyLog(log, line), observed, config, clock
+                    watched(topology, watch, led, observed),
+                    partition,
+                    records,
+                    WatchedLog.around(log, led, watch),
+                    observed,
+                    config,
+                    clock,
                 )
-            line.ask(Finished("done", ""))
+            line.ask(Finished(End.DONE, ""))
         except Exception as error:
-            line.ask(_how_it_ended(error))
+            line.ask(Finished(how_it_ended(error, attempt=True), describe(error)))
             raise
         finally:
             points.arm(None)
             line.close()
         return applied
-
-
-def _how_it_ended(error: Exception) -> Finished:
-    if isinstance(error, FencedError):
-        return Finished("fenced", str(error))
-    if isinstance(error, HangingTransactionError):
-        return Finished("blocked", str(error))
-    return Finished("retried" if isinstance(error, RETRIED) else "failed", describe(error))

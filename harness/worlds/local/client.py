@@ -73,7 +73,7 @@ class PlainCluster:
     """See `harness.worlds.cluster.Cluster`. One thread. Use it as a context manager."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._settings = {
+        self._settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
             # The default may hang for ever after a broker restarts.
@@ -161,10 +161,11 @@ class PlainCluster:
         try:
             while self._position(reader, topic, partition, bounds.start) < bounds.stable:
                 message = reader.poll(0.1)
-                if message is not None and message.error() is None:
+                error = None if message is None else message.error()
+                if message is not None and error is None:
                     records.append(_record(message))
-                elif message is not None and message.error().code() not in _MAY_PASS:
-                    raise ClientError(f"{topic}-{partition} cannot be read: {message.error()}")
+                elif error is not None and error.code() not in _MAY_PASS:
+                    raise ClientError(f"{topic}-{partition} cannot be read: {error}")
                 if time.monotonic() > deadline:
                     raise ClientError(
                         f"{topic}-{partition} could not be read to its end within {PATIENCE_S:g} s"
@@ -240,7 +241,7 @@ class PlainCluster:
             time.sleep(_PAUSE_S)
 
 
-def _record(message: Message) -> Record:
+def _record(message: Any) -> Record:
     kind, timestamp = message.timestamp()
     headers = tuple((name, value or b"") for name, value in message.headers() or ())
     return Record(

@@ -1,9 +1,10 @@
-"""Spark in the local world: `run_spark`, on `local[2,32]` in this process, with Python workers that are really killed.
+"""Spark in the local world: `local[2,32]` in this process, with Python workers that are really killed.
 
 What is real: Spark's scheduler, its retries, its checkpoint, its Python workers, their SIGKILLs, the broker and
 RocksDB. What is not: the driver's death. The driver is this process, so a kill at `batch_planned` or
 `batch_applied` makes `foreachBatch` fail there, which ends the query while its JVM lives on, and the query is
-started again from its checkpoint. The history says so. There is one machine, so schedules run as with one host.
+started again from its checkpoint. The history says so. There is one machine, so schedules run as with one host. The
+queries of several sub-topologies run one after the other.
 
 Each attempt reports its protocol points over a loopback connection and waits for leave to go on, as worker processes
 do; `foreachBatch` does the same. All of them are answered here, in one thread. Attempts of different
@@ -30,35 +31,26 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from harness.history import History
+from harness.history import End, Ended, History
 from harness.mutants import planted
 from harness.schedule import Schedule
-from harness.worlds.director import DRIVER, Actor, Decision, Life, RestlessError
-from harness.worlds.incarnation import config_of
+from harness.worlds import cluster as clusters
+from harness.worlds.actors import DRIVER, Actor, Decision, Life, is_driver
+from harness.worlds.director import RestlessError
+from harness.worlds.led import At, Finished, Message
 from harness.worlds.local.attempt import ADDRESS, Hello, LedAttempt, Line
-from harness.worlds.local.processes import ANSWER_SECONDS, At, Committing, Finished, SilentWorkerError
+from harness.worlds.local.processes import ANSWER_SECONDS, SilentWorkerError
 from harness.worlds.local.session import STOP_SECONDS, SparkError, in_short, spark_session
 from harness.worlds.local.world import LocalRun, LocalWorld
 from scenarios import Scenario
 from store import points
 from store.points import Point
 from store.spark import start_query
+from store.streams.topology import Topology
 
 _LOOK_SECONDS = 0.05
 """How often a query that reports nothing is asked whether it still runs."""
 _TOKEN_BYTES = 32
-
-
-def run_spark(
-    world: LocalWorld, scenario: Scenario, schedule: Schedule, mutant: str | None = None
-) -> History:
-    """Run `schedule` on Spark, with a planted bug in driver and attempts if one is named.
-
-    What the pipeline does wrong is in the history. Raises `CrashproofError` when the world itself fails. The
-    first call in a process starts Spark, which takes some seconds; it stays until `session.stop_spark` or the end
-    of the process.
-    """
-    return SparkRun(world, scenario, schedule, mutant).run()
 
 
 class DriverKilledError(Exception):
@@ -82,38 +74,63 @@ class _Attempt:
             return  # It is dead, which is noticed when it is read from.
 
 
+class _SparkRuntime:
+    """Spark starts and repeats attempts by itself. See `harness.worlds.run.Runtime`."""
+
+    def __init__(self, run: SparkRun) -> None:
+        self._run = run
+
+    def begin(self) -> None:
+        """Spark starts everything."""
+
+    def killed(self, actor: Actor) -> None:
+        self._run.expect(actor)
+
+    def ended(self, actor: Actor, reason: End) -> None:
+        """Spark runs what has failed again, or gives it up."""
+
+    def start_another(self, actor: Actor, host: int) -> None:
+        raise AssertionError(f"the director knows that {actor} has no second host, {host}")
+
+
 class SparkRun(LocalRun):
-    """One run of one schedule with the Spark runtime: the director's stage."""
+    """One run of one schedule on Spark."""
 
     def __init__(
         self, world: LocalWorld, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
         super().__init__(world, scenario, msgspec.structs.replace(schedule, hosts=1), mutant)
+        self.runtime = _SparkRuntime(self)
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._attempts: list[_Attempt] = []
         self._driver: Actor | None = None
-        self._expected: dict[int, deque[Actor]] = {}
+        self._topology: Topology = self.topologies[0]
+        self._expected: dict[str, deque[Actor]] = {}
         """Incarnations of a task that Spark has still to start."""
         self._doomed: dict[Actor, bool] = {}
         """Those of them that were killed before: they die as soon as they are there. Whether state goes too."""
         self._query: StreamingQuery | None = None
         self._heard = time.monotonic()
 
-    # -- the stage ----------------------------------------------------------------------------------------------
+    def expect(self, actor: Actor) -> None:
+        """Spark will run what was killed again by itself; the director knows the next incarnation already."""
+        successor = self.director.started(actor.task, 0)
+        if is_driver(actor.task):
+            self._driver = successor
+        else:
+            self._expected.setdefault(actor.task, deque()).append(successor)
 
-    def start(self, task: int, host: int) -> None:
-        raise AssertionError(f"the director knows that task {task} has no second host, {host}")
+    # -- processes ----------------------------------------------------------------------------------------------
 
-    def kill(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
         attempt = next((attempt for attempt in self._attempts if attempt.actor is actor), None)
-        if actor.task == DRIVER:
+        if is_driver(actor.task):
             assert attempt is not None, "the driver is struck where it reports"
             # Its foreachBatch waits for an answer, and fails when there will be none.
             self._drop(attempt)
-            self.director.ended(
-                actor, "retried", "the schedule made foreachBatch fail; the query ends, its JVM lives on"
-            )
+            reason = "the schedule made foreachBatch fail; the query ends, its JVM lives on"
+            self.events.append(Ended(actor.task, actor.incarnation, End.RETRIED, reason))
         elif attempt is not None:
             self._kill(attempt, actor, wipe)
         else:
@@ -124,20 +141,13 @@ class SparkRun(LocalRun):
         try:
             attempt.process.kill()
             attempt.process.wait(STOP_SECONDS)
-            self.world.sigkills += 1
+            self.local.killed += 1
         except psutil.NoSuchProcess:
-            self.director.ended(actor, "failed", f"the Python worker had died by itself after {attempt.last}")
+            reason = f"the Python worker had died by itself after {attempt.last}"
+            self.events.append(Ended(actor.task, actor.incarnation, End.FAILED, reason))
         self._drop(attempt)
         if wipe:
-            self._wipe(actor)
-
-    def restart(self, actor: Actor) -> None:
-        """Spark runs a killed attempt again by itself; until it does, the director knows the next one already."""
-        successor = self.director.started(actor.task, 0)
-        if actor.task == DRIVER:
-            self._driver = successor
-        else:
-            self._expected.setdefault(actor.task, deque()).append(successor)
+            self.wipe(actor)
 
     # -- one run ------------------------------------------------------------------------------------------------
 
@@ -145,16 +155,20 @@ class SparkRun(LocalRun):
         history = History("local", self.events)
         self.directory.mkdir()
         try:
-            spark = spark_session(self.world.directory.parent)
-            self.world.set_up(self.topology, self.schedule)
+            spark = spark_session(self.local.directory.parent)
+            clusters.set_up(self.local.cluster, self.topologies, self.schedule)
             with planted(self.mutant), socket.create_server((ADDRESS, 0)) as self._server:
                 try:
-                    self._query_until_rest(spark)
+                    for topology in self.topologies:
+                        self._topology = topology
+                        self._query_until_rest(spark)
+                    while self.director.at_rest():
+                        pass
                 finally:
                     self._stop()
-            self._finish()
+            self.finish()
         except RestlessError as error:
-            self.director.ended(error.actor, "failed", str(error))
+            self.director.ended(error.actor, End.FAILED, str(error))
         except SilentWorkerError as error:
             history.inconclusive = str(error)
         except PySparkException as error:
@@ -164,8 +178,8 @@ class SparkRun(LocalRun):
         return history
 
     def _query_until_rest(self, spark: SparkSession) -> None:
-        """Run the query over all input that there is, as often as its driver is killed."""
-        self._driver = self.director.started(DRIVER, 0)
+        """Run the query of a sub-topology over all input that there is, as often as its driver is killed."""
+        self._driver = self.director.started(f"{DRIVER}_{self._topology.ordinal}", 0)
         while True:
             driver = self._driver
             self._query = query = self._start_query(spark)
@@ -175,13 +189,11 @@ class SparkRun(LocalRun):
         if driver.life is Life.RUNNING:
             error = query.exception()
             if error is None:
-                self.director.ended(driver, "done")
+                self.director.ended(driver, End.DONE)
             else:
-                self.director.ended(driver, "failed", in_short(error))
+                self.director.ended(driver, End.FAILED, in_short(error))
         for actor in (actor for actors in self._expected.values() for actor in actors):
             actor.life = Life.DEAD
-        while self.director.at_rest():
-            pass
 
     def _start_query(self, spark: SparkSession) -> StreamingQuery:
         port = self._server.getsockname()[1]
@@ -190,7 +202,8 @@ class SparkRun(LocalRun):
         def reached(point: Point) -> None:
             try:
                 if not line:
-                    line.append(Line(port, self._token, Hello(DRIVER, os.getpid())))
+                    name = f"{DRIVER}_{self._topology.ordinal}"
+                    line.append(Line(port, self._token, Hello(name, os.getpid())))
                 line[0].ask(At(point, None))
             except (EOFError, OSError):
                 raise DriverKilledError(f"the schedule kills the driver at {point}") from None
@@ -198,14 +211,14 @@ class SparkRun(LocalRun):
         points.arm(reached)
         return start_query(
             spark,
-            self.topology,
-            bootstrap=self.world.bootstrap,
+            self._topology,
+            bootstrap=self.local.bootstrap,
             state_dir=self._host(0),
-            checkpoint=self.directory / "checkpoint",
-            config=config_of(self.schedule),
+            checkpoint=self.directory / f"checkpoint-{self._topology.ordinal}",
+            config=self.config,
             max_offsets_per_trigger=self.schedule.batch_records * self.schedule.partitions,
             trigger={"availableNow": True},
-            executor=LedAttempt(self.scenario, port, self._token, self.mutant),
+            executor=LedAttempt(self.scenario.reference_name, self.schedule, port, self._token, self.mutant),
         )
 
     def _serve(self, query: StreamingQuery) -> None:
@@ -259,7 +272,7 @@ class SparkRun(LocalRun):
             self._handle(attempt, attempt.actor, message)
 
     def _begin(self, attempt: _Attempt, hello: Hello) -> None:
-        if hello.task == DRIVER:
+        if is_driver(hello.task):
             attempt.actor = self._driver
         else:
             try:
@@ -277,29 +290,26 @@ class SparkRun(LocalRun):
         return attempt.answer(attempt.actor.incarnation)
 
     def _handle(self, attempt: _Attempt, actor: Actor, message: object) -> None:
-        if isinstance(message, At):
-            attempt.last = f"point {message.point}"
-            if message.seen is not None:
-                self.director.seen(message.seen)
-            if self.director.reached(actor, message.point) is not Decision.STOP:
-                attempt.answer(None)
-        elif isinstance(message, Committing):
-            attempt.answer(self.director.commit_fault(actor))
-        elif isinstance(message, Finished):
+        if isinstance(message, Finished):
             attempt.answer(None)
             self._drop(attempt)
-            if message.reason == "failed":
+            if message.reason is End.FAILED and not self.may_fail(actor):
                 self._failed(actor, message.error)
             else:
                 self.director.ended(actor, message.reason, message.error)
-        else:
-            raise AssertionError(f"{actor} sent {message!r}")
+            return
+        if isinstance(message, At):
+            attempt.last = f"point {message.point}"
+        assert isinstance(message, Message), f"{actor} sent {message!r}"
+        decision, answer = self.heard(actor, message)
+        if decision is not Decision.STOP:
+            attempt.answer(answer)
 
     def _lost(self, attempt: _Attempt) -> None:
         """It hung up without a word: it died, or Spark killed it because its job was given up."""
         self._drop(attempt)
         actor = attempt.actor
-        if actor is None or actor.task == DRIVER or actor.life is not Life.RUNNING:
+        if actor is None or is_driver(actor.task) or actor.life is not Life.RUNNING:
             return
         if self._driver is not None and self._driver.life is Life.RUNNING:
             self._failed(actor, f"the Python worker died by itself after {attempt.last}")
@@ -308,10 +318,10 @@ class SparkRun(LocalRun):
 
     def _failed(self, actor: Actor, error: str) -> None:
         """An attempt failed without the schedule's doing. Spark would repeat it; it is a violation once."""
-        self.director.ended(actor, "failed", error)
+        self.director.ended(actor, End.FAILED, error)
         if self._driver is not None and self._driver.life is Life.RUNNING:
             self.director.ended(
-                self._driver, "failed", f"an attempt of partition {actor.task} failed: {error}"
+                self._driver, End.FAILED, f"an attempt of partition {actor.task} failed: {error}"
             )
         self._stop()
 

@@ -37,6 +37,7 @@ from harness.worlds.led import (
     Meeting,
     Message,
     Processing,
+    Ready,
     Struck,
 )
 from harness.worlds.local.broker import LocalBroker
@@ -255,6 +256,8 @@ class LocalRun(Run):
         process.answer(self.go(actor))
         while True:
             message = process.next(self.local.answer_seconds)
+            if isinstance(message, Ready):
+                continue
             if isinstance(message, Finished | Died):
                 self._ended(actor, message)
                 return

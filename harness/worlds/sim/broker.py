@@ -109,11 +109,13 @@ class TransactionView(NamedTuple):
 class _Group:
     """Committed and pending positions of a consumer group, each with the order in which it was sent."""
 
-    __slots__ = ("committed", "group_id", "pending")
+    __slots__ = ("committed", "group_id", "metadata", "pending")
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.committed: dict[TopicPartition, tuple[int, int]] = {}
+        # By the order in which the position was sent.
+        self.metadata: dict[int, str] = {}
         self.pending: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
 
 
@@ -252,13 +254,18 @@ class SimBroker:
         log.append(Record(log.tp.topic, log.tp.partition, offset, key, value, at, headers))
         return offset
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
         """A consumer's own commit, outside any transaction. It outlives pending offsets sent before it."""
         group = self._group(group_id)
         for tp, position in offsets.items():
             self._log(tp)
             self._sent += 1
+            group.metadata.pop(group.committed.get(tp, (0, 0))[0], None)
             group.committed[tp] = (self._sent, position)
+            if metadata:
+                group.metadata[self._sent] = metadata
 
     def forget_group(self, group_id: str) -> None:
         """Drop a group's committed positions, as retention does (`offsets.retention.minutes`)."""
@@ -470,17 +477,25 @@ class SimBroker:
             group = self._groups[group_id] = _Group(group_id)
         return group
 
-    def _hold_offsets(self, group: _Group, producer_id: int, offsets: Mapping[TopicPartition, int]) -> None:
+    def _hold_offsets(
+        self, group: _Group, producer_id: int, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
         pending = group.pending.setdefault(producer_id, {})
         for tp, position in offsets.items():
             self._sent += 1
+            group.metadata.pop(pending.get(tp, (0, 0))[0], None)
             pending[tp] = (self._sent, position)
+            if metadata:
+                group.metadata[self._sent] = metadata
 
     def _settle_offsets(self, group: _Group, producer_id: int, commit: bool) -> None:
         """Of several positions for one partition the last *sent* counts, whenever its transaction commits."""
         for tp, sent in group.pending.pop(producer_id).items():
+            gone = sent
             if commit and sent > group.committed.get(tp, (0, 0)):
+                gone = group.committed.get(tp, (0, 0))
                 group.committed[tp] = sent
+            group.metadata.pop(gone[0], None)
 
     # Finding things.
 
@@ -650,7 +665,7 @@ class SimProducer:
             raise RetriableError(f"{self._queue[0][0].tp} was deleted, so that records for it wait")
         return {log.tp: offset for log, offset in self._written.items() if offset >= 0}
 
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         if self._state != _IN_TRANSACTION:
             self._refuse("send_offsets")
         if self._error is not None:
@@ -671,7 +686,7 @@ class SimProducer:
         group = broker._group(group_id)
         txn.groups[group] = None
         self._groups[group_id] = None
-        broker._hold_offsets(group, self._producer_id, offsets)
+        broker._hold_offsets(group, self._producer_id, offsets, metadata)
 
     def commit_transaction(self) -> None:
         if self._state != _IN_TRANSACTION:
@@ -844,9 +859,11 @@ class SimPlainProducer:
         written, self._written = self._written, {}
         return written
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
         self._check()
-        self._broker.commit_offsets(group_id, offsets)
+        self._broker.commit_offsets(group_id, offsets, metadata)
 
     def close(self) -> None:
         self._queue.clear()
@@ -921,6 +938,12 @@ class SimReader:
                 )
         committed = group.committed.get(tp)
         return None if committed is None else committed[1]
+
+    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
+        if self.committed(group_id, tp) is None:
+            return ""
+        group = self._broker._groups[group_id]
+        return group.metadata.get(group.committed[tp][0], "")
 
     def close(self) -> None:
         self._closed = True

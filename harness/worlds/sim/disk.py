@@ -80,6 +80,7 @@ class Host:
         self.aside: list[File] = []
         self.checkpoints: dict[str, Mapping[TopicPartition, Checkpointed]] = {}
         self.locks: dict[str, int] = {}
+        self.sub_topologies: dict[int, str] = {}
 
     def release(self, incarnation: int) -> None:
         """A process died: the operating system drops its locks."""
@@ -127,6 +128,12 @@ class HostStorage:
         finally:
             if locks.get(task_id) == self._incarnation:
                 del locks[task_id]
+
+    def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
+        known = self._host.sub_topologies
+        if known.get(ordinal, "") in ("", instead_of):
+            known[ordinal] = content
+        return known[ordinal]
 
     def open(self, task_id: str, store_name: str) -> Engine:
         return self._host.open(task_id, store_name, self._around)

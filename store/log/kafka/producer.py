@@ -99,6 +99,10 @@ def _fencing(producer: ClientProducer) -> str | None:
     raise AssertionError("a producer whose transaction has failed began another one")
 
 
+def _positions(offsets: Mapping[TopicPartition, int], metadata: str) -> list[ClientPartition]:
+    return [ClientPartition(tp.topic, tp.partition, offset, metadata) for tp, offset in offsets.items()]
+
+
 class _Sender:
     """What both kinds of producers do alike: queue records, and wait until they are delivered."""
 
@@ -259,13 +263,13 @@ class KafkaProducer(_Sender):
         return self._drain()
 
     @_remembers_fencing
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         producer = self._live()
-        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
-        metadata = self._metadata(group_id)
+        positions = _positions(offsets, metadata)
+        group = self._metadata(group_id)
         self._repeat(
             f"send_offsets of group {group_id}",
-            lambda seconds: producer.send_offsets_to_transaction(positions, metadata, seconds),
+            lambda seconds: producer.send_offsets_to_transaction(positions, group, seconds),
         )
 
     @_remembers_fencing
@@ -369,14 +373,16 @@ class KafkaPlainProducer(_Sender):
         self._deliveries = _Deliveries()
         return reached
 
-    def commit_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
         self._live()
         if not offsets:
             return
         if group_id not in self._committers:
             self._committers[group_id] = self._make_committer(group_id)
         committer = self._committers[group_id]
-        positions = [ClientPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+        positions = _positions(offsets, metadata)
 
         def commit(seconds: float) -> None:
             # The commit takes no time limit, and without a broker it waits for one.

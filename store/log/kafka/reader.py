@@ -120,19 +120,26 @@ class KafkaReader:
             raise
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
+        offset = self._committed(group_id, tp).offset
+        return offset if offset >= 0 else None
+
+    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
+        return self._committed(group_id, tp).metadata or ""
+
+    def _committed(self, group_id: str, tp: TopicPartition) -> ClientPartition:
         # Under read_committed the client waits while a transaction holds an offset, and says it timed out.
         asker = self._asker(group_id)
         doing = f"committed offset of group {group_id} in {tp}"
 
-        def ask(seconds: float) -> int | None:
+        def ask(seconds: float) -> ClientPartition:
             (answer,) = asker.committed(
                 [ClientPartition(tp.topic, tp.partition)], min(seconds, _STABLE_SECONDS)
             )
             if answer.error is not None:
                 raise KafkaException(answer.error)
-            return answer.offset if answer.offset >= 0 else None
+            return answer
 
-        def ask_once_stable(seconds: float) -> int | None:
+        def ask_once_stable(seconds: float) -> ClientPartition:
             try:
                 return ask(seconds)
             except KafkaException as exception:

@@ -1,0 +1,60 @@
+"""The input positions of a pipeline that has no changelog, in a small topic of its own.
+
+A consumer group's positions can be lost alone: reset, or expired while nobody ran. With a changelog that is seen, since
+its records and the stores say that there was input. Without one a pipeline would start over in silence and write all
+of its output again. So each commit also writes the positions here, in the same transaction: compacted topic, a
+partition for each task, the input topic as the key. They are read only for an input in which the group has no
+position; one that the group has counts, so that setting it back is still the way to process input again.
+
+Must survive: a transaction of a predecessor that nobody has decided yet (`HangingTransactionError`, as for changelogs),
+and a topic that has not been compacted for long, which is why its segments are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from store.errors import LogError, RetriableError
+from store.log import Reader, TopicSpec
+from store.types import IsolationLevel, TopicPartition
+
+_CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
+_BATCH = 10_000
+
+
+def spec(topic: str, partitions: int) -> TopicSpec:
+    """The topic as it is to be made. Only closed segments are compacted, so what is read at a start is bounded."""
+    return TopicSpec(topic, partitions, _CONFIG)
+
+
+def encode(tp: TopicPartition, position: int) -> tuple[bytes, bytes]:
+    """Key and value of the record that says where the input `tp` is to be read on."""
+    return tp.topic.encode(), b"%d" % position
+
+
+def check_settled(reader: Reader, at: TopicPartition) -> None:
+    """Raise `RetriableError` while a transaction in `at` is undecided."""
+    end = reader.offsets(at, IsolationLevel.READ_UNCOMMITTED).end
+    stable = reader.offsets(at, IsolationLevel.READ_COMMITTED).end
+    if stable < end:
+        raise RetriableError(f"the last stable offset of {at} is {stable}, its end {end}")
+
+
+def read(reader: Reader, at: TopicPartition) -> dict[str, int]:
+    """The last position of each input topic that `at` has.
+
+    Raises `LogError` for a record that is no position.
+    """
+    found: dict[str, int] = {}
+    offset, end = reader.offsets(at, IsolationLevel.READ_COMMITTED)
+    while offset < end:
+        fetch = reader.read(at, offset, _BATCH, IsolationLevel.READ_COMMITTED)
+        for record in fetch.records:
+            try:
+                found[(record.key or b"").decode()] = int(record.value or b"")
+            except ValueError as error:
+                raise LogError(
+                    f"{at} offset {record.offset}: {record.key!r} {record.value!r} is no input position"
+                ) from error
+        offset = fetch.next_offset
+    return found

@@ -1,0 +1,230 @@
+"""A pipeline without changelogs knows what it has processed, also when the group's positions are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.disk import Host, HostStorage
+from store.clock import SystemClock
+from store.config import Guarantee, StreamsConfig
+from store.engine import Storage
+from store.errors import ConfigError, HangingTransactionError, LogError
+from store.log import Log, TopicSpec
+from store.log.kafka import KafkaLog
+from store.points import Point, arm
+from store.recovery.directory import StateDirectory
+from store.serdes import BytesSerde
+from store.streams.task import Task, apply
+from store.streams.topology import Context, Topology
+from store.streams.worker import Worker
+from store.suppliers import StoreSupplier, key_value_store_builder, persistent_key_value_store
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.streams.test_lost_tasks import BrokerClock
+
+RC = IsolationLevel.READ_COMMITTED
+GUARANTEES = [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE]
+POSITIONS = TopicPartition("app-0-positions", 0)
+OUTPUT = TopicPartition("out", 0)
+
+
+def relay(context: Context, record: Record) -> None:
+    context.forward("out", record.key, record.value)
+
+
+class Crashed(BaseException):
+    """The process has died."""
+
+
+class Relay:
+    """Two inputs that are passed on to one output, without a store."""
+
+    def __init__(self, guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2) -> None:
+        self.broker = SimBroker(linger_records=1)
+        self.log = SimLog(self.broker)
+        self.config = StreamsConfig(
+            processing_guarantee=guarantee, commit_interval_ms=1_000, commit_records=2
+        )
+        self.topology = Topology("app", ("left", "right"), ("out",), (), relay)
+        for topic in ("left", "right", "out"):
+            self.broker.create_topic(topic, 1)
+        self.log.admin().create_topics(self.topology.internal_topics(1))
+        self.feed("left", b"a", b"b", b"c")
+        self.feed("right", b"x")
+
+    def feed(self, topic: str, *keys: bytes) -> None:
+        for key in keys:
+            self.broker.append(topic, key, b"", partition=0)
+
+    def task(self) -> Task:
+        storage = HostStorage(Host(0), 0)
+        return Task(self.topology, 0, self.log, storage, self.config, BrokerClock(self.broker))
+
+    def run(self) -> None:
+        """Process and commit all input."""
+        with self.task() as task:
+            for tp in task.inputs:
+                apply(task, [r for r in self.broker.visible(tp, RC) if r.offset >= task.position(tp)])
+            task.commit()
+
+    def output(self) -> list[bytes | None]:
+        return [record.key for record in self.broker.visible(OUTPUT, RC)]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_pipeline_without_stores_goes_on_when_the_groups_positions_are_gone(guarantee: Guarantee) -> None:
+    made = Relay(guarantee)
+    made.run()
+    made.broker.forget_group("app")
+    made.feed("left", b"d")
+    made.run()
+    assert made.output() == [b"a", b"b", b"c", b"x", b"d"]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_an_input_that_the_group_has_a_position_in_is_read_from_there(guarantee: Guarantee) -> None:
+    made = Relay(guarantee)
+    made.run()
+    made.broker.forget_group("app")
+    made.broker.commit_offsets("app", {TopicPartition("left", 0): 1})
+    made.run()
+    assert made.output() == [b"a", b"b", b"c", b"x", b"b", b"c"]
+
+
+def test_a_position_counts_with_its_transaction_and_not_before() -> None:
+    made = Relay()
+    with made.task() as task:
+        apply(task, made.broker.visible(TopicPartition("left", 0), RC)[:1])
+        task.commit()
+        apply(task, made.broker.visible(TopicPartition("left", 0), RC)[1:2])
+        task.abort()
+    made.broker.forget_group("app")
+    with made.task() as task:
+        assert [task.position(tp) for tp in task.inputs] == [1, 0]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize(
+    "point", [Point.COMMIT_STARTED, Point.FLUSHED, Point.OFFSETS_SENT, Point.KAFKA_COMMITTED]
+)
+def test_nothing_is_lost_where_a_crash_in_a_commit_is_followed_by_the_loss_of_the_positions(
+    guarantee: Guarantee, point: Point
+) -> None:
+    made = Relay(guarantee)
+
+    def crash(at: Point) -> None:
+        if at is point:
+            raise Crashed
+
+    before = arm(crash)
+    try:
+        made.run()
+    except Crashed:
+        pass
+    finally:
+        arm(before)
+    made.broker.forget_group("app")
+    made.run()
+    if guarantee is Guarantee.EXACTLY_ONCE_V2:
+        assert made.output() == [b"a", b"b", b"c", b"x"]
+    else:
+        assert set(made.output()) == {b"a", b"b", b"c", b"x"}
+
+
+def test_a_task_does_not_start_where_its_position_is_undecided() -> None:
+    made = Relay()
+    made.run()
+    made.broker.forget_group("app")
+    hanging = made.log.producer("somebody", 900_000)
+    hanging.init_transactions()
+    hanging.begin_transaction()
+    hanging.produce(POSITIONS.topic, b"left", b"2", partition=0)
+    hanging.flush()
+    with pytest.raises(
+        HangingTransactionError, match="last stable offset of app-0-positions-0 is 6, its end 7"
+    ):
+        made.task().open()
+
+
+def test_a_pipeline_without_stores_names_the_topic_that_it_lacks() -> None:
+    made = Relay()
+    made.broker.delete_topic(POSITIONS.topic)
+    with pytest.raises(
+        LogError, match=r"app-0-positions.* does not exist.*Topology.internal_topics says how"
+    ):
+        made.task().open()
+
+
+def test_something_else_in_the_topic_of_positions_is_an_error() -> None:
+    made = Relay()
+    made.broker.append(POSITIONS.topic, b"left", b"many", partition=0)
+    with pytest.raises(LogError, match=r"app-0-positions-0 offset 0: b'left' b'many' is no input position"):
+        made.task().open()
+
+
+def unlogged() -> StoreSupplier[Any]:
+    builder = key_value_store_builder(persistent_key_value_store("s"), BytesSerde(), BytesSerde())
+    return builder.with_logging_disabled()
+
+
+def test_only_a_topology_without_a_changelog_has_a_topic_of_positions() -> None:
+    def names(*stores: str | StoreSupplier[Any]) -> list[str]:
+        made = Topology("app", ("in",), ("out",), stores, relay, 3)
+        return [spec.name for spec in made.internal_topics(2)]
+
+    assert names() == names(unlogged()) == ["app-3-positions"]
+    assert names("s") == ["app-s-changelog"]
+    with pytest.raises(ConfigError, match="app-0-positions is named twice"):
+        Topology("app", ("app-0-positions",), (), (), relay)
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_on_a_real_broker_a_pipeline_without_stores_goes_on_when_the_groups_positions_are_gone(
+    guarantee: Guarantee, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    source, sink = TopicPartition(unique("in"), 0), TopicPartition(unique("out"), 0)
+    config = StreamsConfig(processing_guarantee=guarantee, commit_records=2)
+
+    def forward(context: Context, record: Record) -> None:
+        context.forward(sink.topic, record.key, record.value)
+
+    name = unique("app")
+    topology = Topology(name, (source.topic,), (sink.topic,), (), forward)
+    admin = log.admin()
+    admin.create_topics([TopicSpec(source.topic, 1), TopicSpec(sink.topic, 1), *topology.internal_topics(1)])
+    producer = log.plain_producer()
+
+    def run(*keys: bytes) -> None:
+        for key in keys:
+            producer.produce(source.topic, key, b"", partition=0)
+        producer.flush()
+        work(topology, log, StateDirectory(tmp_path, name), config)
+
+    run(b"a", b"b", b"c")
+    forget(log, name)
+    run(b"d")
+    producer.close()
+    admin.close()
+    reader = log.reader()
+    assert reader.committed(name, source) == 4
+    assert [record.key for record in reader.read(sink, 0, 10, RC).records] == [b"a", b"b", b"c", b"d"]
+    reader.close()
+
+
+def work(topology: Topology, log: Log, storage: Storage, config: StreamsConfig) -> None:
+    worker = Worker(topology, [0], log, storage, config, SystemClock())
+    try:
+        while worker.poll():
+            pass
+    finally:
+        worker.close()
+
+
+def forget(log: KafkaLog, group: str) -> None:
+    admin = AdminClient({"bootstrap.servers": log.bootstrap})
+    admin.delete_consumer_groups([group])[group].result()
