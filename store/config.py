@@ -24,10 +24,10 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class Guarantee(StrEnum):
-    """`processing.guarantee` (row 129.1)."""
+    """`processing.guarantee`."""
 
     AT_LEAST_ONCE = "at_least_once"
-    """No record is lost; after a crash some are processed again, with their effects and outputs (row 844.8)."""
+    """No record is lost; after a crash some are processed again, with their effects and outputs."""
     EXACTLY_ONCE = "exactly_once"
     """The older name of the next."""
     EXACTLY_ONCE_V2 = "exactly_once_v2"
@@ -35,7 +35,7 @@ class Guarantee(StrEnum):
 
 
 class StoreType(StrEnum):
-    """`default.dsl.store`: what keeps a store that is declared by its name alone (rows 844.6, 954.2)."""
+    """`default.dsl.store`: what keeps a store that is declared by its name alone."""
 
     ROCKS_DB = "rocksDB"
     """RocksDB without transactions: a crash under exactly once costs a restore of the whole store."""
@@ -51,7 +51,7 @@ _BY_GUARANTEE: Any = None
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 
 _MISSPELT = {"rockdb_indexbatch": Mechanism.INDEXED_BATCH.value}
-"""How the page writes it."""
+"""Spellings of KIP-844 that are accepted."""
 
 
 @dataclass(frozen=True)
@@ -78,16 +78,16 @@ class StreamsConfig:
     """`default.dsl.store`: the kind of a store that the topology declares by its name alone. Kafka Streams' default
     is `rocksDB`, which has no transactions."""
     default_state_isolation_level: IsolationLevel = _BY_GUARANTEE
-    """`default.state.isolation.level`: what queries see that do not say it themselves (row 892.1). READ_UNCOMMITTED
+    """`default.state.isolation.level`: what queries see that do not say it themselves. READ_UNCOMMITTED
     by default; READ_COMMITTED under exactly once, where the other one is raised to it with a warning. Under
-    `at_least_once` READ_UNCOMMITTED also means that stores write straight to their database (row 892.9)."""
+    `at_least_once` READ_UNCOMMITTED also means that stores write straight to their database."""
     statestore_uncommitted_max_bytes: int = 67_108_864
     """`statestore.uncommitted.max.bytes`: memory for uncommitted writes of all stores of a process, shared out
-    evenly over its tasks. A task beyond its share commits (row 892.2). -1: no limit."""
+    evenly over its tasks. A task beyond its share commits. -1: no limit."""
     statestore_transactional_enabled: bool = True
     """`statestore.transactional.enabled`: false turns the transactions of every store off, whatever it says itself."""
     statestore_transactional_mechanism: Mechanism = Mechanism.INDEXED_BATCH
-    """`statestore.transactional.mechanism` (row 844.2)."""
+    """`statestore.transactional.mechanism`."""
     statestore_sync: Sync = Sync.NEVER
     """`statestore.sync`: when commits become power-safe: `commit`, `none`, or milliseconds such as `250ms`."""
     statestore_cache_max_bytes: int = 10_485_760
@@ -147,7 +147,7 @@ class StreamsConfig:
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """From a mapping with the dotted names. An unknown key is an error that lists the known ones."""
+        """The configuration with these dotted names. An unknown key is an error that lists the known ones."""
         for key, value in values.items():
             if key not in _KEYS:
                 raise ConfigError(key, value, f"unknown key; known are {', '.join(_KEYS)}")

@@ -1,4 +1,4 @@
-"""Metrics of stores, under the names that KIP-892 and Kafka Streams give them (row 892.8).
+"""Metrics of stores, under the names that KIP-892 and Kafka Streams give them.
 
 Rates, averages and maxima are of the last 30 to 60 seconds, sampled as Kafka samples them; what they measure is
 read from the clock seam, so they are the same in every run of a simulation. Must survive: any thread may record
@@ -53,7 +53,7 @@ class RecordingLevel(StrEnum):
 
     INFO = "INFO"
     DEBUG = "DEBUG"
-    """Also rate and latency of each operation of a typed store. Every call then reads the clock twice."""
+    """As INFO, and rate and latency of each operation of a typed store. Every call then reads the clock twice."""
 
 
 class MetricName(NamedTuple):
@@ -215,7 +215,7 @@ class Metrics:
     def store(
         self, name: str, *, task_id: str, scope: str = "rocksdb", thread_id: str = "main"
     ) -> StateStoreMetrics:
-        """For the `StoreContext` of a store that is opened now; `scope` is its kind, as in `in-memory-window`.
+        """The metrics of a store that is opened now, for its context; `scope` is its kind, as in `in-memory-window`.
 
         What an earlier store of that task and name had recorded is gone.
         """
@@ -248,7 +248,7 @@ class Metrics:
         }
 
     def collect(self) -> Iterator[Metric]:
-        """For `prometheus_client`: a family for each name, counters for totals, tags as labels."""
+        """The metrics for `prometheus_client`: a family for each name, counters for totals, tags as labels."""
         # Imported where it is used: it brings a web server along, and most processes export nothing.
         from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 

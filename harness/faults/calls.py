@@ -110,7 +110,8 @@ FAULTS = (
         "The next call of that kind ends with a fatal error of the client.",
         Where.OCCASION,
         needs=_CALLS,
-        excuses=_STARTS_AGAIN,
+        # A task that was only starting has nothing to go back to.
+        excuses=_STARTS_AGAIN | {Excuse.FAIL},
         occasions=TRANSACTION_CALLS,
         around=_fatal,
     ),

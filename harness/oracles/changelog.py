@@ -35,7 +35,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                 copy = copies.of(event.task, event.host, store)
                 running = event.moment in (Moment.RESTORED, Moment.COMMITTED)
                 if (
-                    evidence.says_its_offset(store, copy.kind)
+                    evidence.judges(event.task, index)
+                    and evidence.says_its_offset(store, copy.kind)
                     and (running or copy.kept is not Kept.NOTHING)
                     and (evidence.exactly_once or alone.always(event.task))
                 ):
@@ -101,7 +102,7 @@ def against_own_offset(
 
 def _whole(evidence: Evidence) -> Iterator[Finding]:
     for task, model in evidence.tasks.items():
-        if model.unknown:
+        if model.unknown or not evidence.judges(task, len(evidence.events)):
             continue
         partition = int(task.rpartition("_")[2])
         for store, supplier in evidence.suppliers_of(task).items():

@@ -54,6 +54,8 @@ class _Ledger:
         self._once: Counter[tuple[int, Excuse]] = Counter()
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
+        self._cut = False
+        """Whether logs were cleaned or cut."""
 
     def take(self, event: Event) -> Iterator[Finding]:
         match event:
@@ -85,7 +87,10 @@ class _Ledger:
 
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         needed = _NEEDS.get(event.reason)
-        if needed is None or (needed is not Excuse.FAIL and self._overtaken(event.task, incarnation)):
+        if needed is None:
+            return
+        # A zombie may also find that what it was about to read is gone.
+        if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
             return
         what = {
             Excuse.FENCED: "was fenced",
@@ -100,6 +105,7 @@ class _Ledger:
 
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
+        self._cut |= Capability.LOGS in fault.needs
         if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses

@@ -25,11 +25,11 @@ from harness.reference.orders import Segment, segments
 from harness.reference.tables import GlobalTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
-from harness.worlds.images import fold
+from harness.worlds.images import fold, innermost
 from scenarios import Json, Scenario, topologies
 from store.config import StreamsConfig
 from store.streams.topology import Topology
-from store.suppliers import StoreSupplier
+from store.suppliers import SessionSupplier, StoreSupplier, VersionedSupplier, WindowSupplier
 
 APPLICATION = "model"
 PREFIX = f"{APPLICATION}-"
@@ -138,6 +138,37 @@ class Evidence:
             and Capability.LOGS in FAULTS[event.fault].needs
             and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
         )
+
+    @cached_property
+    def lossy(self) -> dict[str, int]:
+        """Task → the first event from which on its stores may lack, once restored, what has not expired for them.
+
+        Brokers keep the history of a versioned store, and the windows and sessions of the others, by the times of
+        records: once the broker's clock is far beyond these, cleaning takes what a restore would need, and Kafka
+        promises no more.
+        """
+        found: dict[str, int] = {}
+        for index, event in enumerate(self.events):
+            if not isinstance(event, Injected):
+                continue
+            needs = FAULTS[event.fault].needs
+            if Capability.LOGS not in needs:
+                continue
+            topic = self.schedule.steps[event.step].topic
+            for ordinal, suppliers in self.suppliers.items():
+                for store, supplier in suppliers.items():
+                    expires = isinstance(
+                        innermost(supplier), WindowSupplier | SessionSupplier | VersionedSupplier
+                    )
+                    if expires and (Capability.TIME in needs or topic in (f"{store}-changelog", CHANGELOGS)):
+                        for task in self.tasks:
+                            if task.partition("_")[0] == ordinal:
+                                found.setdefault(task, index)
+        return found
+
+    def judges(self, task: str, index: int) -> bool:
+        """Whether the state of a task is known at an event."""
+        return index < self.lossy.get(task, len(self.events) + 1)
 
     # -- topics and models --------------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ def _judge(
             expected=model.end,
             actual=image.positions,
         )
-    if not evidence.says_its_offset(store, kind):
+    if not evidence.says_its_offset(store, kind) or not evidence.judges(task, len(evidence.events)):
         return
     rows = evidence.changes(store, model.partition)
     last = rows[-1].offset if rows else None

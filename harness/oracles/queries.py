@@ -123,7 +123,7 @@ class _Judge:
                 expected=query.bound,
                 actual=reached,
             )
-        if not self._evidence.exact:
+        if not self._evidence.exact or not self._evidence.judges(event.task, self._index):
             return
         isolated = transactional(self._supplier, self._config)
         if query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:

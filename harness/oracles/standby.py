@@ -31,6 +31,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     for index, event in enumerate(evidence.events):
         if not isinstance(event, StateObserved) or not event.standby:
             continue
+        if not evidence.judges(event.task, index):
+            continue
         found: list[Finding] = []
         for store, image in sorted(event.stores.items()):
             if image.changelog_offset is None and image.rows:

@@ -75,7 +75,7 @@ class _Judge:
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
         model = self._evidence.tasks.get(look.task)
-        if model is None or model.unknown:
+        if model is None or model.unknown or not self._evidence.judges(look.task, index):
             return
         running = look.moment in (Moment.RESTORED, Moment.COMMITTED)
         suppliers = self._evidence.suppliers_of(look.task)

@@ -255,42 +255,6 @@ def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[
     return row
 
 
-def of_store(
-    scenario: Scenario, topology: Topology, partition: int, supplier: StoreSupplier[Any], view: View
-) -> StoreImage:
-    """What one store of a task holds."""
-    return image(
-        scenario,
-        supplier,
-        view,
-        partition=partition,
-        changelog=topology.changelog_topic(supplier.name),
-        sources=topology.sources,
-        prefix=f"{topology.application_id}-",
-    )
-
-
-def of_storage(
-    scenario: Scenario, topology: Topology, partition: int, storage: ObservedStorage
-) -> dict[str, StoreImage]:
-    """What the stores of a task hold as committed in the process that has them open; others are absent."""
-    task = topology.task_id(partition)
-    found: dict[str, StoreImage] = {}
-    for name, supplier in topology.suppliers().items():
-        if (task, name) in storage.engines:
-            found[name] = of_store(scenario, topology, partition, supplier, storage.engines[task, name])
-        elif name in storage.stores:
-            view = storage.stores[name].snapshot()
-            found[name] = of_store(scenario, topology, partition, supplier, view)
-            view.close()
-    return found
-
-
-def is_persistent(supplier: StoreSupplier[Any]) -> bool:
-    """Whether a store leaves anything on a disk."""
-    return getattr(getattr(supplier, "supplier", supplier), "persistent", True) is not False
-
-
 def _changelog_key(supplier: StoreSupplier[Any], key: bytes, timestamp: int) -> str:
     match supplier:
         case WindowSupplier(retain_duplicates=several):
@@ -378,3 +342,39 @@ def _fold_versions(rows: Iterable[Row], history_retention_ms: int) -> dict[str, 
             if found[time] is not None and valid_to > stream_time - history_retention_ms:
                 folded[f"{key}@{time}"] = found[time]
     return folded
+
+
+def of_store(
+    scenario: Scenario, topology: Topology, partition: int, supplier: StoreSupplier[Any], view: View
+) -> StoreImage:
+    """What one store of a task holds."""
+    return image(
+        scenario,
+        supplier,
+        view,
+        partition=partition,
+        changelog=topology.changelog_topic(supplier.name),
+        sources=topology.sources,
+        prefix=f"{topology.application_id}-",
+    )
+
+
+def of_storage(
+    scenario: Scenario, topology: Topology, partition: int, storage: ObservedStorage
+) -> dict[str, StoreImage]:
+    """What the stores of a task hold as committed in the process that has them open; others are absent."""
+    task = topology.task_id(partition)
+    found: dict[str, StoreImage] = {}
+    for name, supplier in topology.suppliers().items():
+        if (task, name) in storage.engines:
+            found[name] = of_store(scenario, topology, partition, supplier, storage.engines[task, name])
+        elif name in storage.stores and storage.stores[name].is_open():
+            view = storage.stores[name].snapshot()
+            found[name] = of_store(scenario, topology, partition, supplier, view)
+            view.close()
+    return found
+
+
+def is_persistent(supplier: StoreSupplier[Any]) -> bool:
+    """Whether a store leaves anything on a disk."""
+    return getattr(getattr(supplier, "supplier", supplier), "persistent", True) is not False

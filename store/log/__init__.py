@@ -2,28 +2,38 @@
 
 from store.log.protocol import (
     Admin,
+    Assignor,
     Fetch,
     GroupReader,
+    Groups,
     Log,
+    Member,
+    Membership,
     Offsets,
     PlainProducer,
     Producer,
     Reader,
+    Rebalance,
     TopicSpec,
 )
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 __all__ = [
     "Admin",
+    "Assignor",
     "Fetch",
     "GroupReader",
+    "Groups",
     "Headers",
     "IsolationLevel",
     "Log",
+    "Member",
+    "Membership",
     "Offsets",
     "PlainProducer",
     "Producer",
     "Reader",
+    "Rebalance",
     "Record",
     "TopicPartition",
     "TopicSpec",

@@ -12,7 +12,7 @@ offset of the next record to read. Control markers and aborted records occupy of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
@@ -36,6 +36,17 @@ class TopicSpec(NamedTuple):
     name: str
     partitions: int
     config: Mapping[str, str] = {}
+
+
+Assignor = Literal["range", "roundrobin"]
+"""How the partitions of a group are given to its members; all members of a group use the same."""
+
+
+class Membership(Protocol):
+    """One member of a consumer group in one generation, as `Producer.send_offsets` shows it to the broker."""
+
+    @property
+    def group_id(self) -> str: ...
 
 
 class Producer(Protocol):
@@ -72,10 +83,19 @@ class Producer(Protocol):
         Returns the offset of the last record of the current transaction in each partition it wrote to.
         """
 
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    def send_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        *,
+        membership: Membership | None = None,
+    ) -> None:
         """Add input positions of a consumer group to the transaction. They count only if it commits.
 
-        `metadata` is kept beside each of them, see `Reader.committed_metadata`.
+        `metadata` is kept beside each of them, see `GroupReader.committed_metadata`. With `membership`, of that group,
+        `AbortRequiredError` when the member has left, was fenced, or the group has a newer generation; without, the
+        broker takes them from anybody.
         """
 
     def commit_transaction(self) -> None:
@@ -155,6 +175,40 @@ class GroupReader(Reader, Protocol):
         """What was committed beside the group's position; "" where that is nothing. Raises as `committed` does."""
 
 
+class Rebalance(Protocol):
+    """What the owner of a `Member` does as partitions come and go. Called by `Member.poll` and `Member.close`."""
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These, in order, are all that the member has from now on. May be none."""
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """All that it has goes. Until this returns nobody else gets them: what is open can be committed."""
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """All that it had is gone already, and may be others' by now: nothing of it can be committed."""
+
+
+class Member(Protocol):
+    """A member of a consumer group: the broker gives it partitions, and takes all back at each rebalance. One thread.
+
+    It reads nothing and commits nothing. While its process lives the client keeps it in the group, as long as
+    `poll` is called at least once in `rebalance_timeout_ms`.
+    """
+
+    def poll(self, seconds: float) -> None:
+        """Take part in the group, for up to `seconds`; returns early when partitions came or went.
+
+        Raises `FencedError` when another member has its `instance_id`, and `FatalLogError` when the group does
+        not take it: then make a new one.
+        """
+
+    def membership(self) -> Membership:
+        """What it is in the group at this moment, to be shown with positions."""
+
+    def close(self) -> None:
+        """Leave the group. With an `instance_id` it stays in it for its session timeout, or until its successor."""
+
+
 class Admin(Protocol):
     """Topics. Creating one that exists with the same number of partitions is no error."""
 
@@ -183,3 +237,25 @@ class Log(Protocol):
     def reader(self) -> GroupReader: ...
 
     def admin(self) -> Admin: ...
+
+
+class Groups(Protocol):
+    """The consumer groups of one cluster, for those who let the broker decide who works on which partition."""
+
+    def member(
+        self,
+        group_id: str,
+        topics: Sequence[str],
+        rebalance: Rebalance,
+        *,
+        instance_id: str | None = None,
+        assignor: Assignor = "range",
+        session_timeout_ms: int = 45_000,
+        rebalance_timeout_ms: int = 300_000,
+    ) -> Member:
+        """A new member of the group, which asks for partitions of `topics`.
+
+        With `instance_id` it is static: it takes the place of the one that had this id, with its partitions and
+        without a rebalance. The coordinator removes a member whose process it has not heard of for
+        `session_timeout_ms`, or that holds up a rebalance for `rebalance_timeout_ms`, which is no less.
+        """

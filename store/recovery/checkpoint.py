@@ -1,4 +1,4 @@
-"""The checkpoint file of a task: the changelog offsets of its stores that do not keep their own (row 892.10).
+"""The checkpoint file of a task: the changelog offsets of its stores that do not keep their own.
 
     1                                        the format's version
     2                                        how many entries follow

@@ -44,7 +44,10 @@ class _Owner(msgspec.Struct):
 
 
 class StateDirectory:
-    """See `store.engine.protocol.Storage`. One object serves all tasks of a process; any thread."""
+    """The state of an application on one host's disk, see `store.engine.protocol.Storage`.
+
+    One object serves all tasks of a process. Any thread.
+    """
 
     def __init__(self, root: Path | str, application_id: str, *, lock_wait: float = 0.0) -> None:
         """`lock_wait` is how many seconds `lock` waits for another owner to let go.
@@ -123,7 +126,7 @@ class StateDirectory:
         return RocksEngine(path)
 
     def directory(self, task_id: str, store_name: str) -> Path:
-        """The same place as a database would have, not made yet."""
+        """The path for the files of a store that has its own format, not made yet."""
         self._require_lock(task_id)
         return self.path(task_id, store_name)
 

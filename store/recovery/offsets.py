@@ -94,7 +94,7 @@ class TaskOffsets:
         self._held: dict[TopicPartition, Checkpointed] = {}
         """What the stores hold that do not keep their own offsets, at the last commit."""
         self._stores: dict[TopicPartition, StateStore] = {}
-        """Those that are CHECKPOINTED or DIRECT."""
+        """Stores that are CHECKPOINTED or DIRECT."""
         self._reasons: dict[TopicPartition, str] = {}
         self._since_entry: dict[TopicPartition, int] = {}
         self._in_transaction = False
@@ -227,7 +227,7 @@ class TaskOffsets:
         self._replace({tp: entry for tp, entry in self._entries.items() if tp not in changelogs})
 
     def _direct(self) -> list[TopicPartition]:
-        """Those that write to the database at once."""
+        """Changelogs of the stores that are DIRECT."""
         return [tp for tp, store in self._stores.items() if not store.transactional()]
 
     def _write_entries(self, changelogs: list[TopicPartition], *, exact: bool = True) -> None:

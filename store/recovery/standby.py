@@ -115,7 +115,7 @@ class Standby:
         return total
 
     def lag(self) -> dict[TopicPartition, int]:
-        """For each changelog, how many offsets up to its last stable one are still to be read, markers included."""
+        """The offsets still to be read of each changelog, up to its last stable one: how many, markers included."""
         lags = {}
         for copy in self._copies:
             place = self._place(copy)

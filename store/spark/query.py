@@ -87,10 +87,16 @@ def start_query(
     Raises `ConfigError` for a setting that would break this, or keep a query from surviving its first fault:
     `spark.task.maxFailures` below 2 (which is what a master of `local[N]` implies; `local[N,4]` does not),
     `spark.python.task.killTimeout` not below 10 s, a relative `state_dir`, a function that cannot be pickled,
-    Spark Connect. Raises `LogError` naming topics that do not exist or differ in their number of partitions,
-    `UnreachableError` when no broker answers.
+    Spark Connect; and for a topology with global stores, which only workers run, as they do standbys. Raises
+    `LogError` naming topics that do not exist or differ in their number of partitions, `UnreachableError` when no
+    broker answers.
     """
     config = config if config is not None else StreamsConfig()
+    if topology.global_stores:
+        names = [one.name for one in topology.global_stores]
+        raise ConfigError(
+            "global_stores", names, "none on Spark: run the topology with store.streams.worker.Worker"
+        )
     work = _Work(topology, bootstrap, str(state_dir), config, executor)
     _check_settings(spark, work, max_offsets_per_trigger)
     _check_topics(KafkaLog(bootstrap), topology)

@@ -1,4 +1,4 @@
-"""The list-value store: for each key the values that were put, in that order, duplicates kept (row x.1).
+"""The list-value store: for each key the values that were put, in that order, duplicates kept.
 
 Joins keep in it the records that wait for a partner. The list of a key is one row, and its changelog record is
 the whole new list in the format of Kafka's `ListSerde` of byte arrays: the byte 1 (entries of any size), the

@@ -39,7 +39,7 @@ class Kind(bytes, Enum):
 
     @property
     def words(self) -> str:
-        """As errors name it."""
+        """The name of the kind in errors."""
         return self.name.lower().replace("_", " ")
 
 
@@ -81,7 +81,7 @@ def stream_time_row(time_ms: int) -> Write:
 
 
 def read_stream_time(view: View, *, where: str) -> int | None:
-    """That time, None if no commit had one."""
+    """The greatest record time that the store has seen, None if no commit had one."""
     return _read_single(view, _STREAM_TIME, where)
 
 
@@ -112,7 +112,7 @@ def sequence_row(number: int) -> Write:
 
 
 def read_sequence(view: View, *, where: str) -> int | None:
-    """That number, None if no commit had one."""
+    """The sequence number that was given last, None if no commit had one."""
     return _read_single(view, _SEQUENCE, where)
 
 

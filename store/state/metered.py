@@ -1,4 +1,4 @@
-"""Typed stores: keys and values by serdes over a store of bytes, with a metric for each operation (row x.2).
+"""Typed stores: keys and values by serdes over a store of bytes, with a metric for each operation.
 
 A metered store is a state store like the one under it: whatever concerns commits, offsets, isolation and restoring
 is forwarded, so a task may hold either. Must survive: serdes that fail (the error names the store, and says what
@@ -301,7 +301,7 @@ class MeteredStore(StateStore, Generic[S, K, V]):
 
 
 class ReadOnlyMeteredKeyValueStore(_Ranges[ReadOnlyKeyValueStore, K, V]):
-    """See `store.state.keyvalue.ReadOnlyKeyValueStore`."""
+    """The reads of a key-value store with serdes, see `store.state.keyvalue.ReadOnlyKeyValueStore`."""
 
     def get(self, key: K) -> V | None:
         data = self._reads.get(self._codec.key_bytes(key))
@@ -362,7 +362,7 @@ class MeteredTimestampedKeyValueStore(MeteredKeyValueStore[K, ValueAndTimestamp[
 
 
 class ReadOnlyMeteredWindowStore(_Reads[ReadOnlyWindowStore, K, V]):
-    """See `store.state.window.ReadOnlyWindowStore`."""
+    """The reads of a window store with serdes, see `store.state.window.ReadOnlyWindowStore`."""
 
     @overload
     def fetch(self, key: K, time: int, /) -> V | None: ...
@@ -467,7 +467,7 @@ class MeteredTimestampedWindowStore(MeteredWindowStore[K, ValueAndTimestamp[V]])
 
 
 class ReadOnlyMeteredSessionStore(_Reads[ReadOnlySessionStore, K, V]):
-    """See `store.state.session.ReadOnlySessionStore`."""
+    """The reads of a session store with serdes, see `store.state.session.ReadOnlySessionStore`."""
 
     def fetch_session(self, key: K, session_start: int, session_end: int) -> V | None:
         data = self._reads.fetch_session(self._codec.key_bytes(key), session_start, session_end)
@@ -562,7 +562,7 @@ class MeteredSessionStore(MeteredStore[SessionStore, K, V], ReadOnlyMeteredSessi
 
 
 class ReadOnlyMeteredVersionedKeyValueStore(_Reads[ReadOnlyVersionedKeyValueStore, K, V]):
-    """See `store.state.versioned.ReadOnlyVersionedKeyValueStore`."""
+    """The reads of a versioned store with serdes, see `store.state.versioned.ReadOnlyVersionedKeyValueStore`."""
 
     def get(self, key: K, as_of_timestamp: int | None = None) -> VersionedRecord[V] | None:
         found = self._reads.get(self._codec.key_bytes(key), as_of_timestamp)
@@ -603,7 +603,7 @@ class MeteredVersionedKeyValueStore(
 
 
 class ReadOnlyMeteredListValueStore(_Ranges[ReadOnlyListValueStore, K, V]):
-    """See `store.state.listvalue.ReadOnlyListValueStore`."""
+    """The reads of a list-value store with serdes, see `store.state.listvalue.ReadOnlyListValueStore`."""
 
     def get(self, key: K) -> list[V] | None:
         values = self._reads.get(self._codec.key_bytes(key))

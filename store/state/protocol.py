@@ -1,8 +1,8 @@
 """What every state store is to a task, whatever its type: the StateStore of KIP-844 and KIP-892.
 
 A store never commits by itself and processors never commit a store: the task does, after its Kafka
-transaction (row 892.6). Whoever brings a store of their own subclasses `StateStore`; what has a default here
-has the page's default, and `store.testing.conformance` holds the rest to its promises.
+transaction. Whoever brings a store of their own subclasses `StateStore`; what has a default here
+has that of KIP-892, and `store.testing.conformance` holds the rest to its promises.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LogChange(Protocol):
 
 
 class StoreMetrics(Protocol):
-    """Where a store reports what it does (row 892.8). Any thread."""
+    """Where a store reports what it does. Any thread."""
 
     def committed(self, seconds: float) -> None:
         """A commit took so long."""
@@ -76,7 +76,7 @@ class Sync:
 
     @classmethod
     def of(cls, value: str) -> Sync:
-        """From its name in a configuration: `commit`, `none`, or a number of milliseconds as in `250ms`."""
+        """The policy of that name in a configuration: `commit`, `none`, or a number of milliseconds as in `250ms`."""
         number = value.removesuffix("ms").strip()
         if value == "commit":
             return cls.EVERY_COMMIT
@@ -158,11 +158,11 @@ class StateStore(ABC):
         """Drop uncommitted writes and release everything, open iterators included. Idempotent."""
 
     def transactional(self) -> bool:
-        """Whether writes stay apart until `commit` (row 844.1)."""
+        """Whether writes stay apart until `commit`."""
         return False
 
     def manages_offsets(self) -> bool:
-        """Whether `get_committed_offset` returns what `commit` was given, after reopening too (row 892.4).
+        """Whether `get_committed_offset` returns what `commit` was given, after reopening too.
 
         If not, the offsets given to `commit` are ignored and the task keeps them in its checkpoint file.
         """
@@ -185,7 +185,7 @@ class StateStore(ABC):
         offset in the store's own changelog (KIP-844); None is for a store without changelog, and leaves
         offsets as they are. `position` holds, for each input partition, the offset of the last record that
         the data reflects; partitions not named keep theirs, and None leaves all.
-        Call it only once the changelog records are committed (row 892.3).
+        Call it only once the changelog records are committed.
 
         By default a store without transactions flushes; one with transactions has to have its own.
         """
@@ -199,7 +199,7 @@ class StateStore(ABC):
             raise NotImplementedError(f"{type(self).__name__} is transactional and must implement discard")
 
     def recover(self, changelog_offset: int) -> bool:
-        """Discard what is uncommitted; whether the store is then at `changelog_offset` or beyond (row 844.1).
+        """Discard what is uncommitted; whether the store is then at `changelog_offset` or beyond.
 
         By default false: without transactions nobody can tell what the data stands for.
         """
@@ -208,7 +208,7 @@ class StateStore(ABC):
         return False
 
     def get_committed_offset(self, tp: TopicPartition) -> int | None:
-        """The changelog offset of the last commit (row 892.4).
+        """The changelog offset of the last commit.
 
         None if there was none, if it was removed, and from a store that does not manage or not persist offsets.
         """
@@ -219,14 +219,14 @@ class StateStore(ABC):
         return {}
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """Memory that the next commit frees, in bytes; 0 when nothing is uncommitted (row 892.5)."""
+        """Memory that the next commit frees, in bytes; 0 when nothing is uncommitted."""
         return 0
 
     def sync(self) -> None:
         """Every commit so far is power-safe when this returns, if the store is persistent."""
 
     def track_last_caught_up(self, now: Callable[[], int]) -> None:
-        """From here on each commit with an offset also moves `last_caught_up_ms` to `now()`.
+        """Let each commit with an offset also move `last_caught_up_ms` to `now()`, from here on.
 
         `now` gives milliseconds since the epoch. Called when the store has reached the end of its changelog: from
         then on its one writer keeps it there. By default the task keeps the time, in its checkpoint file.

@@ -37,7 +37,7 @@ class Reads(Protocol):
 
 
 class CommittedReads:
-    """What the engine holds, whatever the transaction and the cache: READ_COMMITTED (row 892.7)."""
+    """What the engine holds, whatever the transaction and the cache: READ_COMMITTED."""
 
     def __init__(self, engine: Engine, view: View | None = None) -> None:
         """`view` is a snapshot of `engine`, where several reads must belong to one commit."""

@@ -430,7 +430,7 @@ class Task:
         if at is None or None not in committed.values():
             return committed
         try:
-            limit_ms = int(self._restore_patience_s * 1000)
+            limit_ms = int(self._restore_settings.patience_s * 1000)
             self._retry(lambda: positions.check_settled(reader, at), limit_ms=limit_ms)
         except RetriableError as error:
             raise HangingTransactionError(
@@ -597,9 +597,16 @@ class Task:
 
     def _look_for_corruption(self, error: Exception) -> None:
         if any(isinstance(one, StoreCorruptedError) for one in _chain(error)):
-            self._corrupt = suspects(self.stores)
-            if self._corrupt:
+            damaged = suspects(self.stores)
+            self._corrupt = [name for name in damaged if self._suppliers[name].logged]
+            if damaged:
                 self._state = _State.MUST_CLOSE
+                for name in damaged:
+                    if name not in self._corrupt:
+                        error.add_note(
+                            f"store {name} of task {self.task_id} is damaged and has no changelog to be rebuilt from. "
+                            f"Put a backup in its place; or move its directory away, to start with an empty one"
+                        )
             else:
                 error.add_note(f"every row of the stores of task {self.task_id} can be read")
 

@@ -4,7 +4,8 @@ Which error leads where is decided here, once, for every kind of driver that kee
 transactions resume from the last commit; unknown outcomes, broken clients and stores found corrupt make a new
 incarnation, as does a transaction that the broker gave up; and a task that was taken over is given up without
 touching what its successor owns, and never in silence. Every other error closes its task before it is raised, so that
-polling on can only start from what was committed.
+polling on can only start from what was committed. Global stores are opened before any task, and they and the
+standbys follow after the tasks' steps (`store.streams.replicas`).
 
 Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
 again with growing pauses, and after `MOST_FAILURES` times the error is raised.
@@ -120,13 +121,14 @@ class Worker:
                     error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
                 self._drop(partition)
                 raise
+        progress |= self.replicas.update(busy=progress)
         if self._lost and not self._partitions:
             self._untold = {}
             raise TaskLostError(self._lost)
         if self._untold:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
-        return self.replicas.update(busy=progress) or progress
+        return progress
 
     def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
         """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
@@ -147,9 +149,8 @@ class Worker:
                 self._failures.pop(partition, None)
                 self._drop(partition)
         self._partitions = partitions
-        self._lost = {
-            partition: error for partition, error in self._lost.items() if partition not in partitions
-        }
+        # What was lost before is no news under a new assignment.
+        self._lost, self._untold = {}, {}
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(partitions)
         self.replicas.assign(standbys)

@@ -1,6 +1,5 @@
 """A point for each purchase, and a reward for every third one."""
 
-from collections.abc import Iterator
 from functools import partial
 from random import Random
 
@@ -30,12 +29,12 @@ class Loyalty(Scenario):
     def input(self, random: Random) -> Sample:
         return Sample(key=random.choice(("ann", "bob")), value=random.randint(1, 99), topic="purchases")
 
-    def reference(self, state: State, record: InputRecord) -> Iterator[Output]:
-        """What has to come out of one record, and be in the stores after it, in plain Python."""
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        """What one record has to change and to bring out, in plain Python."""
         points = state["points"]
         points[record.key] = points.get(record.key, 0) + 1
-        if points[record.key] % 3 == 0:
-            yield Output("rewards", record.key, points[record.key])
+        rewarded = points[record.key] % 3 == 0
+        return [Output("rewards", record.key, points[record.key])] if rewarded else []
 
 
 SCENARIO = Loyalty()

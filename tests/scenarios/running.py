@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from harness.reference.tables import Table, table_of
+from harness.reference.tables import GlobalTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
@@ -69,7 +69,8 @@ class Run:
         self.seen: list[list[InputRecord]] = [[] for _ in self.topologies]
         for topology in self.topologies:
             SimLog(self.broker).admin().create_topics(topology.internal_topics(1))
-            for topic in {*topology.sources, *topology.sinks} - set(self.broker.topics()):
+            global_topics = {store.topic for store in topology.global_stores}
+            for topic in {*topology.sources, *topology.sinks, *global_topics} - set(self.broker.topics()):
                 self.broker.create_topic(topic, 1)
 
     def feed(self, sample: Sample) -> None:
@@ -115,13 +116,20 @@ class Run:
             state: dict[str, Table] = {
                 name: table_of(supplier) for name, supplier in topology.suppliers().items()
             }
+            state |= {store.name: self._global_table(store.topic) for store in topology.global_stores}
             for record in records:
                 for output in self.scenario.reference(state, record):
                     time = record.timestamp if output.timestamp is None else output.timestamp
                     headers = tuple((name, value.encode()) for name, value in output.headers)
                     outputs[output.topic].append((output.key, output.value, time, headers))
-            rows |= {name: table.rows() for name, table in state.items()}
+            rows |= {name: state[name].rows() for name in topology.store_names}
         return outputs, rows
+
+    def _global_table(self, topic: str) -> Table:
+        table = GlobalTable()
+        for record in self.broker.visible(TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED):
+            table.put(*decode_record(record.key, record.value))
+        return table
 
     def rows(self) -> dict[str, dict[str, Json]]:
         """What is in the stores, named as in histories."""
@@ -129,7 +137,8 @@ class Run:
         for topology in self.topologies:
             self.lives += 1
             storage = HostStorage(self.host, self.lives)
-            task = Task(topology, 0, SimLog(self.broker), storage, self.config, SystemClock())
+            alone = replace(topology, global_stores=())
+            task = Task(alone, 0, SimLog(self.broker), storage, self.config, SystemClock())
             with task:
                 for name in topology.store_names:
                     found[name] = _rows(task.stores[name], self.scenario, self._keys())

@@ -10,6 +10,7 @@ import pytest
 
 from harness.worlds.sim import broker as sim
 from harness.worlds.sim import partition
+from harness.worlds.sim.group import Group
 from harness.worlds.sim.partition import Partition
 from store.errors import AbortRequiredError
 from store.log.protocol import Fetch
@@ -116,7 +117,7 @@ def commit_offsets_when_they_are_sent(patch: pytest.MonkeyPatch) -> None:
     hold = sim.SimBroker._hold_offsets
 
     def at_once(
-        broker: sim.SimBroker, group: sim._Group, producer_id: int, offsets: Mapping[TopicPartition, int]
+        broker: sim.SimBroker, group: Group, producer_id: int, offsets: Mapping[TopicPartition, int]
     ) -> None:
         hold(broker, group, producer_id, offsets)
         broker._settle_offsets(group, producer_id, True)
@@ -128,7 +129,7 @@ def commit_offsets_when_they_are_sent(patch: pytest.MonkeyPatch) -> None:
 def commit_the_offsets_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     settle = sim.SimBroker._settle_offsets
 
-    def always(broker: sim.SimBroker, group: sim._Group, producer_id: int, _commit: bool) -> None:
+    def always(broker: sim.SimBroker, group: Group, producer_id: int, _commit: bool) -> None:
         settle(broker, group, producer_id, True)
 
     patch.setattr(sim.SimBroker, "_settle_offsets", always)
@@ -137,7 +138,7 @@ def commit_the_offsets_of_aborted_transactions(patch: pytest.MonkeyPatch) -> Non
 def let_the_offset_committed_last_win(patch: pytest.MonkeyPatch) -> None:
     settle = sim.SimBroker._settle_offsets
 
-    def sent_now(broker: sim.SimBroker, group: sim._Group, producer_id: int, commit: bool) -> None:
+    def sent_now(broker: sim.SimBroker, group: Group, producer_id: int, commit: bool) -> None:
         broker._hold_offsets(
             group, producer_id, {tp: at for tp, (_, at) in group.pending[producer_id].items()}
         )

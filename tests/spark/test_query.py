@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from store.log.kafka import KafkaLog
 from store.spark import create_changelogs, start_query
 from store.spark.query import check_task_failures
 from store.streams.topology import Context, Topology
+from store.suppliers import global_store, persistent_key_value_store
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 from tests.waiting import settle
 
@@ -235,6 +237,13 @@ def test_a_function_that_cannot_reach_the_executors_is_refused(pipeline: Make) -
     topology = Topology(made.topology.application_id, made.topology.sources, (), (), locked)
     with pytest.raises(ConfigError, match="must be picklable"):
         start(made, topology)
+
+
+def test_a_topology_with_global_stores_is_refused(pipeline: Make) -> None:
+    made = pipeline()
+    prices = global_store(persistent_key_value_store("prices"), "prices")
+    with pytest.raises(ConfigError, match=r"global_stores.*none on Spark"):
+        start(made, replace(made.topology, global_stores=(prices,)))
 
 
 def test_a_relative_state_directory_is_refused(pipeline: Make) -> None:

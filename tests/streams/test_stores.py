@@ -244,6 +244,22 @@ def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> 
     worker.close()
 
 
+def test_damage_in_a_store_without_a_changelog_is_raised_at_once_and_the_store_is_left_as_it_is() -> None:
+    supplier = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
+    cluster = Cluster(counting(supplier.with_logging_disabled()), [b"a", b"b"])
+    storage = Rotting(cluster.host, 1)
+    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), SystemClock())
+    while worker.poll():
+        pass
+    storage.rotten = True
+    cluster.broker.append("in", b"a", b"", partition=0)
+    with pytest.raises(StoreCorruptedError, match="checksum") as caught:
+        worker.poll()
+    assert any("no changelog to be rebuilt from" in note for note in caught.value.__notes__)
+    assert (cluster.host.aside, cluster.host.locks) == ([], {})
+    worker.close()
+
+
 def test_an_attempt_that_finds_its_store_corrupt_leaves_it_aside_for_the_next_one() -> None:
     cluster = Cluster(pipeline(), [b"a", b"b"])
     with cluster.task() as task:

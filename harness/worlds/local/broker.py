@@ -31,7 +31,7 @@ from store.errors import ConfigError, CrashproofError, RetriableError, Unreachab
 from store.log.kafka import KafkaLog
 from store.types import TopicPartition
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 20.0
 _ADDRESS = "127.0.0.1"
 _ATTEMPTS = 5
@@ -100,11 +100,11 @@ _JVM = (
 class BrokerError(CrashproofError):
     """The broker did not start, or is not there. The message ends with the last lines of its log."""
 
+    exit_code = 4
+
 
 class PortInUseError(BrokerError):
     """Another process listens on the port that was asked for."""
-
-    exit_code = 4
 
     def __init__(self, port: int) -> None:
         super().__init__(

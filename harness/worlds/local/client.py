@@ -34,7 +34,7 @@ from store.types import Record
 PATIENCE_S = 60.0
 """How long something may take that a cluster does in milliseconds."""
 
-SETTLE_S = 10.0
+SETTLE_S = 60.0
 """How long transactions may stay undecided after the last process has ended."""
 
 _PAUSE_S = 0.005

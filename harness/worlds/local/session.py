@@ -30,7 +30,7 @@ from harness.worlds.local.guard import end_all, watch
 from harness.worlds.sim.spark import MOST_FAILURES
 from store.errors import CrashproofError
 
-STOP_SECONDS = 30.0
+STOP_SECONDS = 120.0
 
 
 class SparkError(CrashproofError):

@@ -26,6 +26,15 @@ from enum import StrEnum
 from typing import NamedTuple, NoReturn, TypeVar
 
 from harness.choices import Chooser, FirstChoice
+from harness.worlds.sim.group import (
+    NO_GENERATION,
+    Group,
+    GroupPhase,
+    Heartbeat,
+    MemberView,
+    Seat,
+    SimMembership,
+)
 from harness.worlds.sim.partition import (
     NO_PRODUCER,
     AbortedRange,
@@ -46,7 +55,7 @@ from store.errors import (
     RetriableError,
 )
 from store.log.partitioner import partition_for
-from store.log.protocol import Fetch, Offsets, TopicSpec
+from store.log.protocol import Assignor, Fetch, Membership, Offsets, Rebalance, TopicSpec
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 Option = TypeVar("Option")
@@ -61,6 +70,7 @@ MARKED_PLACE = "which partition or group of a transaction is marked first"
 KEYLESS_PARTITION = "which partition a record without a key takes"
 LEFT_DIRTY = "how many offsets before the last that could be a cleaning stops"
 LEFT_EXPIRED = "how many offsets before the last that could be retention stops"
+MEMBER_PLACE = "how many places from the last a new member takes among those alike"
 QUESTIONS = (
     SEND_NOW,
     MARK_NOW,
@@ -69,6 +79,7 @@ QUESTIONS = (
     KEYLESS_PARTITION,
     LEFT_DIRTY,
     LEFT_EXPIRED,
+    MEMBER_PLACE,
 )
 """Everything that is asked of the chooser."""
 
@@ -106,19 +117,6 @@ class TransactionView(NamedTuple):
     """Groups whose offsets are still pending."""
 
 
-class _Group:
-    """Committed and pending positions of a consumer group, each with the order in which it was sent."""
-
-    __slots__ = ("committed", "group_id", "metadata", "pending")
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.committed: dict[TopicPartition, tuple[int, int]] = {}
-        # By the order in which the position was sent.
-        self.metadata: dict[int, str] = {}
-        self.pending: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
-
-
 class _Transaction:
     """The coordinator's state of one transactional id."""
 
@@ -141,7 +139,7 @@ class _Transaction:
         self.timeout_ms = 0
         self.began_ms = 0
         self.partitions: dict[TopicPartition, None] = {}
-        self.groups: dict[_Group, None] = {}
+        self.groups: dict[Group, None] = {}
 
 
 class SimBroker:
@@ -192,7 +190,7 @@ class SimBroker:
         self._choice = FirstChoice().choose if chooser is None else chooser.choose
         self._topics: dict[str, list[Partition]] = {}
         self._topic_config: dict[str, dict[str, str]] = {}
-        self._groups: dict[str, _Group] = {}
+        self._groups: dict[str, Group] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._held: dict[str, _Transaction] = {}
         self._next_producer_id = 0
@@ -257,8 +255,13 @@ class SimBroker:
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
     ) -> None:
-        """A consumer's own commit, outside any transaction. It outlives pending offsets sent before it."""
+        """A consumer's own commit, outside any transaction. It outlives pending offsets sent before it.
+
+        Raises `LogError` while the group has members: it takes positions from nobody else.
+        """
         group = self._group(group_id)
+        if group.phase is not GroupPhase.EMPTY:
+            raise LogError(f"group {group_id!r} has members, and takes no positions from anybody else")
         for tp, position in offsets.items():
             self._log(tp)
             self._sent += 1
@@ -269,17 +272,27 @@ class SimBroker:
 
     def forget_group(self, group_id: str) -> None:
         """Drop a group's committed positions, as retention does (`offsets.retention.minutes`)."""
-        self._groups.pop(group_id, None)
+        group = self._groups.get(group_id)
+        if group is not None:
+            group.committed.clear()
+            if group.phase is GroupPhase.EMPTY:
+                del self._groups[group_id]
 
     # Time and markers.
 
     def advance(self, ms: int) -> None:
-        """Let `ms` milliseconds pass; a transaction whose time is up is aborted and its producer fenced."""
+        """Let `ms` milliseconds pass.
+
+        A transaction whose time is up is aborted and its producer fenced; a member that was not heard of for its
+        session timeout is removed from its group.
+        """
         self.now += ms
         for txn in self._transactions.values():
             if txn.phase is Phase.ONGOING and self.now - txn.began_ms >= txn.timeout_ms:
                 txn.epoch += 1
                 self._prepare(txn, Phase.PREPARE_ABORT)
+        for group in self._groups.values():
+            group.pass_time(self.now)
 
     def settle(self, limit: int | None = None, transactional_id: str | None = None) -> int:
         """Write markers that are held, at most `limit`, of all ids (oldest transaction first) or of one.
@@ -383,6 +396,10 @@ class SimBroker:
     def groups(self) -> list[str]:
         return list(self._groups)
 
+    def members(self, group_id: str) -> list[MemberView]:
+        """The members of a group in the order in which an assignor goes through them."""
+        return self._group(group_id).members()
+
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
         """The positions that count now, whatever is pending."""
         return {tp: position for tp, (_, position) in self._group(group_id).committed.items()}
@@ -471,14 +488,18 @@ class SimBroker:
 
     # The group coordinator.
 
-    def _group(self, group_id: str) -> _Group:
+    def _group(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
-            group = self._groups[group_id] = _Group(group_id)
+            group = self._groups[group_id] = Group(
+                group_id,
+                lambda topic: len(self._topics.get(topic, ())),
+                lambda places: self._choice(MEMBER_PLACE, places),
+            )
         return group
 
     def _hold_offsets(
-        self, group: _Group, producer_id: int, offsets: Mapping[TopicPartition, int], metadata: str = ""
+        self, group: Group, producer_id: int, offsets: Mapping[TopicPartition, int], metadata: str = ""
     ) -> None:
         pending = group.pending.setdefault(producer_id, {})
         for tp, position in offsets.items():
@@ -488,9 +509,9 @@ class SimBroker:
             if metadata:
                 group.metadata[self._sent] = metadata
 
-    def _settle_offsets(self, group: _Group, producer_id: int, commit: bool) -> None:
+    def _settle_offsets(self, group: Group, producer_id: int, commit: bool) -> None:
         """Of several positions for one partition the last *sent* counts, whenever its transaction commits."""
-        for tp, sent in group.pending.pop(producer_id).items():
+        for tp, sent in group.pending.pop(producer_id, {}).items():
             gone = sent
             if commit and sent > group.committed.get(tp, (0, 0)):
                 gone = group.committed.get(tp, (0, 0))
@@ -665,7 +686,14 @@ class SimProducer:
             raise RetriableError(f"{self._queue[0][0].tp} was deleted, so that records for it wait")
         return {log.tp: offset for log, offset in self._written.items() if offset >= 0}
 
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    def send_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        *,
+        membership: Membership | None = None,
+    ) -> None:
         if self._state != _IN_TRANSACTION:
             self._refuse("send_offsets")
         if self._error is not None:
@@ -686,6 +714,13 @@ class SimProducer:
         group = broker._group(group_id)
         txn.groups[group] = None
         self._groups[group_id] = None
+        if membership is not None:
+            assert isinstance(membership, SimMembership)
+            try:
+                group.check_transactional(membership)
+            except AbortRequiredError as error:
+                self._error = error
+                raise
         broker._hold_offsets(group, self._producer_id, offsets, metadata)
 
     def commit_transaction(self) -> None:
@@ -863,7 +898,10 @@ class SimPlainProducer:
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
     ) -> None:
         self._check()
-        self._broker.commit_offsets(group_id, offsets, metadata)
+        try:
+            self._broker.commit_offsets(group_id, offsets, metadata)
+        except LogError as error:
+            raise FatalLogError(str(error)) from error
 
     def close(self) -> None:
         self._queue.clear()
@@ -953,6 +991,190 @@ class SimReader:
             raise ProtocolError("this reader is closed")
 
 
+class SimMember:
+    """A member of a group. A crash is to drop the object: the coordinator waits for its session timeout.
+
+    The client's own thread is not simulated: it speaks when `poll` is called, and when the harness calls
+    `heartbeat`, as that thread may do at any moment.
+    """
+
+    __slots__ = (
+        "_assignor",
+        "_awaits",
+        "_broker",
+        "_closed",
+        "_error",
+        "_forgotten",
+        "_generation",
+        "_granted",
+        "_group_id",
+        "_held",
+        "_instance_id",
+        "_member_id",
+        "_polled_ms",
+        "_prefix",
+        "_rebalance",
+        "_rebalance_timeout_ms",
+        "_session_timeout_ms",
+        "_topics",
+    )
+
+    def __init__(
+        self,
+        broker: SimBroker,
+        prefix: str,
+        group_id: str,
+        topics: Sequence[str],
+        rebalance: Rebalance,
+        instance_id: str | None,
+        assignor: Assignor,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+    ) -> None:
+        if not 0 < session_timeout_ms <= rebalance_timeout_ms:
+            raise ConfigError("session_timeout_ms", session_timeout_ms, f"from 1 to {rebalance_timeout_ms}")
+        self._broker = broker
+        self._prefix = prefix
+        self._group_id = group_id
+        self._topics = tuple(topics)
+        self._rebalance = rebalance
+        self._instance_id = instance_id
+        self._assignor: Assignor = assignor
+        self._session_timeout_ms = session_timeout_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._polled_ms = broker.now
+        self._closed = False
+        self._error: LogError | None = None
+        self._member_id = ""
+        self._generation = NO_GENERATION
+        # It has joined, and the rebalance has not ended yet as far as it knows.
+        self._awaits = False
+        # What the coordinator gave, until the owner was told.
+        self._granted: tuple[TopicPartition, ...] | None = None
+        self._held: tuple[TopicPartition, ...] | None = None
+        # The coordinator does not know it any more, and the owner was not told.
+        self._forgotten = False
+
+    def poll(self, seconds: float) -> None:
+        del seconds
+        self._check()
+        self.heartbeat()
+        self._polled_ms = self._broker.now
+        self._check()
+        if self._forgotten:
+            self._forgotten = False
+            self._member_id = ""
+            self._generation = NO_GENERATION
+            self._granted = None
+            held, self._held = self._held, None
+            if held is not None:
+                self._rebalance.lost(held)
+        group = self._group()
+        if self._member_id == "":
+            self._join(group)
+        self._tell()
+        if self._must_rejoin(group) is not None:
+            held, self._held = self._held, None
+            if held is not None:
+                self._rebalance.revoked(held)
+            # The owner may have let time pass.
+            seat = self._must_rejoin(group)
+            if seat is not None:
+                group.rejoin(seat, self._broker.now)
+                self._awaits = True
+                self._take_grant(seat)
+        self._tell()
+
+    def membership(self) -> SimMembership:
+        self._check()
+        return self._membership()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        held, self._held = self._held, None
+        if held is not None and self._error is None:
+            self._rebalance.revoked(held)
+        seat = self._group().seat(self._member_id)
+        if seat is not None and self._instance_id is None:
+            self._group().leave(seat, self._broker.now)
+
+    def heartbeat(self) -> None:
+        """Say to the coordinator that the process lives, and take what it answers. Raises nothing."""
+        if self._closed or self._forgotten or self._error is not None or self._member_id == "":
+            return
+        group = self._group()
+        now = self._broker.now
+        seat = group.seat(self._member_id)
+        if seat is not None:
+            self._take_grant(seat)
+            if now - self._polled_ms >= self._rebalance_timeout_ms:
+                # A client whose owner does not come back in time leaves by itself.
+                self._forgotten = True
+                group.leave(seat, now)
+                return
+            if seat.rejoined and group.phase is GroupPhase.PREPARING:
+                return
+        match group.heartbeat(self._membership(), now):
+            case Heartbeat.FENCED_INSTANCE:
+                self._error = FencedError(
+                    f"another member of group {self._group_id!r} has the instance id {self._instance_id!r}"
+                )
+            case Heartbeat.UNKNOWN_MEMBER | Heartbeat.ILLEGAL_GENERATION:
+                self._forgotten = True
+            case Heartbeat.WELCOME | Heartbeat.REBALANCING:
+                pass
+
+    def _join(self, group: Group) -> None:
+        seat = Seat(
+            self._instance_id or self._prefix,
+            self._instance_id,
+            self._topics,
+            self._session_timeout_ms,
+            self._rebalance_timeout_ms,
+        )
+        try:
+            seat = group.join(seat, self._assignor, self._broker.now)
+        except FatalLogError as error:
+            self._error = error
+            raise
+        self._member_id = seat.member_id
+        self._awaits = True
+        self._take_grant(seat)
+
+    def _must_rejoin(self, group: Group) -> Seat | None:
+        """Its record at the coordinator, if a rebalance waits for it."""
+        seat = group.seat(self._member_id)
+        return (
+            seat if seat is not None and group.phase is GroupPhase.PREPARING and not seat.rejoined else None
+        )
+
+    def _take_grant(self, seat: Seat) -> None:
+        if self._awaits and seat.generation > self._generation:
+            self._awaits = False
+            self._generation = seat.generation
+            self._granted = seat.assignment
+
+    def _tell(self) -> None:
+        granted, self._granted = self._granted, None
+        if granted is not None:
+            self._held = granted
+            self._rebalance.assigned(granted)
+
+    def _group(self) -> Group:
+        return self._broker._group(self._group_id)
+
+    def _membership(self) -> SimMembership:
+        return SimMembership(self._group_id, self._member_id, self._generation, self._instance_id)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ProtocolError("this member is closed")
+        if self._error is not None:
+            raise type(self._error)(*self._error.args)
+
+
 class SimAdmin:
     """Topics of the simulated cluster."""
 
@@ -985,12 +1207,13 @@ class SimAdmin:
 
 
 class SimLog:
-    """The cluster as one process sees it."""
+    """The cluster as one process sees it. The ids of its group members begin with `client_id`."""
 
-    __slots__ = ("broker",)
+    __slots__ = ("broker", "client_id")
 
-    def __init__(self, broker: SimBroker) -> None:
+    def __init__(self, broker: SimBroker, client_id: str = "rdkafka") -> None:
         self.broker = broker
+        self.client_id = client_id
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> SimProducer:
         return SimProducer(self.broker, transactional_id, transaction_timeout_ms)
@@ -1000,6 +1223,29 @@ class SimLog:
 
     def reader(self) -> SimReader:
         return SimReader(self.broker)
+
+    def member(
+        self,
+        group_id: str,
+        topics: Sequence[str],
+        rebalance: Rebalance,
+        *,
+        instance_id: str | None = None,
+        assignor: Assignor = "range",
+        session_timeout_ms: int = 45_000,
+        rebalance_timeout_ms: int = 300_000,
+    ) -> SimMember:
+        return SimMember(
+            self.broker,
+            self.client_id,
+            group_id,
+            topics,
+            rebalance,
+            instance_id,
+            assignor,
+            session_timeout_ms,
+            rebalance_timeout_ms,
+        )
 
     def admin(self) -> SimAdmin:
         return SimAdmin(self.broker)

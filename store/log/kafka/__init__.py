@@ -5,6 +5,7 @@ Must survive: threads that share one log. What it makes has clients of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -14,10 +15,12 @@ from confluent_kafka.admin import AdminClient
 from store.errors import ConfigError
 from store.log.kafka.admin import KafkaAdmin
 from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, Client, Config, build
+from store.log.kafka.member import KafkaMember
 from store.log.kafka.producer import KafkaPlainProducer, KafkaProducer
 from store.log.kafka.reader import KafkaReader
+from store.log.protocol import Assignor, Rebalance
 
-__all__ = ["KafkaAdmin", "KafkaLog", "KafkaPlainProducer", "KafkaProducer", "KafkaReader"]
+__all__ = ["KafkaAdmin", "KafkaLog", "KafkaMember", "KafkaPlainProducer", "KafkaProducer", "KafkaReader"]
 
 
 class KafkaLog:
@@ -60,6 +63,30 @@ class KafkaLog:
 
     def reader(self) -> KafkaReader:
         return KafkaReader(Client(self.bootstrap, self.timeout), self._config)
+
+    def member(
+        self,
+        group_id: str,
+        topics: Sequence[str],
+        rebalance: Rebalance,
+        *,
+        instance_id: str | None = None,
+        assignor: Assignor = "range",
+        session_timeout_ms: int = 45_000,
+        rebalance_timeout_ms: int = 300_000,
+    ) -> KafkaMember:
+        client = Client(self.bootstrap, self.timeout)
+        own: dict[str, str | int] = {
+            "group.id": group_id,
+            "partition.assignment.strategy": assignor,
+            "session.timeout.ms": session_timeout_ms,
+            "heartbeat.interval.ms": min(3_000, session_timeout_ms // 3),
+            "max.poll.interval.ms": rebalance_timeout_ms,
+        }
+        if instance_id is not None:
+            own["group.instance.id"] = instance_id
+        consumer = build(Consumer, client.config(CONSUMER, self._config, own))
+        return KafkaMember(client, consumer, group_id, topics, rebalance)
 
     def admin(self) -> KafkaAdmin:
         client = Client(self.bootstrap, self.timeout)

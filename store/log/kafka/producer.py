@@ -26,6 +26,8 @@ from store.errors import (
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
 from store.log.kafka.errors import FENCED, cause_of, translate
+from store.log.kafka.member import KafkaMembership
+from store.log.protocol import Membership
 from store.types import Headers, TopicPartition
 
 _SERVE_EVERY = 1000
@@ -263,10 +265,21 @@ class KafkaProducer(_Sender):
         return self._drain()
 
     @_remembers_fencing
-    def send_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    def send_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
+        *,
+        membership: Membership | None = None,
+    ) -> None:
         producer = self._live()
         positions = _positions(offsets, metadata)
-        group = self._metadata(group_id)
+        if membership is None:
+            group = self._metadata(group_id)
+        else:
+            assert isinstance(membership, KafkaMembership)
+            group = membership.native
         self._repeat(
             f"send_offsets of group {group_id}",
             lambda seconds: producer.send_offsets_to_transaction(positions, group, seconds),

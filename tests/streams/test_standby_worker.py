@@ -1,0 +1,415 @@
+"""Standbys that a worker keeps, and partitions that move between hosts, over the simulated broker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
+from harness.worlds.sim.disk import Host, HostStorage
+from store.config import Guarantee, StreamsConfig
+from store.engine import Storage
+from store.errors import ChangelogLostError, ConfigError, RetriableError
+from store.log.protocol import Offsets
+from store.points import Point, arm
+from store.recovery.directory import StateDirectory
+from store.recovery.offsets import engine_store
+from store.serdes import BytesSerde
+from store.streams.topology import Context, Topology
+from store.streams.worker import Worker
+from store.suppliers import (
+    StoreSupplier,
+    in_memory_key_value_store,
+    key_value_store_builder,
+    persistent_key_value_store,
+)
+from store.types import IsolationLevel, Record, TopicPartition
+
+RC = IsolationLevel.READ_COMMITTED
+
+OWN = persistent_key_value_store("counts")
+DIRECT = persistent_key_value_store("counts", transactional=False)
+CACHED = key_value_store_builder(OWN, BytesSerde(), BytesSerde()).with_caching_enabled()
+SUPPLIERS = pytest.mark.parametrize("supplier", [OWN, DIRECT, CACHED], ids=["own", "direct", "cached"])
+
+
+class Clock:
+    """Stands still but for sleeping, so that every commit is one that a test asks for."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def time_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Restored:
+    """Counts the records that tasks replay."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def on_restore_start(self, changelog: TopicPartition, store_name: str, start: int, end: int) -> None: ...
+
+    def on_batch_restored(
+        self, changelog: TopicPartition, store_name: str, position: int, num_restored: int
+    ) -> None: ...
+
+    def on_restore_end(self, changelog: TopicPartition, store_name: str, total_restored: int) -> None:
+        assert store_name in changelog.topic
+        self.records += total_restored
+
+
+def count(context: Context, record: Record) -> None:
+    assert record.key is not None
+    counts = context.store("counts")
+    number = b"%d" % (int(counts.get(record.key) or 0) + 1)
+    counts.put(record.key, number)
+    context.forward("out", record.key, number)
+
+
+class Cluster:
+    """A broker, hosts, and a pipeline that counts records by key in two partitions."""
+
+    def __init__(
+        self, supplier: StoreSupplier[Any] = OWN, guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2
+    ) -> None:
+        self.broker, self.clock = SimBroker(), Clock()
+        self.topology = Topology("app", ("in",), ("out",), (supplier,), count)
+        self.broker.create_topic("in", 2)
+        self.broker.create_topic("out", 1)
+        for spec in self.topology.internal_topics(2):
+            self.broker.create_topic(*spec)
+        self.config = StreamsConfig(processing_guarantee=guarantee, commit_interval_ms=50_000)
+        self.hosts = [Host(0), Host(1)]
+        self.keys: list[bytes] = []
+        self._incarnations = 0
+
+    def feed(self, *keys: bytes) -> None:
+        for key in keys:
+            self.broker.append("in", key, b"", partition=0)
+        self.keys += keys
+
+    def worker(
+        self,
+        host: int,
+        active: tuple[int, ...] = (),
+        standbys: tuple[int, ...] = (),
+        *,
+        storage: Storage | None = None,
+        log: SimLog | None = None,
+    ) -> tuple[Worker, Restored]:
+        """A new process on that host, and what it restores."""
+        self._incarnations += 1
+        restored = Restored()
+        made = Worker(
+            self.topology,
+            active,
+            log or SimLog(self.broker),
+            storage or HostStorage(self.hosts[host], self._incarnations),
+            self.config,
+            self.clock,
+            listener=restored,
+            standbys=standbys,
+        )
+        return made, restored
+
+    def kill(self, host: int) -> None:
+        """The process that was started last on that host is gone, with its locks."""
+        self.hosts[host].locks.clear()
+
+    def expected(self) -> dict[bytes, bytes]:
+        return {key: b"%d" % self.keys.count(key) for key in self.keys}
+
+    def output(self) -> list[bytes | None]:
+        return [record.key for record in self.broker.visible(TopicPartition("out", 0), RC)]
+
+    def aside(self) -> int:
+        return sum(len(host.aside) for host in self.hosts)
+
+
+def settle(*workers: Worker) -> None:
+    """Poll until there is nothing left to do."""
+    for _ in range(100):
+        progress = [worker.poll() for worker in workers]
+        if not any(progress):
+            return
+    raise AssertionError("the workers do not come to rest")
+
+
+def rows(store: object) -> dict[bytes, bytes]:
+    below = engine_store(store)
+    assert below is not None
+    return dict(below.view(RC).all())  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("x.3")
+@SUPPLIERS
+@pytest.mark.parametrize("guarantee", Guarantee)
+def test_a_standby_follows_what_is_committed_elsewhere(
+    supplier: StoreSupplier[Any], guarantee: Guarantee
+) -> None:
+    cluster = Cluster(supplier, guarantee)
+    active, _ = cluster.worker(0, (0, 1))
+    other, _ = cluster.worker(1, standbys=(0,))
+    for keys in ((b"a", b"b"), (b"a",), (b"c",)):
+        cluster.feed(*keys)
+        settle(active, other)
+        assert rows(other.replicas.standbys[0].stores["counts"]) == cluster.expected()
+    assert list(other.replicas.standbys) == [0]
+    active.close()
+    other.close()
+
+
+@pytest.mark.requirement("892.11")
+@SUPPLIERS
+def test_a_standby_that_takes_over_from_a_killed_task_replays_only_what_it_lacks(
+    supplier: StoreSupplier[Any],
+) -> None:
+    cluster = Cluster(supplier)
+    active, _ = cluster.worker(0, (0, 1))
+    other, restored = cluster.worker(1, standbys=(0, 1))
+    cluster.feed(b"a", b"b", b"a", b"c")
+    settle(active, other)
+    cluster.feed(b"a")
+    settle(active)
+    cluster.feed(b"d")
+    # The last one is processed and not committed when the host goes.
+    previous = arm(killed_at(Point.FLUSHED))
+    try:
+        with pytest.raises(Killed):
+            settle(active)
+    finally:
+        arm(previous)
+    cluster.kill(0)
+    other.assign((0, 1))
+    settle(other)
+    assert rows(other.tasks[0].stores["counts"]) == cluster.expected()
+    assert cluster.output() == cluster.keys
+    assert (restored.records, cluster.aside()) == (1, 0)
+    assert other.replicas.standbys == {}
+    other.close()
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(point: Point) -> Callable[[Point], None]:
+    def hook(reached: Point) -> None:
+        if reached is point:
+            raise Killed
+
+    return hook
+
+
+@SUPPLIERS
+def test_a_partition_that_goes_and_comes_back_finds_nothing_stale(supplier: StoreSupplier[Any]) -> None:
+    cluster = Cluster(supplier)
+    one, one_restored = cluster.worker(0, (0,))
+    two, two_restored = cluster.worker(1, standbys=(0,))
+    for number in range(6):
+        cluster.feed(b"a", b"%d" % number)
+        settle(one, two)
+        here, there = (one, two) if number % 2 == 0 else (two, one)
+        assert rows(here.tasks[0].stores["counts"]) == cluster.expected()
+        assert rows(there.replicas.standbys[0].stores["counts"]) == cluster.expected()
+        here.assign((), standby=(0,))
+        there.assign((0,))
+    settle(one, two)
+    assert cluster.output() == cluster.keys
+    assert (one_restored.records, two_restored.records, cluster.aside()) == (0, 0, 0)
+    one.close()
+    two.close()
+
+
+@pytest.mark.requirement("844.5")
+@SUPPLIERS
+@pytest.mark.parametrize("chance", range(12))
+def test_a_standby_whose_host_loses_power_claims_no_more_than_it_has(
+    supplier: StoreSupplier[Any], chance: int
+) -> None:
+    cluster = Cluster(supplier)
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, standbys=(0,))
+    for keys in ((b"a", b"b"), (b"a",), (b"c", b"b")):
+        cluster.feed(*keys)
+        settle(active, other)
+        cluster.clock.sleep(3600)
+    cluster.hosts[1].lose_power(chance)
+    active.close()
+    again, _ = cluster.worker(1, (0,))
+    cluster.feed(b"d")
+    settle(again)
+    assert rows(again.tasks[0].stores["counts"]) == cluster.expected()
+    assert cluster.aside() == 0, "what is on the platter is known, if not new"
+    again.close()
+
+
+@pytest.mark.requirement("844.5")
+def test_a_standby_after_a_task_that_was_killed_without_transactions_keeps_nothing_of_its_dirty_rows() -> (
+    None
+):
+    cluster = Cluster(DIRECT)
+    active, _ = cluster.worker(0, (0,))
+    cluster.feed(b"a")
+    settle(active)
+    cluster.feed(b"dirty")
+    previous = arm(killed_at(Point.RECORD_PROCESSED))
+    try:
+        with pytest.raises(Killed):
+            settle(active)
+    finally:
+        arm(previous)
+    cluster.kill(0)
+    elsewhere, _ = cluster.worker(1, (0,))
+    elsewhere.tasks.clear()
+    standby, _ = cluster.worker(0, standbys=(0,))
+    settle(standby)
+    assert rows(standby.replicas.standbys[0].stores["counts"]) in ({}, {b"a": b"1"})
+    settle(elsewhere, standby)
+    assert rows(standby.replicas.standbys[0].stores["counts"]) == cluster.expected()
+    assert cluster.aside() == 1
+    elsewhere.close()
+    standby.close()
+
+
+def test_a_standby_on_the_host_of_its_task_waits_for_the_directory_and_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0,), storage=StateDirectory(tmp_path, "app"))
+    settle(active)
+    other, _ = cluster.worker(0, (1,), (0,), storage=StateDirectory(tmp_path, "app"))
+    cluster.feed(b"a", b"a")
+    with caplog.at_level(logging.WARNING):
+        settle(active, other)
+        settle(active, other)
+    assert other.replicas.standbys == {}
+    assert [record.getMessage().count("waits for its directory") for record in caplog.records] == [1]
+    assert cluster.output() == cluster.keys
+    active.close()
+    settle(other)
+    assert rows(other.replicas.standbys[0].stores["counts"]) == cluster.expected()
+    other.close()
+
+
+def test_a_task_that_is_let_go_is_committed_first() -> None:
+    cluster = Cluster()
+    worker, _ = cluster.worker(0, (0,))
+    settle(worker)
+    cluster.feed(b"a")
+    worker.poll()
+    assert (cluster.output(), worker.tasks[0].uncommitted_records) == ([], 1)
+    worker.assign(())
+    assert cluster.output() == [b"a"]
+    assert cluster.hosts[0].locks == {}
+    worker.close()
+
+
+def test_no_partition_is_active_and_standby_in_one_worker() -> None:
+    cluster = Cluster()
+    with pytest.raises(ConfigError, match="standby"):
+        cluster.worker(0, (0,), (0,))
+    worker, _ = cluster.worker(0, (0,))
+    with pytest.raises(ConfigError, match="standby"):
+        worker.assign((0, 1), (1,))
+    cluster.feed(b"a")
+    settle(worker)
+    assert cluster.output() == [b"a"]
+    worker.close()
+
+
+class Silent(SimReader):
+    """A broker that does not answer for changelogs, to whoever asks for bounds alone."""
+
+    def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        if tp.topic.endswith("-changelog"):
+            raise RetriableError(f"{tp} does not answer at {isolation}")
+        return super().offsets(tp, isolation)
+
+
+class SilentForReplicas(SimLog):
+    """The first reader, that of the tasks' worker, and those of tasks answer; one in the middle does not."""
+
+    readers = 0
+    silent = True
+
+    def reader(self) -> SimReader:
+        self.readers += 1
+        return Silent(self.broker) if self.readers == 2 and self.silent else super().reader()
+
+
+def test_a_standby_that_gets_no_answer_holds_no_task_up_and_goes_on_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, (), (0,), log=SilentForReplicas(cluster.broker))
+    cluster.feed(b"a")
+    settle(active, other)
+    assert rows(other.replicas.standbys[0].stores["counts"]) == {}
+    monkeypatch.setattr(Silent, "offsets", SimReader.offsets)
+    settle(active, other)
+    assert rows(other.replicas.standbys[0].stores["counts"]) == cluster.expected()
+    active.close()
+    other.close()
+
+
+def test_a_standby_whose_changelog_is_lost_says_so_and_is_closed() -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, standbys=(0,))
+    cluster.feed(b"a", b"b")
+    settle(active, other)
+    active.close()
+    [spec] = cluster.topology.internal_topics(2)
+    cluster.broker.delete_topic(spec.name)
+    cluster.broker.create_topic(*spec)
+    for _ in range(2):
+        with pytest.raises(ChangelogLostError):
+            other.poll()
+        assert other.replicas.standbys == {}
+        assert cluster.hosts[1].locks == {}
+    assert cluster.aside() == 0
+    other.close()
+
+
+def test_a_standby_in_memory_answers_queries_and_its_task_replays_all_that_it_needs() -> None:
+    cluster = Cluster(in_memory_key_value_store("counts"))
+    active, _ = cluster.worker(0, (0,))
+    other, restored = cluster.worker(1, standbys=(0,))
+    cluster.feed(b"a", b"b", b"a")
+    settle(active, other)
+    assert rows(other.replicas.standbys[0].stores["counts"]) == cluster.expected()
+    active.close()
+    other.assign((0,))
+    cluster.feed(b"c")
+    settle(other)
+    assert rows(other.tasks[0].stores["counts"]) == cluster.expected()
+    assert restored.records == 3
+    other.close()
+
+
+def test_a_busy_worker_lets_its_copies_follow_now_and_then() -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0,))
+    cluster.feed(b"a")
+    settle(active)
+    replicas = cluster.worker(1, standbys=(0,))[0].replicas
+    assert not replicas.update(busy=True)
+    cluster.clock.sleep(1)
+    assert replicas.update(busy=True)
+    assert rows(replicas.standbys[0].stores["counts"]) == cluster.expected()
+    replicas.close()
+    active.close()
