@@ -312,6 +312,11 @@ class SimBroker:
             written += 1
         return written
 
+    @property
+    def owes_markers(self) -> bool:
+        """Whether a transaction is decided whose markers are not all written."""
+        return bool(self._held)
+
     # What does not stay in a log.
 
     def compact(self, tp: TopicPartition, end: int | None = None) -> int:
@@ -321,7 +326,7 @@ class SimBroker:
         when nothing was added since the cleaning before, or the topic's `cleanup.policy` lacks `compact`.
         """
         log = self._log(tp)
-        last = log.cleanable()
+        last = log.cleanable(self.now)
         if end is None:
             most = last - log.cleaned
             end = last if most <= 1 else last - self._choice(LEFT_DIRTY, most)
