@@ -34,7 +34,13 @@ from scenarios import Json, Scenario, topologies
 from store.config import StreamsConfig
 from store.points import Point
 from store.streams.topology import Topology
-from store.suppliers import SessionSupplier, StoreSupplier, VersionedSupplier, WindowSupplier
+from store.suppliers import (
+    CHANGELOG_SLACK_MS,
+    SessionSupplier,
+    StoreSupplier,
+    VersionedSupplier,
+    WindowSupplier,
+)
 
 APPLICATION = "model"
 PREFIX = f"{APPLICATION}-"
@@ -65,6 +71,10 @@ class _Pipeline:
 @lru_cache(maxsize=512)
 def _pipeline(scenario: Scenario, settings: tuple[tuple[str, Any], ...]) -> _Pipeline:
     return _Pipeline(scenario, config_of(Schedule("", settings=dict(settings))))
+
+
+_CLEANS_LATER = frozenset({Capability.TIME, Capability.LOGS})
+"""What faults need that let time pass and have the broker clean its topics then."""
 
 
 class Evidence:
@@ -216,27 +226,27 @@ class Evidence:
     def lossy(self) -> dict[str, int]:
         """Task → the first event from which on its stores may lack, once restored, what has not expired for them.
 
-        Brokers keep the history of a versioned store, and the windows and sessions of the others, by the times of
-        records: once the broker's clock is far beyond these, cleaning takes what a restore would need, and Kafka
-        promises no more.
+        Brokers keep the changelogs of windows and sessions for their retention and a day more, and the history of a
+        versioned store likewise, by the times of records. Once the broker's clock is further than that beyond these,
+        cleaning takes what a restore would need, and Kafka promises no more.
         """
         found: dict[str, int] = {}
+        away_ms = 0
         for index, event in self.told:
-            if not isinstance(event, Injected):
+            if not isinstance(event, Injected) or not FAULTS[event.fault].needs >= _CLEANS_LATER:
                 continue
-            needs = FAULTS[event.fault].needs
-            if Capability.LOGS not in needs:
+            step = self.schedule.steps[event.step]
+            away_ms += step.amount or FAULTS[event.fault].amount[0]
+            if away_ms < CHANGELOG_SLACK_MS:
                 continue
-            topic = self.schedule.steps[event.step].topic
             for ordinal, suppliers in self.suppliers.items():
-                for store, supplier in suppliers.items():
-                    expires = isinstance(
-                        innermost(supplier), WindowSupplier | SessionSupplier | VersionedSupplier
-                    )
-                    if expires and (Capability.TIME in needs or topic in (f"{store}-changelog", CHANGELOGS)):
-                        for task in self.tasks:
-                            if task.partition("_")[0] == ordinal:
-                                found.setdefault(task, index)
+                if any(
+                    isinstance(innermost(supplier), WindowSupplier | SessionSupplier | VersionedSupplier)
+                    for supplier in suppliers.values()
+                ):
+                    for task in self.tasks:
+                        if task.partition("_")[0] == ordinal:
+                            found.setdefault(task, index)
         return found
 
     def judges(self, task: str, index: int) -> bool:
