@@ -72,7 +72,9 @@ def _texts() -> Mapping[str, Mapping[Any, str]]:
     return {
         name: {
             # At least once takes every value as it is.
-            StreamsConfig.of({"processing.guarantee": "at_least_once", name: value}).as_dict()[name]: text(value)
+            StreamsConfig.of({"processing.guarantee": "at_least_once", name: value}).as_dict()[name]: text(
+                value
+            )
             for value in values
         }
         for name, values in VALUES.items()
