@@ -98,13 +98,17 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """A question to a store of a running task, as another thread of its process asks it."""
 
     store: str
+    """Its name in the topology."""
     kind: QueryKind = QueryKind.ALL
+    """`key`, `range` or `all`."""
     key: str = ""
     """The key, or the lower bound of a range."""
     upper: str = ""
     """The upper bound of a range."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    """`READ_COMMITTED` or `READ_UNCOMMITTED`."""
     backward: bool = False
+    """Whether from the greatest key to the least."""
     bound: int | None = None
     """An input offset of each source that the store must have reached, or the answer is that it has not."""
     hold: int = 0
@@ -117,6 +121,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     fault: str = ""
     """A name of `harness.faults.FAULTS`."""
     query: Query | None = None
+    """What is asked instead."""
     task: str = TASK
     """Sub-topology and partition."""
     at: Point | None = None
@@ -124,6 +129,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     call: Occasion | None = None
     """The client call at whose `edge` the fault strikes; or what a fault lies in wait for."""
     edge: Edge | None = None
+    """`before` the request is sent, or `after` the broker has answered."""
     wait: int = 0
     """Records processed, by all tasks together, before the step is armed."""
     amount: int = 0
@@ -155,25 +161,35 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """One input record; `aborted` ones are written in a transaction that is aborted and must not count."""
 
     partition: int
+    """Of the topic."""
     key: str
     value: Any = None
+    """What the scenario takes; null is a deletion."""
     aborted: bool = False
+    """Whether it is written in a transaction that is aborted."""
     topic: str = INPUT
     """Without the application id."""
     timestamp: int = 0
     """Milliseconds since the epoch; may go backward from record to record."""
     headers: tuple[tuple[str, str], ...] = ()
+    """Names and values."""
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One run: what goes in, how it runs, and what happens to it."""
 
     scenario: str
+    """How `load` finds it: a name, a file or a module."""
     input: tuple[Input, ...] = ()
+    """Records, in the order in which they are written."""
     steps: tuple[Step, ...] = ()
+    """Faults and queries, in the order in which they come."""
     runtime: Runtime = Runtime.WORKER
+    """`worker` or `spark`."""
     partitions: int = 1
+    """Of every topic: so many tasks has each sub-topology."""
     hosts: int = 2
+    """Machines, each with a disk of its own."""
     batch_records: int = 6
     """Spark: records per partition in one micro-batch."""
     settings: Mapping[str, Any] = {}
