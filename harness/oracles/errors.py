@@ -130,7 +130,7 @@ class _Ledger:
             return
         if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
             return
-        enough = (excuse,)
+        enough: tuple[Excuse, ...] = (excuse,)
         if excuse is Excuse.FAIL and incarnation in self._stopping:
             enough = (excuse, Excuse.ABORT, Excuse.NEW_PRODUCER)
         for one in enough:
