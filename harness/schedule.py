@@ -244,7 +244,7 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
         schedule = msgspec.convert(raw, Schedule)
     except msgspec.ValidationError as error:
         raise ScheduleError(f"{source}: {error}{_allowed(str(error))}") from None
-    _check(schedule, source)
+    validate(schedule, source)
     return schedule
 
 
@@ -271,7 +271,8 @@ def _step_from_version_1(step: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _check(schedule: Schedule, source: str) -> None:
+def validate(schedule: Schedule, source: str = "the schedule") -> None:
+    """Check what the types do not say; `ScheduleError` names `source`, the place and what is allowed."""
     for name, value, low, high in (
         ("partitions", schedule.partitions, 1, MAX_PARTITIONS),
         ("hosts", schedule.hosts, 1, MAX_HOSTS),
