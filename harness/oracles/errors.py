@@ -54,6 +54,8 @@ class _Ledger:
         self._once: Counter[tuple[int, Excuse]] = Counter()
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
+        self._stopping: set[int] = set()
+        """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -106,6 +108,8 @@ class _Ledger:
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
         self._cut |= Capability.LOGS in fault.needs
+        if fault.asks_to_end and event.incarnation is not None:
+            self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
@@ -126,9 +130,13 @@ class _Ledger:
             return
         if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
             return
-        if self._once[incarnation, excuse]:
-            self._once[incarnation, excuse] -= 1
-            return
+        enough: tuple[Excuse, ...] = (excuse,)
+        if excuse is Excuse.FAIL and incarnation in self._stopping:
+            enough = (excuse, Excuse.ABORT, Excuse.NEW_PRODUCER)
+        for one in enough:
+            if self._once[incarnation, one]:
+                self._once[incarnation, one] -= 1
+                return
         error = event.error if isinstance(event, Ended) else ""
         why = (
             "although no other one has taken the task over and nothing else had caused it"

@@ -267,16 +267,20 @@ def test_a_store_without_transactions_may_hold_anything_after_a_death() -> None:
 
 
 def test_a_restore_that_was_broken_off_leaves_the_changelog_up_to_its_own_offset() -> None:
+    """On a host that had a commit before: its position stays until all is restored, its data does not."""
     schedule = msgspec.structs.replace(SCHEDULE, steps=(Step("kill"), Step("kill")))
     restoring = (
         Started("0_0", 5, 1),
-        at(Moment.OPENED, {}, incarnation=5, host=1),
-        *reached(Point.RESTORE_BATCH, incarnation=5),
+        at(Moment.COMMITTED, {"ann": 5}, 0, 0, incarnation=5, host=1),
         kill(5, host=1),
+        Started("0_0", 6, 1),
+        at(Moment.OPENED, {"ann": 5}, 0, 0, incarnation=6, host=1),
+        *reached(Point.RESTORE_BATCH, incarnation=6),
+        kill(6, host=1),
     )
-    # Data without a position: the position is written when all is restored.
-    half = at(Moment.FINAL, {"ann": 5}, None, 0, incarnation=None, host=1)
-    assert verdict(*restoring, last=(LAST, half), schedule=schedule).outcome is Outcome.HOLDS
+    half = at(Moment.FINAL, {"ann": 5, "bob": 3}, 0, 1, incarnation=None, host=1)
+    found = verdict(*restoring, last=(LAST, half), schedule=schedule)
+    assert found.outcome is Outcome.HOLDS, found
 
 
 # -- the known false alarm: see `test_power_lost_on_the_host_that_has_the_newest_copy` -------------------------------
@@ -636,8 +640,8 @@ def asked(
 ) -> Verdict:
     """A query while the first record is committed, and the second one processed."""
     schedule = Schedule("balances", INPUT, (Step(query=Query("accounts", **query)),))
-    positions = [{"input": offset} for offset in (position, committed, uncommitted)]
-    return verdict(Queried(0, "0_0", 0, rows, *positions, error), schedule=schedule)
+    answered, before, with_all = ({"input": offset} for offset in (position, committed, uncommitted))
+    return verdict(Queried(0, "0_0", 0, rows, answered, before, with_all, error), schedule=schedule)
 
 
 @pytest.mark.parametrize(
