@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.faults import FAULTS
-from harness.history import End, Ended, Injected, Moment, Started, StateObserved, StoreImage
+from harness.history import End, Ended, Injected, Moment, OutputObserved, Started, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN, plain
-from harness.reference.durability import Kept
+from harness.reference.durability import NOTED, Kept
 from harness.verdict import Anomaly, Finding
 
 
@@ -28,7 +28,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         yield from _whole(evidence)
     copies = evidence.copies()
     alone = Alone(evidence)
-    for index, event in enumerate(evidence.events):
+    for index, event in evidence.told(*NOTED):
         if isinstance(event, StateObserved) and not event.standby:
             found: list[Finding] = []
             for store, image in sorted(event.stores.items()):
@@ -60,6 +60,8 @@ class Alone:
         return task not in self._never
 
     def take(self, event: object) -> None:
+        if isinstance(event, StateObserved | OutputObserved):
+            return
         match event:
             case Started(standby=False):
                 living = self._living.setdefault(event.task, set())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from harness.faults import FAULTS, Capability
@@ -14,6 +14,7 @@ from harness.history import (
     Event,
     Final,
     Injected,
+    Reached,
     Row,
     Skipped,
     Started,
@@ -28,6 +29,7 @@ from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
 from scenarios import Json, Scenario, topologies
 from store.config import StreamsConfig
+from store.points import Point
 from store.streams.topology import Topology
 from store.suppliers import SessionSupplier, StoreSupplier, VersionedSupplier, WindowSupplier
 
@@ -53,16 +55,29 @@ class Evidence:
         self.schedule = schedule
         self.events = events
         self.final = final
+        self._told: dict[tuple[Point, ...], list[tuple[int, Event]]] = {}
+        self._kinds: dict[tuple[str, str], Mapping[str, Kind]] = {}
         self._pipelines: dict[str, tuple[StreamsConfig, tuple[Topology, ...]]] = {}
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
+
+    def told(self, *points: Point) -> Sequence[tuple[int, Event]]:
+        """The events with their indexes; of protocol points, which are most of them, those at `points` alone."""
+        found = self._told.get(points)
+        if found is None:
+            found = self._told[points] = [
+                (index, event)
+                for index, event in enumerate(self.events)
+                if not isinstance(event, Reached) or event.point in points
+            ]
+        return found
 
     # -- the pipeline -----------------------------------------------------------------------------------------
 
     def _pipeline(self, settings: Mapping[str, Any]) -> tuple[StreamsConfig, tuple[Topology, ...]]:
-        name = repr(sorted(settings.items()))
+        name = _name_of(settings)
         if name not in self._pipelines:
             config = config_of(self.schedule, settings)
-            self._pipelines[name] = config, topologies(self.scenario, APPLICATION, config)
+            self._pipelines[name] = config, _pipeline_of(self.scenario, config)
         return self._pipelines[name]
 
     @cached_property
@@ -93,14 +108,17 @@ class Evidence:
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
-        config, made = self._pipeline(settings)
         ordinal = task.partition("_")[0]
-        return {
-            name: kind_of(supplier, config)
-            for topology in made
-            if str(topology.ordinal) == ordinal
-            for name, supplier in topology.suppliers(config.default_dsl_store).items()
-        }
+        place = ordinal, _name_of(settings)
+        if place not in self._kinds:
+            config, made = self._pipeline(settings)
+            self._kinds[place] = {
+                name: kind_of(supplier, config)
+                for topology in made
+                if str(topology.ordinal) == ordinal
+                for name, supplier in topology.suppliers(config.default_dsl_store).items()
+            }
+        return self._kinds[place]
 
     def copies(self) -> Copies:
         """What the copies of the stores have to hold, to be told of the events one by one."""
@@ -111,7 +129,7 @@ class Evidence:
         """Whether every process ran under exactly once."""
         return all(
             self._pipeline(event.settings)[0].exactly_once
-            for event in self.events
+            for _, event in self.told()
             if isinstance(event, Started)
         )
 
@@ -120,7 +138,7 @@ class Evidence:
         """Whether nothing was injected and no process ended but in order."""
         return not any(
             isinstance(event, Injected) or (isinstance(event, Ended) and event.reason is not End.DONE)
-            for event in self.events
+            for _, event in self.told()
         )
 
     @cached_property
@@ -133,7 +151,7 @@ class Evidence:
         """Topics, changelogs apart, that the broker may have cleaned while the pipeline ran."""
         return frozenset(
             self.schedule.steps[event.step].topic
-            for event in self.events
+            for _, event in self.told()
             if isinstance(event, Injected)
             and Capability.LOGS in FAULTS[event.fault].needs
             and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
@@ -148,7 +166,7 @@ class Evidence:
         promises no more.
         """
         found: dict[str, int] = {}
-        for index, event in enumerate(self.events):
+        for index, event in self.told():
             if not isinstance(event, Injected):
                 continue
             needs = FAULTS[event.fault].needs
@@ -319,3 +337,14 @@ class Evidence:
 
     def skipped(self) -> int:
         return sum(isinstance(event, Skipped) for event in self.events)
+
+
+@lru_cache(256)
+def _pipeline_of(scenario: Scenario, config: StreamsConfig) -> tuple[Topology, ...]:
+    """The pipeline, to be looked at and never run."""
+    return topologies(scenario, APPLICATION, config)
+
+
+def _name_of(settings: Mapping[str, Any]) -> str:
+    """Changed settings as a key."""
+    return repr(sorted(settings.items())) if settings else ""

@@ -15,7 +15,7 @@ from harness.history import End, Ended, Moment, Reached, Started, StateObserved
 from harness.oracles.changelog import Alone
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import positions_text
-from harness.reference.durability import Kind
+from harness.reference.durability import NOTED, Kind
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -23,7 +23,7 @@ from store.points import Point
 def find(evidence: Evidence) -> Iterator[Finding]:
     end = len(evidence.events)
     alone = Alone(evidence)
-    for event in evidence.events:
+    for _, event in evidence.told():
         alone.take(event)
     for task, model in evidence.tasks.items():
         if not (evidence.exactly_once or alone.always(task)):
@@ -61,7 +61,7 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     hosts: dict[int, int] = {}
     last: dict[str, _Last] = {}
     final: dict[tuple[str, int], StateObserved] = {}
-    for event in evidence.events:
+    for _, event in evidence.told(*NOTED, Point.RESTORED, Point.KAFKA_COMMITTED):
         match event:
             case Started():
                 hosts[event.incarnation] = event.host
@@ -88,14 +88,17 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
 def _judge(
     evidence: Evidence, task: str, store: str, kind: Kind, owner: _Last, look: StateObserved | None
 ) -> Iterator[Finding]:
-    story = evidence.story_before(len(evidence.events), task)
+
+    def story() -> str:
+        return evidence.story_before(len(evidence.events), task)
+
     model = evidence.tasks[task]
     image = None if look is None else look.stores.get(store)
     if image is None:
         yield Finding(
             "offsets",
             f"Store {store} of task {task} is not there at the end on host {owner.host}, where incarnation "
-            f"{owner.incarnation} ran last ({story}).",
+            f"{owner.incarnation} ran last ({story()}).",
             Anomaly.LOST,
             task=task,
         )
@@ -104,7 +107,7 @@ def _judge(
         yield Finding(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
-            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story}).",
+            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story()}).",
             Anomaly.LOST,
             task=task,
             expected=model.end,
@@ -119,7 +122,7 @@ def _judge(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
             f"it holds the changelog up to offset {image.changelog_offset}, but the last visible changelog record is "
-            f"at {last} ({story}).",
+            f"at {last} ({story()}).",
             Anomaly.DIVERGED,
             task=task,
             expected=last,

@@ -25,12 +25,15 @@ class _Commit(NamedTuple):
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first copy that is wrong."""
-    if not evidence.exactly_once:
+    looks = [
+        (index, event)
+        for index, event in evidence.told()
+        if isinstance(event, StateObserved) and event.standby
+    ]
+    if not looks or not evidence.exactly_once:
         return
     commits = _commits(evidence)
-    for index, event in enumerate(evidence.events):
-        if not isinstance(event, StateObserved) or not event.standby:
-            continue
+    for index, event in looks:
         if not evidence.judges(event.task, index):
             continue
         found: list[Finding] = []
@@ -63,7 +66,7 @@ def _commits(evidence: Evidence) -> dict[tuple[str, str], list[_Commit]]:
     began: dict[int, int] = {}
     held: dict[tuple[int, str], int] = {}
     commits: dict[tuple[str, str], list[_Commit]] = {}
-    for index, event in enumerate(evidence.events):
+    for index, event in evidence.told(Point.COMMIT_STARTED):
         match event:
             case Reached(point=Point.COMMIT_STARTED):
                 began[event.incarnation] = index

@@ -23,7 +23,7 @@ from harness.history import (
 )
 from harness.oracles.evidence import Evidence
 from harness.oracles.explain import origin
-from harness.reference.durability import Copy, Kept, Kind, reaches
+from harness.reference.durability import NOTED, Copy, Kept, Kind, reaches
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
 
@@ -54,7 +54,7 @@ class _Judge:
         self._undisturbed: dict[str, bool] = {}
 
     def find(self) -> Iterator[Finding]:
-        for index, event in enumerate(self._evidence.events):
+        for index, event in self._evidence.told(*NOTED):
             match event:
                 case Started(standby=False):
                     self._undisturbed[event.task] = event.task not in self._newest

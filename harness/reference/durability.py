@@ -130,6 +130,10 @@ Kinds = Callable[[str, Mapping[str, Any]], Mapping[str, Kind]]
 """Task and changed settings → the kinds of its stores."""
 
 
+NOTED = (Point.PRODUCER_READY,)
+"""The protocol points that `Copies` has to be told of."""
+
+
 class Copies:
     """Every copy there is, kept up to date event by event."""
 
