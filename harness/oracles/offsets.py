@@ -107,7 +107,8 @@ def _judge(
         yield Finding(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
-            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story()}).",
+            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} "
+            f"({story()}).",
             Anomaly.LOST,
             task=task,
             expected=model.end,

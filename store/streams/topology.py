@@ -86,10 +86,16 @@ class Topology:
 
     def suppliers(self, default: StoreType = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
         """By name, in the order of their declaration; `default` says what a name alone means."""
-        return {
-            name: default_store(name, default) if isinstance(store, str) else store
-            for name, store in zip(self.store_names, self.stores, strict=True)
-        }
+        if default not in self._suppliers:
+            self._suppliers[default] = {
+                name: default_store(name, default) if isinstance(store, str) else store
+                for name, store in zip(self.store_names, self.stores, strict=True)
+            }
+        return dict(self._suppliers[default])
+
+    @cached_property
+    def _suppliers(self) -> dict[StoreType, dict[str, StoreSupplier[Any]]]:
+        return {}
 
     def changelog_topic(self, store: str) -> str:
         return f"{self.application_id}-{store}-changelog"
