@@ -83,7 +83,11 @@ class StreamsConfig:
     `at_least_once` READ_UNCOMMITTED also means that stores write straight to their database."""
     statestore_uncommitted_max_bytes: int = 67_108_864
     """`statestore.uncommitted.max.bytes`: memory for uncommitted writes of all stores of a process, shared out
-    evenly over its tasks. A task beyond its share commits. -1: no limit."""
+    evenly over its tasks. A task beyond its share commits, after the record that took it there. -1: no limit.
+
+    Counted is what `approximate_num_uncommitted_bytes` of the stores says: keys, values and the tables that hold them.
+    In the secondary mechanism that is at most one write buffer of 8 MiB a store, and the disk is not bounded. Caches
+    have a bound of their own; what open iterators keep and what RocksDB takes during a commit comes on top."""
     statestore_transactional_enabled: bool = True
     """`statestore.transactional.enabled`: false turns the transactions of every store off, whatever it says itself."""
     statestore_transactional_mechanism: Mechanism = Mechanism.INDEXED_BATCH
@@ -92,7 +96,7 @@ class StreamsConfig:
     """`statestore.sync`: when commits become power-safe: `commit`, `none`, or milliseconds such as `250ms`."""
     statestore_cache_max_bytes: int = 10_485_760
     """`statestore.cache.max.bytes`: memory for the caches of all stores of a process that have one, shared out
-    evenly. 0: no store has a cache."""
+    evenly; counted as `num_cached_bytes` of a store says. 0: no store has a cache."""
     num_standby_replicas: int = 0
     """`num.standby.replicas`: how many hosts beside the one of a task keep warm copies of its stores; what
     `store.streams.assignment.assign` is given, for `Worker.assign`."""

@@ -17,8 +17,11 @@ T = TypeVar("T")
 
 
 class Serde(Protocol[T]):
-    """Stateless, so safe to share between threads. It must be picklable where its store is sent to another process,
-    and is best equal by value. `ValueError` or `TypeError` on what it cannot turn."""
+    """A pair of functions between objects and bytes. Stateless, so safe to share between threads.
+
+    It must be picklable where its store is sent to another process, and is best equal by value. Raises `ValueError` or
+    `TypeError` on what it cannot turn.
+    """
 
     def serialize(self, value: T) -> bytes: ...
 
@@ -40,7 +43,7 @@ class BytesSerde:
 
 @dataclass(frozen=True)
 class StrSerde:
-    """UTF-8, which sorts as the code points do."""
+    """Strings as UTF-8, which sorts as the code points do."""
 
     def serialize(self, value: str) -> bytes:
         if not isinstance(value, str):
@@ -106,7 +109,7 @@ class FloatSerde:
 
 
 class BoolSerde:
-    """One byte, 0 or 1, as Kafka's BooleanSerializer writes it."""
+    """Booleans as one byte, 0 or 1, as Kafka's BooleanSerializer writes it."""
 
     def serialize(self, value: bool) -> bytes:
         if not isinstance(value, bool):
@@ -120,7 +123,7 @@ class BoolSerde:
 
 
 class JsonSerde(Generic[T]):
-    """JSON of whatever msgspec can encode; given a type, decoding checks against it.
+    """Whatever msgspec can encode, as JSON; given a type, decoding checks against it.
 
     Equal values give equal bytes: object keys are sorted. What JSON does not know comes back as what it became:
     tuples and sets as lists, bytes as text, and numbers that are not finite as None, unless the type says more.

@@ -155,6 +155,8 @@ class Fault:
     """Values that a step's `amount` may take, the first one by default; empty: it takes none."""
     on_topics: bool = False
     """Whether a step names a topic."""
+    asks_to_end: bool = False
+    """Whether the process is asked to end by itself."""
     changes_settings: bool = False
     """Whether a step names settings."""
     runtimes: tuple[str, ...] = ("worker", "spark")

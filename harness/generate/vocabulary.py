@@ -10,7 +10,6 @@ from harness.worlds.cluster import places_of
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.points import Point
-from store.streams.topology import Topology
 
 TASK_POINTS = tuple(point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED))
 
@@ -35,8 +34,6 @@ class Parts(NamedTuple):
     changelogs: tuple[str, ...]
     stores: tuple[tuple[int, str], ...]
     """Ordinal and name of every store."""
-    kinds: tuple[str, ...]
-    """The types of its stores, see `kind_of`; `none` for a pipeline without."""
 
 
 @cache
@@ -52,12 +49,7 @@ def parts_of(scenario: Scenario) -> Parts:
         tuple(topic.removeprefix(prefix) for topic in places.inputs),
         tuple(topic.removeprefix(prefix) for _, topic in places.changelogs.values()),
         stores,
-        tuple(dict.fromkeys(kind for topology in made for kind in _kinds(topology))) or ("none",),
     )
-
-
-def _kinds(topology: Topology) -> list[str]:
-    return [kind_of(supplier) for supplier in topology.suppliers().values()]
 
 
 def kind_of(supplier: object) -> str:

@@ -27,9 +27,6 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
-"""The protocol points that can need an excuse."""
-
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
 
@@ -42,8 +39,7 @@ def find_in(events: Sequence[Event], *, uncaused: bool = False) -> Iterator[Find
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(uncaused)
     for event in events:
-        if not isinstance(event, Reached) or event.point in _NOTED:
-            yield from ledger.take(event)
+        yield from ledger.take(event)
 
 
 class _Ledger:
@@ -58,6 +54,8 @@ class _Ledger:
         self._once: Counter[tuple[int, Excuse]] = Counter()
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
+        self._stopping: set[int] = set()
+        """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -110,6 +108,8 @@ class _Ledger:
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
         self._cut |= Capability.LOGS in fault.needs
+        if fault.asks_to_end and event.incarnation is not None:
+            self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
@@ -130,9 +130,13 @@ class _Ledger:
             return
         if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
             return
-        if self._once[incarnation, excuse]:
-            self._once[incarnation, excuse] -= 1
-            return
+        enough: tuple[Excuse, ...] = (excuse,)
+        if excuse is Excuse.FAIL and incarnation in self._stopping:
+            enough = (excuse, Excuse.ABORT, Excuse.NEW_PRODUCER)
+        for one in enough:
+            if self._once[incarnation, one]:
+                self._once[incarnation, one] -= 1
+                return
         error = event.error if isinstance(event, Ended) else ""
         why = (
             "although no other one has taken the task over and nothing else had caused it"

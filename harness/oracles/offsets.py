@@ -12,21 +12,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from harness.history import End, Ended, Moment, Reached, Started, StateObserved
-from harness.oracles.changelog import Alone
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import positions_text
-from harness.reference.durability import NOTED, Kind
+from harness.reference.durability import Kind
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     end = len(evidence.events)
-    alone = Alone(evidence)
-    for _, event in evidence.told():
-        alone.take(event)
     for task, model in evidence.tasks.items():
-        if not (evidence.exactly_once or alone.always(task)):
+        if not (evidence.exactly_once or evidence.alone(task)):
             continue
         for topic, rows in model.sources.rows.items():
             last = rows[-1].offset if rows else -1
@@ -56,12 +52,10 @@ class _Last(NamedTuple):
 
 
 def _copies(evidence: Evidence) -> Iterator[Finding]:
-    copies = evidence.copies()
-    alone = Alone(evidence)
     hosts: dict[int, int] = {}
     last: dict[str, _Last] = {}
     final: dict[tuple[str, int], StateObserved] = {}
-    for _, event in evidence.told(*NOTED, Point.RESTORED, Point.KAFKA_COMMITTED):
+    for _, event in evidence.told:
         match event:
             case Started():
                 hosts[event.incarnation] = event.host
@@ -73,14 +67,15 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
                 last[event.task] = last[event.task]._replace(clean=True)
             case StateObserved(moment=Moment.FINAL, standby=False):
                 final[event.task, event.host] = event
-        copies.take(event)
-        alone.take(event)
-    copies.end()
     for task, owner in last.items():
-        if task not in evidence.tasks or not owner.clean or not (evidence.exactly_once or alone.always(task)):
+        if (
+            task not in evidence.tasks
+            or not owner.clean
+            or not (evidence.exactly_once or evidence.alone(task))
+        ):
             continue
         for store, supplier in evidence.suppliers_of(task).items():
-            copy = copies.of(task, owner.host, store)
+            copy = evidence.copies.of(task, owner.host, store)
             if copy.whole and (supplier.logged or evidence.calm):
                 yield from _judge(evidence, task, store, copy.kind, owner, final.get((task, owner.host)))
 
@@ -88,11 +83,11 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
 def _judge(
     evidence: Evidence, task: str, store: str, kind: Kind, owner: _Last, look: StateObserved | None
 ) -> Iterator[Finding]:
+    model = evidence.tasks[task]
 
     def story() -> str:
         return evidence.story_before(len(evidence.events), task)
 
-    model = evidence.tasks[task]
     image = None if look is None else look.stores.get(store)
     if image is None:
         yield Finding(

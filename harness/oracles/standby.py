@@ -25,15 +25,14 @@ class _Commit(NamedTuple):
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first copy that is wrong."""
-    looks = [
-        (index, event)
-        for index, event in evidence.told()
-        if isinstance(event, StateObserved) and event.standby
-    ]
-    if not looks or not evidence.exactly_once:
+    if not evidence.exactly_once or not any(
+        isinstance(event, StateObserved) and event.standby for _, event in evidence.told
+    ):
         return
     commits = _commits(evidence)
-    for index, event in looks:
+    for index, event in evidence.told:
+        if not isinstance(event, StateObserved) or not event.standby:
+            continue
         if not evidence.judges(event.task, index):
             continue
         found: list[Finding] = []
@@ -66,7 +65,7 @@ def _commits(evidence: Evidence) -> dict[tuple[str, str], list[_Commit]]:
     began: dict[int, int] = {}
     held: dict[tuple[int, str], int] = {}
     commits: dict[tuple[str, str], list[_Commit]] = {}
-    for index, event in evidence.told(Point.COMMIT_STARTED):
+    for index, event in enumerate(evidence.events):
         match event:
             case Reached(point=Point.COMMIT_STARTED):
                 began[event.incarnation] = index

@@ -120,6 +120,10 @@ class Copy:
         if what is Befell.REMOVED:
             self.last = {}
 
+    def as_it_is(self) -> Copy:
+        """A copy of what is known now, which does not change any more."""
+        return Copy(self.kind, self.kept, self.restoring, self.last, self.settings)
+
     @property
     def whole(self) -> bool:
         """Whether it has to hold exactly a commit, no earlier one than `last`."""
@@ -128,10 +132,6 @@ class Copy:
 
 Kinds = Callable[[str, Mapping[str, Any]], Mapping[str, Kind]]
 """Task and changed settings → the kinds of its stores."""
-
-
-NOTED = (Point.PRODUCER_READY,)
-"""The protocol points that `Copies` has to be told of."""
 
 
 class Copies:

@@ -380,7 +380,8 @@ class _WatchedProducer(_Watching):
             def abort() -> None:
                 for name, call in before.items():
                     if call is None:
-                        del self.__dict__[name]
+                        # An abort that failed is repeated.
+                        self.__dict__.pop(name, None)
                     else:
                         setattr(self, name, call)
                 self.abort_transaction()

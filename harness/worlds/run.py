@@ -127,10 +127,9 @@ class Run(ABC):
             for partition in range(self.schedule.partitions)
         ]
 
-    def config_for(self, task: str) -> StreamsConfig:
-        """The configuration of a process of that task that starts now."""
-        changed = self.changed.get(task)
-        return self.config if changed is None else config_of(self.schedule, changed)
+    def config_for(self, actor: Actor) -> StreamsConfig:
+        """The configuration of a process: that of the moment at which it was started."""
+        return config_of(self.schedule, actor.settings) if actor.settings else self.config
 
     def new_topologies(self, config: StreamsConfig) -> tuple[Topology, ...]:
         """The pipeline as a new process has it."""

@@ -52,7 +52,7 @@ _LARGEST_CHUNK: Final = 1024
 
 
 def database_options(blocks: Cache, write_buffer_bytes: int) -> Options:
-    """What all databases have in common."""
+    """The options that all databases have in common."""
     table = BlockBasedOptions()
     table.set_block_cache(blocks)
     table.set_bloom_filter(10, False)
@@ -80,7 +80,7 @@ class Database:
         self._held: dict[View | _Range, None] = {}
 
     def view(self) -> View:
-        """Keeps the present state until it is closed, by `release` or with the database."""
+        """The present state, kept until it is closed by `release` or with the database."""
         try:
             with self.lock:
                 self._check()
@@ -115,7 +115,7 @@ class Database:
     def scan_view(
         self, view: View, lower: bytes | None, upper: bytes | None, reverse: bool, decode: Decode
     ) -> Pairs:
-        """The same of what `view` keeps, about half as fast."""
+        """The pairs of a range as `view` keeps them, see `scan`; about half as fast."""
         taken = _Range(view, None)
         self._held[taken] = None
         return self._start(taken, lower, upper, reverse, decode)
@@ -132,7 +132,7 @@ class Database:
         return StoreClosedError(f"{self.path}: used after it was closed")
 
     def error(self, error: Exception, *, opening: bool = False) -> StoreError:
-        """What an exception means. Raises it again if it is neither RocksDB's nor the operating system's."""
+        """The `StoreError` that an exception means. Raises one again that is neither RocksDB's nor the system's."""
         return typed(self.path, error, opening=opening)
 
     def _check(self) -> None:
@@ -295,7 +295,7 @@ def corrupted(path: Path, why: str) -> StoreCorruptedError:
 
 
 def typed(path: Path, error: Exception, *, opening: bool = False) -> StoreError:
-    """What an exception of rocksdict or of the operating system means. Raises any other again.
+    """The `StoreError` of an exception of rocksdict or of the system. Raises any other again.
 
     While a database is opened, a file that is missing is corruption; later it is an error of the system.
     """

@@ -60,7 +60,7 @@ def _fits_a_part(checksum: int, kind: int, data: bytes) -> bool:
 
 @cache
 def _table() -> tuple[int, ...]:
-    """Of CRC-32C, for a byte at a time."""
+    """The table of CRC-32C, for a byte at a time."""
     values = []
     for value in range(256):
         for _ in range(8):

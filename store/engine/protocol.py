@@ -61,7 +61,7 @@ NO_DATA: Final[Mapping[bytes, bytes | None]] = MappingProxyType({})
 
 
 class Engine(View, Protocol):
-    """One writer; `get`, `scan` and `snapshot` from any thread."""
+    """A database of one store. One writer; `get`, `scan` and `snapshot` from any thread."""
 
     def write(
         self,
@@ -114,10 +114,10 @@ class Scratch(Protocol):
     def put(self, key: bytes, value: bytes, /) -> None: ...
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
-        """As `View.scan`: the view is that of the moment of the call, also across a later `clear`."""
+        """The pairs of a range as in `View.scan`, as of the moment of the call, also across a later `clear`."""
 
     def approximate_num_bytes(self) -> int:
-        """Memory that it takes, in bytes; 0 when it is empty."""
+        """The memory that its rows take, in bytes; 0 when it is empty. What is on disk does not count."""
 
     def clear(self) -> None:
         """Remove everything. Costs the same however much there is."""
@@ -167,7 +167,7 @@ class Storage(Protocol):
         """Rename a closed store out of the way: the next `open` makes an empty one. Returns the new name."""
 
     def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
-        """What is known of the task's stores that do not manage their own offsets (row 892.10); empty without one.
+        """The offsets of the task's stores that do not manage their own offsets; empty without one.
 
         Raises `StoreCorruptedError` when it cannot be read whole.
         """

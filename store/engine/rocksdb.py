@@ -134,7 +134,7 @@ class _Reader:
 
 
 class RocksEngine(_Reader):
-    """See `store.engine.protocol.Engine`.
+    """An engine over one RocksDB, see `store.engine.protocol.Engine`.
 
     One open engine for a path, in all processes. `write` and `apply_staged` hold the interpreter lock while
     RocksDB works, so very large batches stop other threads for their time.
@@ -223,7 +223,7 @@ class RocksEngine(_Reader):
         return self._scratch
 
     def stage(self, writes: Iterable[Write]) -> None:
-        """Takes the memory of one file of 64 MB at most for its index, and the space of the commit on disk."""
+        """The staged commit takes the memory of the index of one file of at most 64 MB, and its space on disk."""
         if not self._database.is_open:
             raise self._database.closed()
         self.apply_staged()
@@ -236,7 +236,7 @@ class RocksEngine(_Reader):
             self._waits = self._staged.exists()
 
     def apply_staged(self, *, drop: Sequence[KeyRange] = ()) -> bool:
-        """As long as it raises, every later `write` and `stage` tries it first and raises the same."""
+        """A staged commit that cannot be applied is tried and raises again in each later `write` and `stage`."""
         if not self._database.is_open:
             raise self._database.closed()
         if not self._waits:
@@ -319,7 +319,7 @@ class RocksEngine(_Reader):
 
 
 class RocksSnapshot(_Reader):
-    """See `store.engine.protocol.Snapshot`. Safe to read from any thread."""
+    """A snapshot of a `RocksEngine`, see `store.engine.protocol.Snapshot`. Any thread may read it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -361,7 +361,7 @@ class ReadOnlyRocksEngine(_Reader):
         return value
 
     def snapshot(self) -> RocksSnapshot:
-        """What is shown now, whatever `refresh` shows later."""
+        """The state that is shown now, whatever `refresh` shows later."""
         return RocksSnapshot(self._database)
 
     def refresh(self) -> None:
@@ -417,7 +417,7 @@ class ReadOnlyRocksEngine(_Reader):
             raise corrupted(self._path, EARLIER_VERSION)
 
     def _retried(self, attempt: Callable[[], _T | None]) -> _T:
-        """What the attempt gives, once it does: a live writer removes files while they are being read."""
+        """The result of the attempt, once it has one: a live writer removes files while they are being read."""
         failure: Exception = StoreIOError(
             f"the writer of {self._path} changes its files faster than they can be read; ask again"
         )
@@ -482,7 +482,7 @@ def _open(path: Path, recovery: DBRecoveryMode) -> Rdict:
 
 
 def _open_to_read(path: Path) -> Rdict:
-    """As the files are now: a live writer's log ends anywhere, so it is read up to its last whole batch."""
+    """The database as its files are now: a live writer's log ends anywhere and is read up to its last whole batch."""
     options = _options()
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     access = AccessType.read_only(error_if_log_file_exist=False)

@@ -110,7 +110,7 @@ class StagedCommit:
             ingest([str(link) for link in links], how)
 
     def _files(self) -> list[Path]:
-        """Those of the marked commit, which are all that were there when it was marked."""
+        """The files of the marked commit, which are all that were there when it was marked."""
         listed = self._marked / _LIST
         if not listed.exists():
             raise corrupted(self._directory, f"its commit in {_MARKED} has lost the list of its files")

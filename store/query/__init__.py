@@ -1,4 +1,4 @@
-"""Interactive queries: reading stores from other threads and processes while their task writes (rows 892.7, x.5)."""
+"""Interactive queries: reading stores from other threads and processes while their task writes."""
 
 from store.query.answer import (
     LocalStore,

@@ -29,7 +29,7 @@ UNBOUNDED = PositionBound.unbounded()
 
 
 class Queryable(Protocol):
-    """What `query` needs of a store: `store.state.store.EngineStore` has it, and so has one of another process."""
+    """The store that `query` can ask: a `store.state.store.EngineStore`, or one of another process."""
 
     @property
     def name(self) -> str: ...
@@ -47,29 +47,30 @@ class Queryable(Protocol):
 
 
 def is_queryable(store: object) -> TypeGuard[Queryable]:
-    """Whether `query` can take a snapshot of it."""
+    """Whether `query` can take a snapshot of the store."""
     return all(hasattr(store, name) for name in ("context", "snapshot", "view", "position"))
 
 
 @runtime_checkable
 class AnswersQueries(Protocol):
-    """What a custom store has that answers queries by itself."""
+    """A custom store that answers queries by itself."""
 
     def query(
         self, query: Query[Any], bound: PositionBound, isolation: IsolationLevel | None
     ) -> QueryResult[Any]:
-        """Never raises for a query that it does not know: it returns `FailureReason.UNKNOWN_QUERY_TYPE`."""
+        """The answer, or the reason why there is none: a query that it does not know raises nothing and gets
+        `FailureReason.UNKNOWN_QUERY_TYPE`."""
 
 
 @dataclass(frozen=True)
 class StoreQueryParameters:
-    """Which store is asked, and how (row 844.7)."""
+    """The store that is asked, and how."""
 
     store_name: str
     partition: int | None = None
     """None: every partition that is here."""
     read_committed: bool | None = None
-    """Whether only committed data is read. None: what `default.state.isolation.level` says (row 892.1)."""
+    """Whether only committed data is read. None: what `default.state.isolation.level` says."""
     stale_stores: bool = False
     """Whether standbys answer too."""
 
@@ -120,8 +121,8 @@ def query(
 ) -> QueryResult[R]:
     """Ask one store, from any thread.
 
-    `isolation` beats the store's default (row 892.1). `bound` bounds the committed position at READ_COMMITTED and
-    the uncommitted one at READ_UNCOMMITTED (row 892.7); of it, only the components of the store's own partition
+    `isolation` beats the store's default. `bound` bounds the committed position at READ_COMMITTED and
+    the uncommitted one at READ_UNCOMMITTED; of it, only the components of the store's own partition
     count, see `PositionBound.missing`: `partition`, or that of the store's task.
 
     What the store raises is a result with `FailureReason.STORE_EXCEPTION`. Rows that an iterator cannot read raise
@@ -196,7 +197,7 @@ def query_by(
     bound: PositionBound = UNBOUNDED,
     num_partitions: int | None = None,
 ) -> StateQueryResult[R]:
-    """`query_all` as `parameters` say it."""
+    """The answers of `query_all`, asked as `parameters` say."""
     return query_all(
         stores,
         asked,

@@ -1,4 +1,4 @@
-"""Positions: how far into its input a store's data reaches, and the bounds that a query puts on that (row 892.7).
+"""Positions: how far into its input a store's data reaches, and the bounds that a query puts on that.
 
 Must survive: being kept by a client, sent to another replica and used there as a bound. So a position is an
 immutable value, and a partition that a replica has never heard of is one that it has not reached.
@@ -37,14 +37,14 @@ class Position(Mapping[TopicPartition, int]):
         return "Position(" + ", ".join(f"{tp}: {offset}" for tp, offset in sorted(self.items())) + ")"
 
     def merge(self, other: Mapping[TopicPartition, int]) -> Position:
-        """Each partition of both, with the greater offset."""
+        """The position with each partition of both, at the greater offset."""
         merged = dict(self._offsets)
         for tp, offset in other.items():
             merged[tp] = max(offset, merged.get(tp, offset))
         return Position(merged)
 
     def with_component(self, topic: str, partition: int, offset: int) -> Position:
-        """With this partition at `offset`, or where it was if that is further."""
+        """The position with this partition at `offset`, or where it was if that is further."""
         return self.merge({TopicPartition(topic, partition): offset})
 
 

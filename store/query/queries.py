@@ -1,4 +1,4 @@
-"""What can be asked of a store (row x.5). A query is a value: it can be compared, pickled and sent.
+"""The questions that can be asked of a store. A query is a value: it can be compared, pickled and sent.
 
 Keys are what the store takes: `bytes`, or what the serde of a typed store serializes. Times are milliseconds since
 the epoch. What a query does not say is left as in Kafka Streams: no bound, ascending order.
@@ -68,7 +68,7 @@ class RangeQuery(Query[QueryIterator[Any]]):
 
 @dataclass(frozen=True)
 class TimestampedRangeQuery(RangeQuery):
-    """As `RangeQuery`, with a `ValueAndTimestamp` for each key of a timestamped store."""
+    """Pairs as of a `RangeQuery`, with a `ValueAndTimestamp` for each key of a timestamped store."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class WindowRangeQuery(Query[QueryIterator[Any]]):
 
     @classmethod
     def with_window_start_range(cls, start_from: int, start_to: int) -> Self:
-        """Both inclusive."""
+        """The windows of every key that start within the range, both bounds included."""
         return cls(start_from=start_from, start_to=start_to)
 
 

@@ -1,4 +1,4 @@
-"""Stores of another process, read-only and at READ_COMMITTED (row 892.7).
+"""Stores of another process, read-only and at READ_COMMITTED.
 
 A reader follows the database of the task that owns it, without its lock and without a word to its process: each
 query first catches up with the last commit. Any number of readers, in any number of processes.
@@ -26,7 +26,7 @@ from store.types import IsolationLevel, TopicPartition
 
 @runtime_checkable
 class Supplies(Protocol):
-    """What opens stores: a supplier or a builder."""
+    """A supplier or a builder, which opens stores."""
 
     def open(self, context: StoreContext) -> StateStore: ...
 
@@ -55,7 +55,7 @@ def open_read_only(
 
 
 class ReadOnlyStore:
-    """See `open_read_only`. Any thread; close it, or use it as a context manager."""
+    """A store of another process, see `open_read_only`. Any thread; close it, or use it as a context manager."""
 
     def __init__(
         self, path: Path, task_id: str, store_name: str, open_store: Callable[[StoreContext], StateStore]
@@ -89,7 +89,7 @@ class ReadOnlyStore:
         return self._engine.refreshed()
 
     def view(self, isolation: IsolationLevel, snapshot: View | None = None) -> object:
-        """As of `snapshot`, or of the last query. Raises `ProtocolError` for READ_UNCOMMITTED."""
+        """The store as of `snapshot`, or of the last query. Raises `ProtocolError` for READ_UNCOMMITTED."""
         if isolation is not IsolationLevel.READ_COMMITTED:
             raise ProtocolError(
                 f"store {self.name}: what its owner has not committed is in that process alone; "

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class FailureReason(StrEnum):
-    """Why a store did not answer. Kafka Streams' reasons."""
+    """The reason why a store did not answer, one of Kafka Streams'."""
 
     UNKNOWN_QUERY_TYPE = "UNKNOWN_QUERY_TYPE"
     """A store of this type cannot be asked that."""
@@ -99,7 +99,7 @@ class StateQueryResult(Generic[R]):
 
 
 class ClosableIterator(Protocol[R]):
-    """What the range reads of every store type return."""
+    """The iterator that range reads of every store type return."""
 
     def __next__(self) -> R: ...
 

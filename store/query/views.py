@@ -45,7 +45,7 @@ class Asked:
     """Gives back the snapshot that the view reads; an iterator in the answer calls it when it is done."""
 
     def with_time(self, value: Any) -> Any:
-        """A value as a timestamped store is asked for it. None stays None."""
+        """The value in the form that a timestamped store is asked for. None stays None."""
         return timestamped.unpack(value) if self.timestamped and isinstance(value, bytes) else value
 
     def without_time(self, value: Any) -> Any:
@@ -61,7 +61,7 @@ Answer = Callable[[Asked, Any], Any]
 
 
 def answer_for(asked: Asked, query: Query[Any]) -> Answer | None:
-    """How this store answers this query; None when it is of the wrong type for it."""
+    """The read by which this store answers this query; None when it is of the wrong type for it."""
     for types, answers in _ANSWERS:
         if isinstance(asked.view, types):
             return answers(asked, query)

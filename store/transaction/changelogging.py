@@ -18,7 +18,7 @@ ToRecord = Callable[[bytes, bytes | None], tuple[bytes, bytes | None, int | None
 
 
 class ChangeloggingLayer:
-    """See `store.transaction.protocol.Transaction`. All but `put` is the inner transaction's."""
+    """A `store.transaction.protocol.Transaction` whose writes are logged; all but `put` is the inner one's."""
 
     def __init__(self, inner: Transaction, log_change: LogChange, to_record: ToRecord | None = None) -> None:
         """Without `to_record` rows are logged as they are."""

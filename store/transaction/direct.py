@@ -1,4 +1,4 @@
-"""Without transactions: each write is in the engine at once (`statestore.transactional.enabled=false`, row 892.9).
+"""Stores without transactions: each write is in the engine at once (`statestore.transactional.enabled=false`).
 
 Must survive: a crash between two writes, which leaves the first of them there; who needs more takes a mechanism.
 """
@@ -11,7 +11,7 @@ from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
 
 
 class DirectTransaction:
-    """See `store.transaction.protocol.Transaction`, of which it keeps only the interface: nothing is uncommitted."""
+    """The interface of a `store.transaction.protocol.Transaction` alone: nothing is ever uncommitted."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

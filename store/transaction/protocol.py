@@ -2,7 +2,7 @@
 
 Implementations keep the writes since the last commit apart from the engine: `indexed_batch` in memory,
 `secondary` in a database of their own; `direct` does not, it is what a store without transactions uses. The
-layers of `store.layers` have the same interface over an inner one, and forward what they do not change.
+layers of `this folder` have the same interface over an inner one, and forward what they do not change.
 What they must survive: a crash at any moment loses all uncommitted writes or none, and a commit that raises
 leaves the engine at the old or the new state, nothing between (KIP-844, KIP-892).
 """
@@ -17,7 +17,7 @@ from store.engine.protocol import KeyRange, Pairs, Write
 
 
 class Mechanism(StrEnum):
-    """Where uncommitted writes are kept (`statestore.transactional.mechanism`, row 844.2)."""
+    """Where uncommitted writes are kept (`statestore.transactional.mechanism`)."""
 
     INDEXED_BATCH = "rocksdb_indexbatch"
     """In memory, bounded by `statestore.uncommitted.max.bytes`."""
@@ -35,7 +35,7 @@ class Transaction(Protocol):
         """Uncommitted and committed pairs as one range, lower <= key < upper, in byte order.
 
         Keys deleted since the last commit are left out. The view is that of the moment of this call: later
-        writes, commits and discards do not reach it (row 844.3).
+        writes, commits and discards do not reach it.
         """
 
     def put(self, key: bytes, value: bytes | None, /) -> None:
@@ -60,7 +60,7 @@ class Transaction(Protocol):
         """Whether writes stay apart until `commit`."""
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """Memory held by uncommitted writes, in bytes; 0 when there are none."""
+        """The memory that uncommitted writes take, in bytes; 0 when there are none. What is on disk does not count."""
 
     def approximate_num_keys(self) -> int:
         """An estimate of the keys that this view has, from the engine's own estimate."""

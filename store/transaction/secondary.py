@@ -1,7 +1,7 @@
-"""The secondary mechanism: uncommitted writes in a database of their own (KIP-844 mechanism B, row 844.2).
+"""The secondary mechanism: uncommitted writes in a database of their own (KIP-844 mechanism B).
 
 For transactions larger than memory. A commit is copied to a sorted file beside the main database and marked as whole;
-the main database then takes the file in one step. The page copies row by row under the marker instead, which shows
+the main database then takes the file in one step. KIP-844 copies row by row under the marker instead, which shows
 readers half of a commit, and leaves half of one behind a crash until it is repeated.
 
 What each moment leaves for the next open: before the marker the previous commit, the scratch database is dropped;
@@ -24,7 +24,7 @@ _VALUE = b"\1"
 
 
 class SecondaryTransaction:
-    """See `store.transaction.protocol.Transaction`. Every commit is power-safe, whatever `sync` says."""
+    """A `store.transaction.protocol.Transaction` on disk. Every commit is power-safe, whatever `sync` says."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class SecondaryTransaction:
     def commit(
         self, meta: Iterable[Write] = (), *, drop: Sequence[KeyRange] = (), sync: bool = False
     ) -> None:
-        """When it raises after the commit was marked, the engine applies it before whatever is written next.
+        """A commit that raises after it was marked is applied by the engine before whatever is written next.
 
         Without uncommitted writes, `meta` and `drop` are one write of the engine, and `sync` counts.
         """
@@ -89,11 +89,15 @@ class SecondaryTransaction:
         return True
 
     def approximate_num_uncommitted_bytes(self) -> int:
-        """What `Scratch.approximate_num_bytes` of the engine says: on disk, at most its write buffer (row 892.5)."""
+        """The memory that uncommitted writes take, in bytes, see `approximate_num_bytes` of the engine's scratch.
+
+        Over RocksDB that is at most one write buffer of 8 MiB, however large the transaction is: the rest of it is on
+        disk, beside the store's database, and bounded by the disk alone. 0 when nothing is uncommitted.
+        """
         return self._scratch.approximate_num_bytes()
 
     def approximate_num_keys(self) -> int:
-        """As if every value put were a new key and every key deleted had been there; never below 0."""
+        """The estimate as if every value put were a new key and every key deleted had been there; never below 0."""
         return max(0, self._engine.approximate_num_keys(Family.DATA) + self._growth)
 
     def close(self) -> None:

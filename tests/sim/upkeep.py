@@ -242,7 +242,7 @@ class KafkaCluster:
         self.canary = TopicPartition(f"{name}-canary", 0)
         self.data = directory / "data"
         self.deadline_s = deadline_s
-        config = {"bootstrap.servers": bootstrap, "logger": LOGGER}
+        config: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": LOGGER}
         self.client = AdminClient(config)
         # Without a producer id, as the plain records of the simulation.
         self.plain = ClientProducer({**config, "linger.ms": 0})

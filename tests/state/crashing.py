@@ -1,86 +1,27 @@
-"""For models of logged stores: engines that crash or are lost, and the changelog that the store is restored from."""
+"""Models of logged stores: places that crash or are lost, and the changelog that the store is restored from."""
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from store.engine import Engine
-from store.engine.memory import MemoryEngine
-from store.engine.rocksdb import RocksEngine
 from store.state.protocol import StoreContext
 from store.state.store import EngineStore
 from store.transaction.protocol import Mechanism
 from store.types import Record, TopicPartition
-from tests.engine.engines import ListJournal, copy_running
+from tests.engine.engines import Place, place_for
 from tests.state.opening import MECHANISMS, context_over
 
 CHANGELOG = TopicPartition("changelog", 0)
 
 S = TypeVar("S", bound=EngineStore)
-
-
-class Medium(Protocol):
-    def open(self) -> Engine:
-        """What is there now."""
-
-    def crash(self) -> None:
-        """From here on `open` finds what a process that was killed at this moment leaves behind."""
-
-    def wipe(self) -> None:
-        """From here on `open` finds nothing."""
-
-    def remove(self) -> None: ...
-
-
-class Journaled:
-    def __init__(self) -> None:
-        self.journal = ListJournal()
-
-    def open(self) -> Engine:
-        return MemoryEngine(self.journal)
-
-    def crash(self) -> None:
-        survived = ListJournal()
-        survived.batches = list(self.journal.batches)
-        self.journal = survived
-
-    def wipe(self) -> None:
-        self.journal = ListJournal()
-
-    def remove(self) -> None: ...
-
-
-class OnDisk:
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp())
-        self.lives = 0
-
-    @property
-    def database(self) -> Path:
-        return self.directory / str(self.lives)
-
-    def open(self) -> Engine:
-        return RocksEngine(self.database)
-
-    def crash(self) -> None:
-        running = self.database
-        self.lives += 1
-        copy_running(running, self.database)
-
-    def wipe(self) -> None:
-        self.lives += 1
-
-    def remove(self) -> None:
-        shutil.rmtree(self.directory)
 
 
 class LoggedStoreMachine(RuleBasedStateMachine, Generic[S]):
@@ -91,11 +32,13 @@ class LoggedStoreMachine(RuleBasedStateMachine, Generic[S]):
     """
 
     mechanism: Mechanism | None
-    new_medium: Callable[[], Medium]
+    kind: str
 
     def __init__(self) -> None:
         super().__init__()
-        self.medium: Medium | None = None
+        self.directory = tempfile.TemporaryDirectory()
+        self.lives = 0
+        self.place: Place | None = None
         self.log: list[Record] = []
         self.pending: list[Record] = []
         self.next_offset = 0
@@ -119,14 +62,21 @@ class LoggedStoreMachine(RuleBasedStateMachine, Generic[S]):
 
     @initialize()
     def begin(self) -> None:
-        self.medium = self.new_medium()
+        self.place = self.new_place()
         self.reopen()
 
+    def new_place(self) -> Place:
+        """One where nothing is."""
+        self.lives += 1
+        root = Path(self.directory.name, str(self.lives))
+        root.mkdir()
+        return place_for(self.kind, root)
+
     def reopen(self) -> None:
-        assert self.medium is not None
+        assert self.place is not None
         self.store: S = self.open_store(
             context_over(
-                self.medium.open,
+                self.place.open,
                 changelog=CHANGELOG,
                 mechanism=self.mechanism,
                 log_change=self.send,
@@ -184,17 +134,17 @@ class LoggedStoreMachine(RuleBasedStateMachine, Generic[S]):
 
     @rule(size=st.integers(1, 9))
     def lose_the_disk(self, size: int) -> None:
-        assert self.medium is not None
+        assert self.place is not None
         self.kafka_commit()
         self.store.close()
-        self.medium.wipe()
+        self.place = self.new_place()
         self.checkpoint = -1
         self.reopen()
         self.restore(size)
 
     def crash(self) -> None:
-        assert self.medium is not None
-        self.medium.crash()
+        assert self.place is not None
+        self.place = self.place.after_kill()
         self.store.close()
         self.reopen()
 
@@ -210,21 +160,19 @@ class LoggedStoreMachine(RuleBasedStateMachine, Generic[S]):
         self.check()
 
     def teardown(self) -> None:
-        if self.medium is not None:
+        if self.place is not None:
             self.store.close()
-            self.medium.remove()
+        self.directory.cleanup()
 
 
 def cases(
     machine: type[LoggedStoreMachine[Any]], *, in_memory: int, on_disk: int
 ) -> Iterator[tuple[str, type[unittest.TestCase]]]:
     """A test case for each engine and mechanism, with so many examples, by name."""
-    for medium, examples, steps in ((Journaled, in_memory, 30), (OnDisk, on_disk, 20)):
+    for kind, examples, steps in (("memory", in_memory, 30), ("rocksdb", on_disk, 20)):
         for of in MECHANISMS:
-            attributes = {"mechanism": of, "new_medium": medium}
-            name = (
-                f"{machine.__name__}{medium.__name__}{of.name.title().replace('_', '') if of else 'Direct'}"
-            )
+            attributes = {"mechanism": of, "kind": kind}
+            name = f"{machine.__name__}{kind.title()}{of.name.title().replace('_', '') if of else 'Direct'}"
             case: type[unittest.TestCase] = type(name, (machine,), attributes).TestCase  # type: ignore[attr-defined]
             case.settings = settings(  # type: ignore[attr-defined]
                 max_examples=examples,

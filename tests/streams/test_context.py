@@ -20,6 +20,7 @@ from store.streams.context import TaskContext
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.types import Headers, IsolationLevel, Record, TopicPartition
+from tests.waiting import settle
 
 RC = IsolationLevel.READ_COMMITTED
 CONFIG = StreamsConfig(commit_records=1)
@@ -62,6 +63,7 @@ class Pipeline:
     def records(self, topic: str) -> list[Record]:
         reader = self.log.reader()
         try:
+            settle(reader, TopicPartition(topic, 0))
             return list(reader.read(TopicPartition(topic, 0), 0, 100, RC).records)
         finally:
             reader.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.choices import FirstChoice
 from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import Guarantee, StreamsConfig
@@ -246,7 +247,7 @@ def test_a_standby_whose_host_loses_power_claims_no_more_than_it_has(
         cluster.feed(*keys)
         settle(active, other)
         cluster.clock.sleep(3600)
-    cluster.hosts[1].lose_power(chance)
+    cluster.hosts[1].lose_power(chance, FirstChoice())
     active.close()
     again, _ = cluster.worker(1, (0,))
     cluster.feed(b"d")

@@ -246,9 +246,9 @@ def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> 
 
 def test_damage_in_a_store_without_a_changelog_is_raised_at_once_and_the_store_is_left_as_it_is() -> None:
     supplier = key_value_store_builder(persistent_key_value_store(STORE), BytesSerde(), BytesSerde())
-    cluster = Cluster(counting(supplier.with_logging_disabled()), [b"a", b"b"])
+    cluster = Cluster(pipeline(count, supplier.with_logging_disabled()), [b"a", b"b"])
     storage = Rotting(cluster.host, 1)
-    worker = Worker(cluster.topology, [0], SimLog(cluster.broker), storage, StreamsConfig(), SystemClock())
+    worker = cluster.worker(storage=storage)
     while worker.poll():
         pass
     storage.rotten = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -29,7 +28,6 @@ from hypothesis.stateful import (
 from store.engine import Engine, Family, Write
 from store.engine.protocol import KeyRange, Pairs
 from store.engine.rocksdb import RocksEngine
-from store.engine.scratch import ROW_OVERHEAD, WRITE_BUFFER_BYTES
 from store.errors import StoreClosedError, StoreIOError
 from store.transaction import Mechanism, Transaction, open_transaction
 from store.transaction.secondary import SecondaryTransaction
@@ -287,7 +285,37 @@ def test_uncommitted_writes_are_read_here_and_by_no_reader_of_the_engine(
 
 @pytest.mark.requirement("844.3")
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("after", [0, 1, 40, 700])
+def test_the_empty_value_is_a_value_in_every_place_of_a_range(
+    transaction: Transaction, reverse: bool
+) -> None:
+    """Below, between, on and above the committed keys 00 to 18, and the empty key itself."""
+    written = [b"", b"00", b"03", b"04", b"18", b"99"]
+    for key in written:
+        transaction.put(key, b"")
+    found = list(transaction.scan(None, None, reverse=reverse))
+    assert found == sorted(found, reverse=reverse)
+    assert {key for key, value in found if value == b""} == set(written)
+    assert len(found) == 10 + 3
+    assert [transaction.get(key) for key in written] == [b""] * 6
+
+
+def test_a_committed_empty_value_is_one_in_the_engine(transaction: Transaction, engine: Engine) -> None:
+    for key in (b"", b"00", b"new"):
+        transaction.put(key, b"")
+    transaction.commit()
+    assert [engine.get(DATA, key) for key in (b"", b"00", b"new")] == [b"", b"", b""]
+
+
+def test_a_range_of_deletions_only_is_empty(transaction: Transaction) -> None:
+    for number in range(20):
+        transaction.put(b"%02d" % number, None)
+    assert list(transaction.scan(None, None)) == []
+    assert list(transaction.scan(None, None, reverse=True)) == []
+
+
+@pytest.mark.requirement("844.3")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("after", [0, 1, 16, 40, 700])
 @pytest.mark.parametrize("ending", ["nothing", "commit", "discard", "two commits"])
 def test_an_open_range_keeps_its_view_of_both_sides(
     transaction: Transaction, reverse: bool, after: int, ending: str
@@ -301,6 +329,7 @@ def test_an_open_range_keeps_its_view_of_both_sides(
     found = list(islice(pairs, after))
     for number in range(0, 1000, 2):
         transaction.put(b"k%04d" % number, b"after" if number % 5 else None)
+    list(transaction.scan(None, None))
     if ending == "discard":
         transaction.discard()
     elif ending != "nothing":
@@ -367,36 +396,6 @@ def test_uncommitted_bytes_are_none_when_fresh_after_a_commit_and_after_a_discar
         ending()
         sizes.append(transaction.approximate_num_uncommitted_bytes())
     assert sizes == [0, 0, 0]
-
-
-@pytest.mark.requirement("892.5")
-def test_uncommitted_bytes_on_disk_are_what_was_put_up_to_the_write_buffer(tmp_path: Path) -> None:
-    engine = RocksEngine(tmp_path / "db")
-    transaction = open_transaction(engine, Mechanism.SECONDARY)
-    for _ in range(3):
-        transaction.put(b"key", b"12345")
-    transaction.put(b"other", None)
-    flag = 1
-    assert transaction.approximate_num_uncommitted_bytes() == 3 * (8 + flag) + 5 + flag + 4 * ROW_OVERHEAD
-    transaction.put(b"large", bytes(WRITE_BUFFER_BYTES))
-    assert transaction.approximate_num_uncommitted_bytes() == WRITE_BUFFER_BYTES
-    engine.close()
-
-
-@pytest.mark.requirement("892.5")
-def test_uncommitted_bytes_on_disk_are_within_a_tenth_of_the_memory_of_the_write_buffer(
-    tmp_path: Path,
-) -> None:
-    engine = RocksEngine(tmp_path / "db")
-    transaction = open_transaction(engine, Mechanism.SECONDARY)
-    for number in range(50_000):
-        transaction.put(number.to_bytes(16, "big"), os.urandom(100))
-    assert isinstance(transaction, SecondaryTransaction)
-    rows = transaction._scratch._database.rdict  # type: ignore[attr-defined]
-    taken = rows.property_int_value("rocksdb.cur-size-active-mem-table")
-    assert 4 << 20 < taken < WRITE_BUFFER_BYTES
-    assert transaction.approximate_num_uncommitted_bytes() == pytest.approx(taken, rel=0.1)
-    engine.close()
 
 
 def test_an_estimate_of_the_keys_follows_what_is_written(transaction: Transaction) -> None:

@@ -100,11 +100,11 @@ _JVM = (
 class BrokerError(CrashproofError):
     """The broker did not start, or is not there. The message ends with the last lines of its log."""
 
+    exit_code = 4
+
 
 class PortInUseError(BrokerError):
     """Another process listens on the port that was asked for."""
-
-    exit_code = 4
 
     def __init__(self, port: int) -> None:
         super().__init__(

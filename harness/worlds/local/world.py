@@ -201,7 +201,7 @@ class LocalRun(Run):
             incarnation=actor.incarnation,
             bootstrap=self.local.bootstrap,
             host=self._host(actor.host),
-            config=self.config_for(actor.task),
+            config=self.config_for(actor),
             output=self.directory / f"incarnation-{actor.incarnation}.log",
             standby=actor.standby,
             mutant=self.mutant,

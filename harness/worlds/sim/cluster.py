@@ -43,6 +43,7 @@ class SimCluster:
             producer.abort_transaction()
         else:
             producer.commit_transaction()
+        self._broker.settle()
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         tp = TopicPartition(topic, partition)

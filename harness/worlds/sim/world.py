@@ -213,7 +213,7 @@ class SimRun(Run):
         self.asked = given.asked if given is not None else []
         self.prefix = f"{APPLICATION}-"
         self.memory = Memory([topology.process for topology in self.topologies])
-        self.broker = SimBroker(linger_records=2)
+        self.broker = SimBroker(linger_records=2, chooser=self.chooser)
         self.cluster = SimCluster(self.broker)
         self.log = SimLog(self.broker)
         self.watch = Watch.of(schedule, self.topologies, self.config)
@@ -251,7 +251,11 @@ class SimRun(Run):
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
-        self.wakes = self.wakes or not faults.isdisjoint(("open_transaction", "delay_markers"))
+        self.wakes = (
+            self.wakes
+            or bool(schedule.choices)
+            or not faults.isdisjoint(("open_transaction", "delay_markers"))
+        )
         self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
@@ -275,7 +279,7 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         task = process.actor.task
-        config = self.config_for(task)
+        config = self.config_for(process.actor)
         topology = self.new_topologies(config)[ordinal_of(task)]
         return run_worker(
             self.led(process, topology),
@@ -344,7 +348,8 @@ class SimRun(Run):
             # The timeout may have settled it before.
             with suppress(LogError):
                 producer.abort_transaction()
-        return bool(held)
+        # What becomes visible only now may be input of another sub-topology.
+        return self.broker.settle() > 0 or bool(held)
 
     def elapse(self) -> Actor | None:
         while self.sleepers:
@@ -373,6 +378,8 @@ class SimRun(Run):
         ]
         if not names and topic != CHANGELOGS:
             raise SkipError(f"there is no topic {topic}")
+        # What is committed has to be known before it is cleaned away.
+        self.broker.settle()
         for name in names:
             for number in range(self.broker.topics()[name]):
                 tp = TopicPartition(name, number)
@@ -384,6 +391,7 @@ class SimRun(Run):
     def truncate(self, topic: str) -> None:
         if self.prefix + topic not in self.broker.topics():
             raise SkipError(f"there is no topic {topic}")
+        self.broker.settle()
         positions = self.broker.committed_offsets(APPLICATION)
         for number in range(self.schedule.partitions):
             tp = TopicPartition(self.prefix + topic, number)
@@ -406,7 +414,7 @@ class SimRun(Run):
     def observe(self, process: Process, moment: Moment) -> None:
         """Record what the stores of a process hold, and what can be read of the outputs."""
         # While markers lag, outputs and positions become visible one by one.
-        if not self.broker.hold_markers:
+        if not self.broker.hold_markers and not self.broker.owes_markers:
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.actor

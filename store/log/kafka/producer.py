@@ -279,6 +279,8 @@ class KafkaProducer(_Sender):
             group = self._metadata(group_id)
         else:
             assert isinstance(membership, KafkaMembership)
+            if membership.group_id != group_id:
+                raise ProtocolError(f"{self._id}: a member of {membership.group_id} sends for {group_id}")
             group = membership.native
         self._repeat(
             f"send_offsets of group {group_id}",

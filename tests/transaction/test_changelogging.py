@@ -13,8 +13,8 @@ from store.transaction.caching import CachingLayer
 from store.transaction.changelogging import ChangeloggingLayer
 from store.transaction.protocol import Mechanism, Transaction
 from tests.engine.engines import ListJournal
-from tests.layers.stacks import Changelog, Time
 from tests.state.opening import MECHANISMS
+from tests.transaction.stacks import Changelog, Time
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ from hypothesis.stateful import invariant, rule
 from store.engine.memory import MemoryEngine
 from store.errors import RetriableError
 from store.state.keyvalue import KeyValueStore
-from store.transaction.caching import ROW_OVERHEAD
+from store.transaction.caching import row_bytes
 from store.transaction.protocol import Mechanism
 from store.types import Record
-from tests.layers.stacks import Changelog
 from tests.state.opening import context_over
 from tests.state.test_model import (
     CHANGELOG,
@@ -22,8 +21,9 @@ from tests.state.test_model import (
     keys,
     values,
 )
+from tests.transaction.stacks import Changelog
 
-ROW = ROW_OVERHEAD + 4
+ROW = row_bytes(b"kk", b"vv")
 
 
 class Layered(StoreAgainstDicts):

@@ -11,12 +11,12 @@ import pytest
 from store.serdes import BytesSerde
 from store.state.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
 from store.state.metered import MeteredKeyValueStore, ReadOnlyMeteredKeyValueStore
-from store.transaction.caching import ROW_OVERHEAD
+from store.transaction.caching import row_bytes
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, TopicPartition
 from tests.engine.engines import OpenEngine, open_engine_for
-from tests.layers.stacks import Changelog, Time
 from tests.state.opening import MECHANISMS, context_over
+from tests.transaction.stacks import Changelog, Time
 
 CHANGELOG = TopicPartition("orders-changelog", 0)
 INPUT = TopicPartition("orders", 0)
@@ -45,7 +45,7 @@ class Stack:
                 mechanism=self.mechanism,
                 changelog=CHANGELOG if self.logged else None,
                 log_change=self.changelog if self.logged else None,
-                cache_max_bytes=3 * (ROW_OVERHEAD + 2) if self.cached else 0,
+                cache_max_bytes=3 * row_bytes(b"a", b"a") if self.cached else 0,
                 record_time=self.time,
             )
         )

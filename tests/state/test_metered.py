@@ -31,8 +31,8 @@ from store.state.versioned import VersionedKeyValueStore, VersionedRecord
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.layers.stacks import Changelog
 from tests.state.opening import context_over
+from tests.transaction.stacks import Changelog
 
 HOUR = 3_600_000
 CHANGELOG = TopicPartition("orders-changelog", 0)

@@ -17,10 +17,10 @@ from store.state.session import SessionStore
 from store.state.timestamped import pack
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
-from store.transaction.caching import ROW_OVERHEAD
+from store.transaction.caching import row_bytes
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.layers.stacks import Changelog, Time
 from tests.state.opening import context_over
+from tests.transaction.stacks import Changelog, Time
 
 CHANGELOG = TopicPartition("orders-changelog", 0)
 MINUTE = 60_000
@@ -112,7 +112,7 @@ def test_a_cached_store_answers_as_one_without_a_cache_and_so_does_what_its_chan
         context_over(
             MemoryEngine(),
             log_change=changelog,
-            cache_max_bytes=1 + num_rows * (ROW_OVERHEAD + 40),
+            cache_max_bytes=1 + num_rows * row_bytes(bytes(20), bytes(20)),
             record_time=time,
         )
     )

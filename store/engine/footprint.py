@@ -1,0 +1,52 @@
+"""The memory of rows in a CPython process: their keys and values, and the dict and sorted list that hold them.
+
+Who counts memory adds up the objects as they come and go, and asks for the size of the tables when the sum is
+needed, since those grow in steps. Bytes are those that an object asks of the allocator, as `sys.getsizeof` and
+`tracemalloc` report them; an allocator rounds up, by less than 16 bytes an object.
+
+The same rows in the same order give the same number in every process of one version of Python, so a commit that
+is forced by memory happens at the same record there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from sys import getsizeof
+from typing import Final
+
+OBJECT_BYTES: Final = getsizeof(b"")
+"""What a `bytes` object takes beyond its bytes."""
+
+_EMPTY_DICT: Final = getsizeof({})
+_SORTED_LIST_BYTES: Final = 240
+"""The object and its three empty lists."""
+_FIRST_KEY_BYTES: Final = 145
+"""The first list of keys, and the first places in the other two."""
+_SORTED_KEY_BYTES: Final = 8.5
+"""A pointer, in lists of 1,000 to 2,000 that are full when they are made and grow by an eighth.
+
+All three measured on 64-bit CPython 3.11, with nothing reused of what was freed before.
+"""
+
+_ALL_BYTES: Final = bytes(range(256))
+_SINGLE: Final = tuple(_ALL_BYTES[byte : byte + 1] for byte in _ALL_BYTES)
+
+
+def is_shared(value: bytes) -> bool:
+    """Whether the object is one that CPython has once: the empty one, and most of those with a single byte."""
+    return not value or (len(value) == 1 and value is _SINGLE[value[0]])
+
+
+def object_bytes(value: bytes | None) -> int:
+    """The memory that a key or value takes, in bytes: nothing for None and for an object that is shared."""
+    return 0 if value is None or is_shared(value) else OBJECT_BYTES + len(value)
+
+
+def dict_bytes(rows: Sized) -> int:
+    """The memory that the table of a dict takes beyond that of an empty one, in bytes. Constant time."""
+    return getsizeof(rows) - _EMPTY_DICT
+
+
+def sorted_list_bytes(num_keys: int) -> int:
+    """The memory that a `SortedList` takes, in bytes, without its keys: those are counted where they are held."""
+    return _SORTED_LIST_BYTES + (_FIRST_KEY_BYTES if num_keys else 0) + int(_SORTED_KEY_BYTES * num_keys)
