@@ -15,6 +15,8 @@ RC = IsolationLevel.READ_COMMITTED
 class SimCluster:
     """See `harness.worlds.cluster.Cluster`."""
 
+    earliest = 0
+
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
         self._kept: dict[TopicPartition, dict[int, Record]] = {}

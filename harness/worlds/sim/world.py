@@ -15,7 +15,7 @@ from typing import Self
 from greenlet import getcurrent, greenlet
 
 from harness.choices import Chooser, FirstChoice
-from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults import Fault, Occasion, SkipError
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
     End,
@@ -37,6 +37,7 @@ from harness.worlds.director import DRIVER_POINTS, RestlessError
 from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
 from harness.worlds.questions import Questions
 from harness.worlds.run import Run, WorkerRuntime
+from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
@@ -203,8 +204,7 @@ class GivenChoices:
 class SimRun(Run):
     """One run of one schedule in the simulation."""
 
-    world = "sim"
-    capabilities = frozenset(Capability)
+    kind = KIND
 
     def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
         given = GivenChoices(schedule.choices) if schedule.choices else None
@@ -457,7 +457,7 @@ class SimRun(Run):
     # -- one run ------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
-        history = History("sim", self.events)
+        history = self.history()
         previous = points.arm(self._hook)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
