@@ -18,7 +18,7 @@ from harness.choices import Chooser
 from harness.faults import FAULTS, Excuse, Fault, SkipError
 from harness.history import End, Event, History, Injected
 from harness.schedule import Schedule, config_of
-from harness.worlds.actors import Actor, Life, is_driver
+from harness.worlds.actors import Actor, Life, is_driver, ordinal_of
 from harness.worlds.director import Director
 from harness.worlds.protocol import WorldKind
 from scenarios import Scenario, topologies
@@ -138,6 +138,12 @@ class Run(ABC):
     def new_topologies(self, config: StreamsConfig) -> tuple[Topology, ...]:
         """The pipeline as a new process has it."""
         return topologies(self.scenario, self.application_id, config)
+
+    def topology_at_the_end(self, task: str) -> Topology:
+        """The sub-topology of a task with the settings that its last processes had."""
+        changed = self.changed.get(task)
+        parts = self.topologies if changed is None else self.new_topologies(config_of(self.schedule, changed))
+        return parts[ordinal_of(task)]
 
     def start(self, task: str, host: int) -> None:
         """Start a process of a worker's task."""

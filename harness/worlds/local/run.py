@@ -21,7 +21,7 @@ from harness.history import End, Ended, History, Moment, Processed, StateObserve
 from harness.schedule import Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
-from harness.worlds.actors import Actor, Decision, ordinal_of
+from harness.worlds.actors import Actor, Decision, ordinal_of, partition_of
 from harness.worlds.director import RestlessError
 from harness.worlds.led import (
     Answered,
@@ -248,10 +248,9 @@ class LocalRun(Run):
 
     def finish(self) -> None:
         """Look at what lies on the disks and in the topics."""
-        for topology in self.topologies:
-            for partition in range(self.schedule.partitions):
-                for host in range(self.schedule.hosts):
-                    self._look(topology, partition, host)
+        for task in self.tasks:
+            for host in range(self.schedule.hosts):
+                self._look(self.topology_at_the_end(task), partition_of(task), host)
         places = clusters.places_of(self.topologies)
         changelogs = (topic for _, topic in places.changelogs.values())
         self.machine.cluster.settled(

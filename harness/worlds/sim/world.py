@@ -256,7 +256,6 @@ class SimRun(Run):
             or bool(schedule.choices)
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
-        self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
         self._reader = self.log.reader()
@@ -478,21 +477,16 @@ class SimRun(Run):
         self.current.reached(point)
 
     def _finish(self) -> None:
-        for topology in self.topologies:
-            for partition in range(self.schedule.partitions):
-                for host in self.hosts:
-                    self._look(topology, topology.task_id(partition), host)
+        for task in self.tasks:
+            for host in self.hosts:
+                self._look(self.topology_at_the_end(task), task, host)
         self.events.append(
             clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
         )
 
     def _look(self, topology: Topology, task: str, host: Host) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
-        suppliers = [
-            supplier
-            for supplier in self._suppliers[topology.ordinal].values()
-            if images.is_persistent(supplier)
-        ]
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
             return
         try:
