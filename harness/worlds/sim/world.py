@@ -7,7 +7,6 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -534,12 +533,5 @@ class SimWorld:
 
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Deterministic: the same schedule gives the same history."""
-        # Collected between runs: what is in memory from others does not cost this one time.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            with planted(mutant):
-                return SimRun(scenario, schedule).run()
-        finally:
-            if collects:
-                gc.enable()
+        with planted(mutant):
+            return SimRun(scenario, schedule).run()
