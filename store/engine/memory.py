@@ -115,6 +115,8 @@ class _Contents:
         if family is Family.DATA:
             keys: Iterable[bytes] = data.irange(lower, upper, (True, False), reverse)
             return keys
+        if lower is None and upper is None:
+            return sorted(meta, reverse=reverse)
         return sorted(
             (key for key in meta if (lower is None or lower <= key) and (upper is None or key < upper)),
             reverse=reverse,

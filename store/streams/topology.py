@@ -52,20 +52,21 @@ class Topology:
 
         Raises `ValueError` for a store's name that cannot be one.
         """
-        for key in ("sources", "sinks", "stores"):
-            if isinstance(getattr(self, key), str):
-                raise ConfigError(key, getattr(self, key), "a tuple of names, such as ('orders',)")
+        for key, names in (("sources", self.sources), ("sinks", self.sinks), ("stores", self.stores)):
+            if isinstance(names, str):
+                raise ConfigError(key, names, "a tuple of names, such as ('orders',)")
         if not self.sources:
             raise ConfigError("sources", self.sources, "at least one topic")
         for store in self.stores:
-            if not isinstance(store, str | StoreSupplier):
+            if not isinstance(store, (str, StoreSupplier)):
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
         internal = () if self.positions_topic is None else (self.positions_topic,)
+        followed = {one.topic for one in self.global_stores}
         topics = (
             *self.sources,
-            *(topic for topic in self.sinks if topic not in {one.topic for one in self.global_stores}),
+            *(topic for topic in self.sinks if topic not in followed),
             *map(self.changelog_topic, self.store_names),
             *map(self.changelog_topic, (one.name for one in self.global_stores)),
             *(one.topic for one in self.global_stores),
