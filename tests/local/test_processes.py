@@ -79,6 +79,12 @@ STORIES = {
         partitions=2,
         hosts=3,
     ),
+    "standby that takes over before its first turn": Schedule(
+        "balances",
+        records(6),
+        (Step("kill", at=Point.COMMIT_STARTED), Step("kill", at=Point.STORE_COMMITTED)),
+        settings={"num.standby.replicas": 1},
+    ),
     "commits that go wrong": Schedule(
         "balances",
         records(12, 2),

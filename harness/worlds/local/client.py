@@ -60,6 +60,10 @@ _MAY_PASS = frozenset(
 )
 """Errors of a cluster that has just started, or has just made a topic: asking again is right."""
 
+_KEPT = {"retention.ms": "-1", "segment.ms": str((1 << 63) - 1)}
+"""By the cluster's clock what a schedule writes is decades old. Retention would remove it, and each marker, which has
+the cluster's time, would close a segment, whose records may be compacted at once."""
+
 T = TypeVar("T")
 
 
@@ -105,11 +109,7 @@ class PlainCluster:
         self._producer = None
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
-        # By the cluster's clock what a schedule writes is decades old, and would be removed after half a minute.
-        made = [
-            NewTopic(spec.name, spec.partitions, 1, config={**spec.config, "retention.ms": "-1"})
-            for spec in topics
-        ]
+        made = [NewTopic(spec.name, spec.partitions, 1, config={**spec.config, **_KEPT}) for spec in topics]
         futures = self._admin.create_topics(made, request_timeout=self._patience_s) if made else {}
         for name, future in futures.items():
             try:

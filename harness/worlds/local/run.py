@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import msgspec
+
 from harness.choices import FirstChoice
 from harness.faults import FAULTS
 from harness.history import End, Ended, History, Moment, Processed, StateObserved
@@ -152,7 +154,7 @@ class LocalRun(Run):
 
     def turn(self, actor: Actor) -> None:
         process = self.processes[actor]
-        # The answer to `Idle`; to `Ready` any will do, and to a point at which it let others go first.
+        # The answer to `Ready`, to `Idle`, or to a point at which it let others go first.
         process.answer(self.go(actor))
         while True:
             message = process.next(self.machine.answer_seconds)
@@ -161,7 +163,8 @@ class LocalRun(Run):
             if isinstance(message, Finished | Died):
                 self._ended(actor, message)
                 return
-            if isinstance(message, Idle) and not actor.stopping and not self._promoted(actor, process):
+            # A standby that became active while it looked for changes has its task still to begin.
+            if isinstance(message, Idle) and not actor.stopping and message.standby == actor.standby:
                 self.rests(actor)
                 return
             decision, answer = self.heard(actor, message)
@@ -170,10 +173,6 @@ class LocalRun(Run):
             if decision is not Decision.GO:
                 return
             process.answer(answer)
-
-    def _promoted(self, actor: Actor, process: WorkerProcess) -> bool:
-        """Whether a standby has become active and does not know yet."""
-        return process.job.standby and not actor.standby and not process.told
 
     def heard(self, actor: Actor, message: Message) -> tuple[Decision, object]:
         """What becomes of a process that reported this, and the answer that it gets if it goes on."""
@@ -194,15 +193,13 @@ class LocalRun(Run):
                 self.events.append(Processed(actor.task, actor.incarnation, message.topic, message.offset))
             return Decision.GO, None
         if isinstance(message, Answered):
-            self.events.append(message.answer)
+            # A standby that became active is an incarnation of its own, and does not know that.
+            self.events.append(msgspec.structs.replace(message.answer, incarnation=actor.incarnation))
             return Decision.GO, None
         return Decision.GO, self.go(actor)
 
     def go(self, actor: Actor) -> Go:
         """Leave to go on, with what the process has to know."""
-        process = self.processes.get(actor)
-        if process is not None and not actor.standby:
-            process.told = True
         return Go(tuple(self.director.questions(actor)), actor.stopping, actor.standby)
 
     def _looked(self, actor: Actor, message: At) -> None:
