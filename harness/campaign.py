@@ -21,9 +21,9 @@ from harness.generate import generate, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
-from harness.replay import WATCHDOG_SECONDS, simulate, simulate_within
+from harness.replay import WATCHDOG_SECONDS, check_input, simulate, simulate_within
 from harness.result import WorldResult
-from harness.schedule import Runtime, Schedule
+from harness.schedule import Runtime, Schedule, ScheduleError
 from harness.shrink import Reduction
 from harness.verdict import Outcome, Verdict
 from harness.worlds import WORLDS, World
@@ -163,7 +163,7 @@ class _Total:
 def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
     """The campaign in the simulation, spread over `jobs` processes. Stops at the first failures."""
     total = _Total(plan, "sim", progress)
-    chunks = _chunks(plan)
+    chunks = chunks_of(plan)
     if jobs <= 1:
         for scenario, start, stop in chunks:
             total.add(simulate_part(scenario, plan.seed, start, stop, plan.mutant))
@@ -186,7 +186,7 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
             over = over or total.enough
 
 
-def _chunks(plan: Plan) -> Iterator[tuple[str, int, int]]:
+def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
     """Scenario, first index, and the one after the last: the tours, then all scenarios in turns."""
     schedules = WORLDS["sim"].schedules if plan.whole else plan.schedules
     tours = {name: tours_of(load(name)) for name in plan.scenarios}
@@ -269,6 +269,11 @@ def reduce(found: Found, mutant: str | None, *, reference: str | None = None) ->
     oracles = {finding.oracle for finding in verdict.findings}
 
     def fails(candidate: Schedule) -> bool:
+        try:
+            check_input(scenario, candidate)
+        except ScheduleError:
+            # A simpler value need not be one that the pipeline takes.
+            return False
         _, other = simulate_within(WATCHDOG_SECONDS, scenario, candidate, mutant)
         return other.outcome is Outcome.VIOLATED and not oracles.isdisjoint(
             finding.oracle for finding in other.findings

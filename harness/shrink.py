@@ -70,6 +70,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         len(schedule.steps),
         len(schedule.settings),
         len(schedule.choices),
+        schedule.waves,
         schedule.runtime is Runtime.SPARK,
         len(schedule.input),
         schedule.partitions,
@@ -225,6 +226,8 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
         yield _with(
             schedule, settings={other: value for other, value in schedule.settings.items() if other != name}
         )
+    if schedule.waves > 1:
+        yield _with(schedule, waves=schedule.waves - 1)
     if schedule.choices:
         yield _with(schedule, choices=())
         yield _with(schedule, choices=schedule.choices[: len(schedule.choices) // 2])

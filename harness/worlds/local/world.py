@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Self, TypeVar
 from harness.choices import FirstChoice
 from harness.faults import FAULTS, Capability
 from harness.history import End, Ended, History, Moment, Processed, StateObserved
-from harness.schedule import Runtime, Schedule
+from harness.schedule import Input, Runtime, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, ordinal_of
@@ -223,6 +224,9 @@ class LocalRun(Run):
 
     def proceed(self, actor: Actor) -> None:
         self.processes[actor].resume()
+
+    def write(self, items: Sequence[Input]) -> None:
+        clusters.write(self.local.cluster, self.topologies, items)
 
     def input_of(self, actor: Actor) -> object:
         topology = self.topologies[ordinal_of(actor.task)]
