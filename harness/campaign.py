@@ -24,13 +24,13 @@ from harness.generate import generate, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
-from harness.replay import WATCHDOG_SECONDS, simulate, simulate_within
+from harness.replay import WATCHDOG_SECONDS, check_input, simulate, simulate_within
 from harness.result import WorldResult
-from harness.schedule import Runtime, Schedule
+from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
 from harness.verdict import Outcome, Verdict
 from harness.worlds import WORLDS, Options, World
-from scenarios import Scenario, load
+from scenarios import Scenario, ScenarioError, load
 from store.errors import CrashproofError
 
 CHUNK = 20
@@ -196,7 +196,7 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
     What the processes found is taken in the order of the schedules, so that it does not depend on who was faster.
     """
     total = _Total(plan, SIMULATION, progress)
-    chunks = _chunks(plan)
+    chunks = chunks_of(plan)
     if jobs <= 1:
         for scenario, start, stop in chunks:
             total.add(simulate_part(scenario, plan.seed, start, stop, plan.mutant))
@@ -229,7 +229,7 @@ def schedules_of(plan: Plan, world: str) -> int | None:
     return None if plan.seconds is not None else sum(1 for _ in _samples(plan, world))
 
 
-def _chunks(plan: Plan) -> Iterator[tuple[str, int, int]]:
+def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
     """Scenario, first index, and the one after the last: the tours, then all scenarios in turns."""
     schedules = WORLDS[SIMULATION].schedules if plan.whole else plan.schedules
     tours = {name: tours_of(load(name)) for name in plan.scenarios}
@@ -319,7 +319,15 @@ def reduce(found: Found, mutant: str | None) -> Reduced:
     oracles = {finding.oracle for finding in verdict.findings}
 
     def fails(candidate: Schedule) -> bool:
-        history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, candidate, mutant)
+        if not scenario.settings.items() <= candidate.settings.items():
+            return False
+        try:
+            validate(candidate)
+            check_input(scenario, candidate)
+            history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, candidate, mutant)
+        except (ScheduleError, ScenarioError):
+            # What is plainer is not always a schedule, nor a value that the scenario takes.
+            return False
         return (
             verdict.outcome is Outcome.VIOLATED
             and bool(history.events)

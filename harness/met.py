@@ -17,14 +17,12 @@ from harness.generate.settings import VALUES, consistent, effective, text
 from harness.generate.vocabulary import KILL_POINTS, kind_of
 from harness.history import History, Injected, Queried, Reached, Skipped
 from harness.reference import durability
-from harness.result import Cell, Pair, Value, WorldResult
+from harness.result import Cell, Missing, Pair, Value, WorldResult
 from harness.schedule import Runtime, Schedule, config_of
 from harness.worlds.actors import is_driver, ordinal_of
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.suppliers import StoreSupplier
-
-Missing = Cell | Pair | Value
 
 
 class Met:

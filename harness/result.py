@@ -65,6 +65,10 @@ class Value(msgspec.Struct, frozen=True, order=True, tag="value"):
         return f"{self.setting}={self.value}"
 
 
+Missing = Cell | Pair | Value
+"""Something that had to be met and was not."""
+
+
 class WorldResult(msgspec.Struct):
     """What was run in one world."""
 
@@ -91,7 +95,7 @@ class WorldResult(msgspec.Struct):
     """Steps that could not be applied."""
     reached: dict[str, int] = {}
     """Protocol point → how often it was passed, by anything."""
-    missing: list[Cell | Pair | Value] = []
+    missing: list[Missing] = []
     """What had to be met and was not. Not empty means inconclusive."""
     repeated: int = 0
     """Schedules that were run twice to compare their histories."""

@@ -31,6 +31,9 @@ def main() -> None:
         if exit.code == EXIT_INTERRUPTED:
             _stop("interrupted; no report was written", EXIT_INTERRUPTED)
         raise
+    except ModuleNotFoundError:
+        # The entry point says which extra has it.
+        raise
     except Exception as error:  # noqa: BLE001 - a traceback on the terminal helps nobody
         _stop(message(error), exit_code(error))
 

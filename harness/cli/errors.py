@@ -26,6 +26,14 @@ ENVIRONMENT = (UnreachableError, StoreIOError)
 """What the machine lacks."""
 
 
+class Told(Exception):  # noqa: N818 - it stands for an error that has been told
+    """An error whose message and exit code are settled."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+
 def exit_code(error: Exception) -> int:
     """The exit code for an error that nobody handled. Errors of worlds and of what they need bring theirs along."""
     if isinstance(error, USAGE):
@@ -38,7 +46,7 @@ def exit_code(error: Exception) -> int:
 def message(error: Exception, directory: Path | None = None) -> str:
     """What to tell. The traceback of an error that nobody could expect is kept in `directory`, or else in that for
     temporary files."""
-    if exit_code(error) != EXIT_FAILED or isinstance(error, CollectionError):
+    if exit_code(error) != EXIT_FAILED or isinstance(error, (CollectionError, Told)):
         return str(error)
     said = str(error) if isinstance(error, CrashproofError) else f"{type(error).__name__}: {error}"
     where = keep("".join(traceback.format_exception(error)), directory)

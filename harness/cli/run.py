@@ -29,7 +29,7 @@ from rich.progress import (
 from harness import schedule as schedules
 from harness.campaign import SIMULATION, Found, Part, Plan, reduce, run_campaign, schedules_of
 from harness.campaign import Progress as Report
-from harness.cli.errors import keep
+from harness.cli.errors import Told, exit_code, keep, message
 from harness.replay import tell
 from harness.result import Failure, Result, WorldResult
 from harness.verdict import Outcome
@@ -63,7 +63,11 @@ class Campaign:
 def execute(campaign: Campaign) -> Result:
     """Run, reduce, report. Later worlds are left out once one is violated: its schedules can be replayed there."""
     with _output(campaign.out):
-        return _execute(campaign)
+        try:
+            return _execute(campaign)
+        except Exception as error:
+            # Beside the reports is where somebody would look for it.
+            raise Told(message(error, campaign.out), exit_code(error)) from error
 
 
 def _execute(campaign: Campaign) -> Result:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.faults.description import Capability, Excuse, Fault, Stage, Where
+from harness.faults.description import Arguments, Capability, Excuse, Fault, Stage, Where
 
 if TYPE_CHECKING:
-    from harness.schedule import Step
     from harness.worlds.actors import Actor
 
 HOUR_MS = 3_600_000
 
 
-def _be_away(stage: Stage, actor: Actor, step: Step) -> None:
+def _be_away(stage: Stage, actor: Actor, step: Arguments) -> None:
     stage.advance(step.amount or 13 * HOUR_MS)
     stage.compact(CHANGELOGS)
     stage.kill(actor)
@@ -28,7 +27,7 @@ FAULTS = (
         "The transaction timeout passes: the coordinator aborts what is open, and fences who had opened it.",
         Where.NOW,
         needs=frozenset({Capability.TIME}),
-        excuses=frozenset({Excuse.FENCED, Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.BLOCKED}),
+        excuses=frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.BLOCKED}),
         amount=(60_001,),
         apply=lambda stage, _, step: stage.advance(step.amount or 60_001),
     ),
@@ -46,7 +45,7 @@ FAULTS = (
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.TIME, Capability.LOGS}),
         deadly=True,
-        excuses=frozenset({Excuse.FENCED, Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.BLOCKED}),
+        excuses=frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.BLOCKED}),
         amount=(13 * HOUR_MS, 25 * HOUR_MS, 40 * 24 * HOUR_MS),
         apply=_be_away,
     ),

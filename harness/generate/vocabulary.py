@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from harness.faults import Fault
 from harness.schedule import Runtime
 from harness.worlds.cluster import places_of
 from scenarios import Scenario, topologies
@@ -50,6 +51,11 @@ def parts_of(scenario: Scenario) -> Parts:
         tuple(topic.removeprefix(prefix) for _, topic in places.changelogs.values()),
         stores,
     )
+
+
+def topics_of(parts: Parts, fault: Fault) -> tuple[str, ...]:
+    """The topics that a fault of the logs can strike: only changelogs are compacted."""
+    return parts.changelogs if fault.name == "compact" else parts.inputs
 
 
 def kind_of(supplier: object) -> str:

@@ -9,7 +9,7 @@ Must survive: workers that crash by themselves or never answer (the run is then 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,10 +20,10 @@ import msgspec
 from harness.choices import FirstChoice
 from harness.faults import FAULTS
 from harness.history import End, Ended, History, Moment, Processed, StateObserved
-from harness.schedule import Schedule
+from harness.schedule import Input, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
-from harness.worlds.actors import Actor, Decision, ordinal_of
+from harness.worlds.actors import Actor, Decision, ordinal_of, partition_of
 from harness.worlds.director import RestlessError
 from harness.worlds.led import (
     Answered,
@@ -125,6 +125,9 @@ class LocalRun(Run):
 
     def proceed(self, actor: Actor) -> None:
         self.processes[actor].resume()
+
+    def write(self, items: Sequence[Input]) -> None:
+        clusters.write(self.machine.cluster, self.topologies, items)
 
     def input_of(self, actor: Actor) -> object:
         topology = self.topologies[ordinal_of(actor.task)]
@@ -245,10 +248,9 @@ class LocalRun(Run):
 
     def finish(self) -> None:
         """Look at what lies on the disks and in the topics."""
-        for topology in self.topologies:
-            for partition in range(self.schedule.partitions):
-                for host in range(self.schedule.hosts):
-                    self._look(topology, partition, host)
+        for task in self.tasks:
+            for host in range(self.schedule.hosts):
+                self._look(self.topology_at_the_end(task), partition_of(task), host)
         places = clusters.places_of(self.topologies)
         changelogs = (topic for _, topic in places.changelogs.values())
         self.machine.cluster.settled(

@@ -29,7 +29,7 @@ from harness.history import (
     StoreImage,
 )
 from harness.mutants import planted
-from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Runtime, Schedule
+from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Input, Runtime, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
@@ -256,7 +256,6 @@ class SimRun(Run):
             or bool(schedule.choices)
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
-        self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
         self._reader = self.log.reader()
@@ -299,6 +298,11 @@ class SimRun(Run):
                 self.scenario, topology, partition_of(process.actor.task), self.prefix, self.events.append
             )
         return watched(topology, self.watch, process, process.storage)
+
+    def write(self, items: Sequence[Input]) -> None:
+        held, self.broker.hold_markers = self.broker.hold_markers, False
+        clusters.write(self.cluster, self.topologies, items)
+        self.broker.hold_markers = held
 
     def turn(self, actor: Actor) -> None:
         if actor.life is not Life.RUNNING:
@@ -344,12 +348,15 @@ class SimRun(Run):
 
     def settle(self) -> bool:
         held, self._held_open = self._held_open, []
+        # Who reads behind a marker that was held back has something to do once it is there.
+        late = self.broker.hold_markers or self.broker.owes_markers
+        self.broker.hold_markers = False
+        self.broker.settle()
         for producer in held:
             # The timeout may have settled it before.
             with suppress(LogError):
                 producer.abort_transaction()
-        # What becomes visible only now may be input of another sub-topology.
-        return self.broker.settle() > 0 or bool(held)
+        return late or bool(held)
 
     def elapse(self) -> Actor | None:
         while self.sleepers:
@@ -478,21 +485,16 @@ class SimRun(Run):
         self.current.reached(point)
 
     def _finish(self) -> None:
-        for topology in self.topologies:
-            for partition in range(self.schedule.partitions):
-                for host in self.hosts:
-                    self._look(topology, topology.task_id(partition), host)
+        for task in self.tasks:
+            for host in self.hosts:
+                self._look(self.topology_at_the_end(task), task, host)
         self.events.append(
             clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
         )
 
     def _look(self, topology: Topology, task: str, host: Host) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
-        suppliers = [
-            supplier
-            for supplier in self._suppliers[topology.ordinal].values()
-            if images.is_persistent(supplier)
-        ]
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
             return
         try:
