@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -68,9 +69,15 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
 
 
 def simulate(scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
-    """Run in the simulation and judge."""
-    history = _SIMULATION.run(scenario, schedule, mutant)
-    return history, judge(scenario, schedule, history)
+    """Run in the simulation and judge. Garbage is collected between runs, not during one."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        history = _SIMULATION.run(scenario, schedule, mutant)
+        return history, judge(scenario, schedule, history)
+    finally:
+        if collects:
+            gc.enable()
 
 
 _SIMULATION = SimWorld()

@@ -219,14 +219,26 @@ _BASE: Mapping[str, Any] = {
 }
 
 
+MOST_CONFIGS = 1_000
+_CONFIGS: dict[str, StreamsConfig] = {}
+"""By the settings that they were made from, which differ little from run to run."""
+
+
 def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> StreamsConfig:
     """The configuration of the tasks of a run; `changed` are settings that a step of it has changed since."""
     values = {**_BASE, **schedule.settings, **(changed or {})}
     values.setdefault("poll.records", values["commit.records"])
-    with warnings.catch_warnings():
-        # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
-        warnings.simplefilter("ignore", UserWarning)
-        return StreamsConfig.of(values)
+    name = repr(values)
+    config = _CONFIGS.get(name)
+    if config is None:
+        with warnings.catch_warnings():
+            # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
+            warnings.simplefilter("ignore", UserWarning)
+            config = StreamsConfig.of(values)
+        if len(_CONFIGS) == MOST_CONFIGS:
+            _CONFIGS.clear()
+        _CONFIGS[name] = config
+    return config
 
 
 def encode(schedule: Schedule) -> bytes:

@@ -27,6 +27,9 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
+_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
+"""The protocol points that can need an excuse."""
+
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
 
@@ -39,7 +42,8 @@ def find_in(events: Sequence[Event], *, uncaused: bool = False) -> Iterator[Find
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(uncaused)
     for event in events:
-        yield from ledger.take(event)
+        if not isinstance(event, Reached) or event.point in _NOTED:
+            yield from ledger.take(event)
 
 
 class _Ledger:

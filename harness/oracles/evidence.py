@@ -361,7 +361,7 @@ class Evidence:
         for name in self.final.inputs:
             for partition in range(self.schedule.partitions):
                 written = [
-                    (item.key, item.value, item.timestamp, item.headers)
+                    (item.key, item.value, max(item.timestamp, self.final.earliest), item.headers)
                     for item in self.schedule.input
                     if (item.topic, item.partition) == (name, partition) and not item.aborted
                 ]

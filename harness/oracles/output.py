@@ -88,6 +88,8 @@ class _Judge:
             and all(counts[task] >= self._counts[task] for task in counts)
         )
         since = self._counts if grown else dict.fromkeys(counts, 0)
+        if grown and len(rows) == before and counts == since:
+            return []
         parts = [(task, line.outputs[since[task] : counts[task]]) for task, (line, _) in ways.items()]
         if self._right(parts, rows[before:] if grown else rows):
             self._rows, self._counts = rows, counts

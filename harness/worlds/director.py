@@ -100,7 +100,9 @@ class Director:
     def reached(self, actor: Actor, point: Point) -> Decision:
         """The actor is at `point`. Applies every step that is due."""
         self.events.append(Reached(actor.task, actor.incarnation, point))
-        self.turned(actor)
+        self.points += 1
+        if self.points > self._most_points:
+            raise RestlessError(actor, self._most_points)
         if point is Point.RECORD_PROCESSED:
             self._progress += 1
         if self._step >= len(self._steps) or self._progress < self._due:

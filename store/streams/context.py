@@ -44,15 +44,19 @@ class ProcessorStore:
     def __init__(self, store: StateStore, failed: Callable[[StoreError], None]) -> None:
         """`failed` is told of what the store raises: the function may swallow it, and must not be committed then."""
         self._store = store
-        for name in _methods(type(store)):
-            self.__dict__[name] = _telling(getattr(store, name), failed)
-        self.__dict__.update(dict.fromkeys(_OF_THE_TASK, self._refuse))
+        self._failed = failed
 
     def __getattr__(self, name: str) -> Any:
-        """What the store has as attributes: its name, and what it made for itself; nothing that leads past this."""
+        """A method, made when it is first asked for; or what the store has as attributes: its name, and what it made
+        for itself. Nothing that leads past this."""
         if name.startswith("_") or name in ("inner", "context"):
             raise AttributeError(f"a store has no {name!r} for a processor")
-        return getattr(self._store, name)
+        if name in _OF_THE_TASK:
+            return self._refuse
+        found = getattr(self._store, name)
+        if name in _methods(type(self._store)):
+            found = self.__dict__[name] = _telling(found, self._failed)
+        return found
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ProtocolError(
@@ -79,9 +83,9 @@ class GlobalReads(ProcessorStore):
 
 
 @cache
-def _methods(kind: type[StateStore]) -> tuple[str, ...]:
+def _methods(kind: type[StateStore]) -> frozenset[str]:
     """The public ones, but for those of the task."""
-    return tuple(
+    return frozenset(
         name
         for name in dir(kind)
         if not name.startswith("_") and name not in _OF_THE_TASK and callable(getattr(kind, name))

@@ -169,6 +169,8 @@ class Task:
         self.stores: dict[str, StateStore] = {}
         topic = topology.positions_topic
         self._positions_at = None if topic is None else TopicPartition(topic, partition)
+        self.group_lacks_positions = False
+        """Whether input positions were known from their own topic alone: the group should get them again."""
         self.tasks_in_process = tasks_in_process
         self._suppliers = topology.suppliers(config.default_dsl_store)
         self._metrics = metrics
@@ -335,6 +337,7 @@ class Task:
         }
         self._positions = dict(self._committed)
         if self._positions_at is not None and committed != self._committed_positions(reader):
+            self.group_lacks_positions = True
             _log.warning(
                 "task %s: the group %s has not all positions; going on at those that %s has: %s",
                 self.task_id,

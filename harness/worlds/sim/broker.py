@@ -409,6 +409,11 @@ class SimBroker:
         """The positions that count now, whatever is pending."""
         return {tp: position for tp, (_, position) in self._group(group_id).committed.items()}
 
+    def committed_offset(self, group_id: str, tp: TopicPartition) -> int | None:
+        """The position of one partition that counts now, None if there is none."""
+        committed = self._group(group_id).committed.get(tp)
+        return None if committed is None else committed[1]
+
     def pending_offsets(self, group_id: str) -> list[tuple[int, TopicPartition, int]]:
         """Producer id, partition and position of every offset sent in a transaction that has not ended."""
         return [

@@ -15,7 +15,7 @@ from typing import Self
 from greenlet import getcurrent, greenlet
 
 from harness.choices import Chooser, FirstChoice
-from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults import Fault, Occasion, SkipError
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
     End,
@@ -37,6 +37,7 @@ from harness.worlds.director import DRIVER_POINTS, RestlessError
 from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
 from harness.worlds.questions import Questions
 from harness.worlds.run import Run, WorkerRuntime
+from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
@@ -203,8 +204,7 @@ class GivenChoices:
 class SimRun(Run):
     """One run of one schedule in the simulation."""
 
-    world = "sim"
-    capabilities = frozenset(Capability)
+    kind = KIND
 
     def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
         given = GivenChoices(schedule.choices) if schedule.choices else None
@@ -256,7 +256,6 @@ class SimRun(Run):
             or bool(schedule.choices)
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
-        self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
         self._reader = self.log.reader()
@@ -457,7 +456,7 @@ class SimRun(Run):
     # -- one run ------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
-        history = History("sim", self.events)
+        history = self.history()
         previous = points.arm(self._hook)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
@@ -478,21 +477,16 @@ class SimRun(Run):
         self.current.reached(point)
 
     def _finish(self) -> None:
-        for topology in self.topologies:
-            for partition in range(self.schedule.partitions):
-                for host in self.hosts:
-                    self._look(topology, topology.task_id(partition), host)
+        for task in self.tasks:
+            for host in self.hosts:
+                self._look(self.topology_at_the_end(task), task, host)
         self.events.append(
             clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
         )
 
     def _look(self, topology: Topology, task: str, host: Host) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
-        suppliers = [
-            supplier
-            for supplier in self._suppliers[topology.ordinal].values()
-            if images.is_persistent(supplier)
-        ]
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
             return
         try:
