@@ -192,6 +192,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Machines, each with a disk of its own."""
     batch_records: int = 6
     """Spark: records per partition in one micro-batch."""
+    waves: int = 1
+    """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
+    before it was processed."""
     settings: Mapping[str, Any] = {}
     """Configuration of the tasks, by the dotted names of `store.config.StreamsConfig`, where it is not that of
     `config_of`."""
@@ -203,6 +206,11 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def faults(self) -> int:
         return sum(step.query is None for step in self.steps)
+
+    def parts(self) -> list[tuple[Input, ...]]:
+        """The input, wave by wave."""
+        size = max(1, -(-len(self.input) // self.waves))
+        return [self.input[at : at + size] for at in range(0, max(1, len(self.input)), size)]
 
     def describe(self) -> list[str]:
         return [str(step) for step in self.steps]
@@ -304,6 +312,7 @@ def validate(schedule: Schedule, source: str = "the schedule") -> None:
     for name, value, low, high in (
         ("partitions", schedule.partitions, 1, MAX_PARTITIONS),
         ("hosts", schedule.hosts, 1, MAX_HOSTS),
+        ("waves", schedule.waves, 1, MAX_INPUT),
         ("batch_records", schedule.batch_records, 1, 1_000_000),
         ("number of input records", len(schedule.input), 0, MAX_INPUT),
         ("number of steps", len(schedule.steps), 0, MAX_STEPS),
