@@ -192,6 +192,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Machines, each with a disk of its own."""
     batch_records: int = 6
     """Spark: records per partition in one micro-batch."""
+    files: bool = False
+    """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
+    have real files anyway."""
     settings: Mapping[str, Any] = {}
     """Configuration of the tasks, by the dotted names of `store.config.StreamsConfig`, where it is not that of
     `config_of`."""
