@@ -197,6 +197,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     waves: int = 1
     """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
     before it was processed."""
+    files: bool = False
+    """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
+    have real files anyway."""
     settings: Mapping[str, Any] = {}
     """Configuration of the tasks, by the dotted names of `store.config.StreamsConfig`, where it is not that of
     `config_of`."""
