@@ -157,6 +157,8 @@ class Fault:
     """Whether a step names a topic."""
     changes_settings: bool = False
     """Whether a step names settings."""
+    stops: bool = False
+    """Whether the process is asked to end by itself."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     runtimes: tuple[str, ...] = ("worker", "spark")

@@ -64,6 +64,7 @@ FAULTS = (
         "The process that runs the task is asked to end, ends by itself, and is started again.",
         Where.POINT,
         runtimes=("worker",),
+        stops=True,
         apply=lambda stage, actor, _: stage.stop(actor),
     ),
     Fault(
@@ -74,6 +75,7 @@ FAULTS = (
         changes_settings=True,
         runtimes=("worker",),
         excuses=frozenset({Excuse.SET_ASIDE}),
+        stops=True,
         apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
     ),
 )

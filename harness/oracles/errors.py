@@ -54,6 +54,8 @@ class _Ledger:
         self._once: Counter[tuple[int, Excuse]] = Counter()
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
+        self._stopping: set[int] = set()
+        """Incarnations that were asked to end."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -92,6 +94,9 @@ class _Ledger:
         # A zombie may also find that what it was about to read is gone.
         if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
             return
+        if needed is Excuse.FAIL and incarnation in self._stopping and self._once[incarnation, Excuse.RETRY]:
+            # It was about to end, so it does not try again what a fault has spoilt; whoever comes next does.
+            needed = Excuse.RETRY
         what = {
             Excuse.FENCED: "was fenced",
             Excuse.BLOCKED: "was blocked",
@@ -105,6 +110,8 @@ class _Ledger:
 
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
+        if fault.stops and event.incarnation is not None:
+            self._stopping.add(event.incarnation)
         self._cut |= Capability.LOGS in fault.needs
         if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)

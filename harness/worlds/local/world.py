@@ -270,7 +270,7 @@ class LocalRun(Run):
                 return
             decision, answer = self.heard(actor, message)
             if decision is Decision.YIELD:
-                self.runnable.append(actor)
+                self.yields(actor)
             if decision is not Decision.GO:
                 return
             process.answer(answer)
