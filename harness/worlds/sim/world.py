@@ -120,7 +120,7 @@ class Process:
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
-            self.run.runnable.append(self.actor)
+            self.run.yields(self.actor)
         if decision is not Decision.GO:
             self.run.hub.switch()
 
