@@ -332,7 +332,11 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 
 def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     day = 86_400_000
-    compact = {"cleanup.policy": "compact", "delete.retention.ms": str(30 * day)}
+    compact = {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": str(30 * day),
+        "message.timestamp.type": "CreateTime",
+    }
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
