@@ -335,8 +335,8 @@ class Task:
                     )
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
-            held = offsets.known(changelog)
-            last = store.get_committed_offset(changelog) if held is None else held.offset
+            known = offsets.known(changelog)
+            last = store.get_committed_offset(changelog) if known is None else known.offset
             if last is not None:
                 self._logged[changelog] = last
         if self._plain_producer is None:
