@@ -327,8 +327,8 @@ class SimRun(Run):
             host.wipe(actor.task)
         if power:
             for other in list(self.processes):
-                if other.host == actor.host and other.life is Life.RUNNING:
-                    other.life = Life.DEAD
+                if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
+                    self.director.died(other)
                     self.forget(other)
                     host.release(other.process)
                     self.runtime.killed(other)
