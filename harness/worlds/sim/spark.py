@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from harness.history import End
-from harness.worlds.actors import DRIVER, Actor, Life, is_driver, ordinal_of, partition_of
+from harness.worlds.actors import DRIVER, MOST_FAILURES, Actor, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.process import WatchedLog, describe, how_it_ended
 from store.points import Point
 from store.spark.executor import run_attempt
@@ -21,9 +21,6 @@ from store.types import IsolationLevel, Record, TopicPartition
 
 if TYPE_CHECKING:
     from harness.worlds.sim.world import Process, SimRun
-
-MOST_FAILURES = 32
-"""`spark.task.maxFailures`: after this many failures of one task the query fails."""
 
 Range = tuple[int, int]
 Plan = dict[TopicPartition, Range]
