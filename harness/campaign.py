@@ -39,6 +39,9 @@ CHUNK = 20
 AHEAD = 3
 """Units of work that each process has before it."""
 
+FILES_EVERY = 200
+"""One simulated schedule in this many has its stores in real files, which takes some twenty times as long."""
+
 REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""
 
@@ -95,7 +98,8 @@ def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATI
     """The schedule at `index`; below zero are the tours, one per runtime of the scenario."""
     if index < 0:
         return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
-    return generate(scenario, seed, index, WORLDS[world].capabilities)
+    schedule = generate(scenario, seed, index, WORLDS[world].capabilities)
+    return msgspec.structs.replace(schedule, files=world == SIMULATION and index % FILES_EVERY == 0)
 
 
 def tours_of(scenario: Scenario) -> int:

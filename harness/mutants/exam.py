@@ -152,34 +152,34 @@ def examine(
     *,
     seconds: float = SECONDS,
     seed: int = 0,
+    world: str | None = None,
     options: Options | None = None,
 ) -> Exam:
-    """Ask the mutants with these names, by default all, each in the first of its worlds; `jobs` at a time."""
-    asked = [MUTANTS[name] for name in (MUTANTS if names is None else names)]
+    """Ask the mutants with these names, by default all, `jobs` at a time: each in the first of its worlds, or all in
+    the one that is given."""
+    asked = [
+        (MUTANTS[name], world or MUTANTS[name].worlds[0]) for name in (MUTANTS if names is None else names)
+    ]
     sats: dict[str, Sat] = {}
-    spread = [mutant for mutant in asked if WORLDS[mutant.worlds[0]].spreads]
-    for sat in _spread(spread, jobs, seconds, seed):
+    for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, seconds, seed):
         sats[sat.name] = sat
         progress(sat)
-    for mutant in asked:
-        if mutant not in spread:
-            sat = sit(mutant, mutant.worlds[0], seconds, seed=seed, options=options)
-            sats[sat.name] = sat
+    for mutant, place in asked:
+        if mutant.name not in sats:
+            sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, options=options)
             progress(sat)
-    return summarize([sats[mutant.name] for mutant in asked])
+    return summarize([sats[mutant.name] for mutant, _ in asked])
 
 
-def _spread(mutants: Sequence[Mutant], jobs: int, seconds: float, seed: int) -> Iterator[Sat]:
+def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float, seed: int) -> Iterator[Sat]:
     if jobs <= 1:
-        for mutant in mutants:
-            yield sit(mutant, mutant.worlds[0], seconds, seed=seed)
+        for mutant, world in asked:
+            yield sit(mutant, world, seconds, seed=seed)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.mutants.exam"])
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = [
-            pool.submit(_sit_by_name, mutant.name, mutant.worlds[0], seconds, seed) for mutant in mutants
-        ]
+        futures = [pool.submit(_sit_by_name, mutant.name, world, seconds, seed) for mutant, world in asked]
         for future in as_completed(futures):
             yield future.result()
 

@@ -272,6 +272,11 @@ class Run(ABC):
         """The process has nothing to do."""
         self.resting[actor] = self.input_of(actor) if self.wakes or actor.standby else None
 
+    def yields(self, actor: Actor) -> None:
+        """The process goes on after all others, also those that rested and have something to read by now."""
+        self._wake_those_with_input()
+        self.runnable.append(actor)
+
     def wake(self, actor: Actor) -> None:
         """Let a process that rests look again."""
         if actor in self.resting:

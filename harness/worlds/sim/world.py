@@ -7,6 +7,7 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -15,7 +16,7 @@ from typing import Self
 from greenlet import getcurrent, greenlet
 
 from harness.choices import Chooser, FirstChoice
-from harness.faults import Fault, Occasion, SkipError
+from harness.faults import Capability, Fault, Occasion, SkipError
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
     End,
@@ -40,7 +41,8 @@ from harness.worlds.run import Run, WorkerRuntime
 from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
-from harness.worlds.sim.disk import Host, HostStorage
+from harness.worlds.sim.disk import Host
+from harness.worlds.sim.files import FileHost, root
 from harness.worlds.sim.memory import Memory
 from harness.worlds.sim.spark import SparkRuntime
 from scenarios import Scenario
@@ -70,10 +72,10 @@ class Process:
     def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
         self.run = run
         self.actor = actor
+        # Writes to real files are met at the engine, not at the disk.
+        met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
         self.storage = ObservedStorage(
-            HostStorage(run.hosts[actor.host], actor.process, self.around_write),
-            self,
-            run.watch.calls & {Occasion.OPEN},
+            run.hosts[actor.host].storage(actor.process, self.around_write), self, run.watch.calls & met
         )
         self.questions: Questions | None = None
         self._uncommitted: dict[str, int] = {}
@@ -118,7 +120,7 @@ class Process:
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
-            self.run.runnable.append(self.actor)
+            self.run.yields(self.actor)
         if decision is not Decision.GO:
             self.run.hub.switch()
 
@@ -217,7 +219,12 @@ class SimRun(Run):
         self.cluster = SimCluster(self.broker)
         self.log = SimLog(self.broker)
         self.watch = Watch.of(schedule, self.topologies, self.config)
-        self.hosts = [Host(number) for number in range(schedule.hosts)]
+        self.hosts: list[Host] | list[FileHost]
+        if schedule.files:
+            shutil.rmtree(root(), ignore_errors=True)
+            self.hosts = [FileHost(number, root(), APPLICATION) for number in range(schedule.hosts)]
+        else:
+            self.hosts = [Host(number) for number in range(schedule.hosts)]
         self.clock = VirtualClock(self)
         self.processes: dict[Actor, Process] = {}
         self.sleepers: list[tuple[int, int, Process]] = []
@@ -371,6 +378,11 @@ class SimRun(Run):
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
+    def can(self, fault: Fault) -> str:
+        if self.schedule.files and Capability.POWER in fault.needs:
+            return f"{fault.name}: what real files lose with the power cannot be said"
+        return super().can(fault)
+
     def advance(self, ms: int) -> None:
         self.broker.advance(ms)
 
@@ -476,6 +488,8 @@ class SimRun(Run):
         finally:
             points.arm(previous)
             self._unwind()
+            if self.schedule.files:
+                shutil.rmtree(root(), ignore_errors=True)
             self.memory.leave()
         history.choices = tuple(self.asked)
         return history
@@ -492,18 +506,21 @@ class SimRun(Run):
             clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
         )
 
-    def _look(self, topology: Topology, task: str, host: Host) -> None:
+    def _look(self, topology: Topology, task: str, host: Host | FileHost) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
         suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
-        if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
+        if not suppliers:
             return
         try:
-            found = {
-                supplier.name: images.of_store(
-                    self.scenario, topology, partition_of(task), supplier, host.open(task, supplier.name)
-                )
-                for supplier in suppliers
-            }
+            with host.look(task, [supplier.name for supplier in suppliers]) as views:
+                if views is None:
+                    return
+                found = {
+                    supplier.name: images.of_store(
+                        self.scenario, topology, partition_of(task), supplier, views[supplier.name]
+                    )
+                    for supplier in suppliers
+                }
         except CrashproofError as error:
             self.events.append(Ended(task, None, End.FAILED, str(error)))
             return
