@@ -20,7 +20,8 @@ from harness.verdict import Outcome
 from harness.worlds import WORLDS, Options, WorldKind
 from harness.worlds.local.run import LocalRun
 from harness.worlds.run import Run
-from harness.worlds.sim.world import SimRun
+from harness.worlds.sim.run import SimRun
+from harness.worlds.sim.world import RUNTIMES
 from scenarios import Scenario
 from scenarios.balances import SCENARIO
 from store.errors import CrashproofError
@@ -53,7 +54,7 @@ class Tiny:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         if self._breaks:
             raise CrashproofError("The tiny world has no room left.")
-        run = SimRun(scenario, schedule)
+        run = SimRun(scenario, schedule, RUNTIMES[schedule.runtime])
         run.kind = self.kind
         self.mutants.append(mutant)
         self.histories.append(run.run())
