@@ -29,7 +29,7 @@ from harness.result import WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
 from harness.verdict import Outcome, Verdict
-from harness.worlds import WORLDS, Options, World
+from harness.worlds import SIMULATION, WORLDS, Options, World
 from scenarios import Scenario, ScenarioError, load
 from store.errors import CrashproofError
 
@@ -84,9 +84,6 @@ class Plan:
 
 Progress = Callable[[int, int], None]
 """Called with schedules done and failures found so far."""
-
-SIMULATION = next(name for name, kind in WORLDS.items() if kind.spreads)
-"""The world that the schedules of a campaign are spread over processes in, and that reduction runs in."""
 
 
 def run_campaign(plan: Plan, world: str, jobs: int, options: Options, progress: Progress) -> Part:

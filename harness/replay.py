@@ -32,7 +32,7 @@ from harness.oracles.evidence import Evidence
 from harness.oracles.state import plain
 from harness.schedule import Schedule, ScheduleError, decode
 from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
-from harness.worlds import WORLDS, Options
+from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import is_driver
 from harness.worlds.sim.world import SimWorld
 from scenarios import InputRecord, Scenario, ScenarioError, load
@@ -140,7 +140,9 @@ def simulate_within(
         sentence = (
             f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
         )
-        return History("sim", []), Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
+        return History(SIMULATION, []), Verdict(
+            Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
+        )
 
 
 def replay(
@@ -179,7 +181,7 @@ def replay(
     return verdict, skipped
 
 
-def check(text: str, world: str = "sim") -> None:
+def check(text: str, world: str = SIMULATION) -> None:
     """For generated tests: run the schedule in `text` and raise AssertionError with the findings, if any."""
     verdict, _ = replay(decode(text.encode()), world)
     if verdict.outcome is not Outcome.HOLDS:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
-from harness.campaign import SIMULATION, default_jobs
+from harness.campaign import default_jobs
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
@@ -30,7 +30,7 @@ from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
-from harness.worlds import WORLDS, Options
+from harness.worlds import SIMULATION, WORLDS, Options
 from reports.bench import print_report
 from reports.exam import print_exam
 from reports.terminal import print_result
