@@ -11,9 +11,12 @@ import logging
 import multiprocessing
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import count, islice
+from traceback import format_exc
 
 import msgspec
 
@@ -23,14 +26,21 @@ from harness.met import Met
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, check_input, simulate, simulate_within
 from harness.result import WorldResult
-from harness.schedule import Runtime, Schedule, ScheduleError
+from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
 from harness.verdict import Outcome, Verdict
-from harness.worlds import WORLDS, World
-from scenarios import Scenario, load
+from harness.worlds import WORLDS, Options, World
+from scenarios import Scenario, ScenarioError, load
+from store.errors import CrashproofError
 
 CHUNK = 20
-"""Schedules per unit of work: some tens of milliseconds."""
+"""Schedules per unit of work: some tenths of a second."""
+
+AHEAD = 3
+"""Units of work that each process has before it."""
+
+FILES_EVERY = 200
+"""One simulated schedule in this many has its stores in real files, which takes some twenty times as long."""
 
 REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""
@@ -50,6 +60,8 @@ class Part(msgspec.Struct):
     result: WorldResult
     found: list[Found] = []
     inconclusive: list[str] = []
+    traceback: str = ""
+    """Of the error with which the world itself failed; empty if it did not."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +85,24 @@ class Plan:
 Progress = Callable[[int, int], None]
 """Called with schedules done and failures found so far."""
 
+SIMULATION = next(name for name, kind in WORLDS.items() if kind.spreads)
+"""The world that the schedules of a campaign are spread over processes in, and that reduction runs in."""
 
-def schedule_at(scenario: Scenario, seed: int, index: int, world: str = "sim") -> Schedule:
+
+def run_campaign(plan: Plan, world: str, jobs: int, options: Options, progress: Progress) -> Part:
+    """The campaign in one world. Raises `CrashproofError` when the world cannot be set up."""
+    if WORLDS[world].spreads:
+        return run_simulation(plan, jobs, progress)
+    with WORLDS[world].open(options) as running:
+        return run_world(plan, world, running, progress)
+
+
+def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATION) -> Schedule:
     """The schedule at `index`; below zero are the tours, one per runtime of the scenario."""
     if index < 0:
         return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
-    return generate(scenario, seed, index, WORLDS[world].capabilities)
+    schedule = generate(scenario, seed, index, WORLDS[world].capabilities)
+    return msgspec.structs.replace(schedule, files=world == SIMULATION and index % FILES_EVERY == 0)
 
 
 def tours_of(scenario: Scenario) -> int:
@@ -104,7 +128,7 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
         schedule = schedule_at(scenario, seed, index)
         history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
         met.add(scenario, schedule, history)
-        _record(part, "sim", index, schedule, verdict)
+        _record(part, SIMULATION, index, schedule, verdict)
         if index % REPEAT_EVERY == 0 and history.events:
             met.result.repeated += 1
             again, _ = simulate(scenario, schedule, mutant)
@@ -131,6 +155,7 @@ class _Total:
         self._world = world
         self._progress = progress
         self._met = Met()
+        self._traceback = ""
         self._started = time.monotonic()
 
     def add(self, part: Part) -> None:
@@ -140,12 +165,21 @@ class _Total:
         self.found += part.found[: max(0, room)]
         self._progress(self._met.result.schedules, len(self.found))
 
+    def broken(self, reason: str, traceback: str) -> None:
+        """The world itself has failed, and nothing more can be run in it."""
+        self.inconclusive.append(reason)
+        self._traceback = traceback
+
+    @property
+    def failed(self) -> bool:
+        """Whether there are as many failures as were asked for."""
+        return len(self.found) >= self._plan.max_failures
+
     @property
     def enough(self) -> bool:
+        """Whether it is over, by failures or by time."""
         seconds = self._plan.seconds
-        return len(self.found) >= self._plan.max_failures or (
-            seconds is not None and time.monotonic() - self._started >= seconds
-        )
+        return self.failed or (seconds is not None and time.monotonic() - self._started >= seconds)
 
     def close(self) -> Part:
         result = self._met.close()
@@ -157,12 +191,15 @@ class _Total:
             result.missing = self._met.missing(
                 scenarios, kind.capabilities, whole=self._plan.whole and kind.spreads
             )
-        return Part(result, self.found, self.inconclusive)
+        return Part(result, self.found, self.inconclusive, self._traceback)
 
 
 def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
-    """The campaign in the simulation, spread over `jobs` processes. Stops at the first failures."""
-    total = _Total(plan, "sim", progress)
+    """The campaign in the simulation, spread over `jobs` processes. Stops at the first failures.
+
+    What the processes found is taken in the order of the schedules, so that it does not depend on who was faster.
+    """
+    total = _Total(plan, SIMULATION, progress)
     chunks = chunks_of(plan)
     if jobs <= 1:
         for scenario, start, stop in chunks:
@@ -173,73 +210,91 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.campaign"])
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        running: set[Future[Part]] = set()
-        over = False
-        while True:
-            while not over and len(running) < 2 * jobs and (chunk := next(chunks, None)) is not None:
-                running.add(pool.submit(simulate_part, chunk[0], plan.seed, *chunk[1:], plan.mutant))
-            if not running:
-                return total.close()
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                total.add(future.result())
-            over = over or total.enough
+        running: deque[Future[Part]] = deque()
+
+        def submit(most: int) -> None:
+            for scenario, start, stop in islice(chunks, most):
+                running.append(pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant))
+
+        submit(AHEAD * jobs)
+        while running and not total.enough:
+            total.add(running.popleft().result())
+            submit(1)
+        for future in running:
+            future.cancel()
+    return total.close()
+
+
+def schedules_of(plan: Plan, world: str) -> int | None:
+    """How many schedules a plan has in a world, all scenarios together; None where time decides."""
+    if WORLDS[world].spreads:
+        most = WORLDS[world].schedules if plan.whole else plan.schedules
+        return None if most is None else most * len(plan.scenarios)
+    return None if plan.seconds is not None else sum(1 for _ in _samples(plan, world))
 
 
 def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
     """Scenario, first index, and the one after the last: the tours, then all scenarios in turns."""
-    schedules = WORLDS["sim"].schedules if plan.whole else plan.schedules
+    schedules = WORLDS[SIMULATION].schedules if plan.whole else plan.schedules
     tours = {name: tours_of(load(name)) for name in plan.scenarios}
     for name, number in tours.items():
-        yield name, -number, min(0, -number + (number if schedules is None else schedules))
-    start = 0
-    while schedules is None or start < schedules:
+        yield name, -number, 0 if schedules is None else min(0, schedules - number)
+    for start in count(0, CHUNK):
+        if schedules is not None and start >= schedules:
+            return
         for name, number in tours.items():
             stop = start + CHUNK if schedules is None else min(start + CHUNK, schedules - number)
             if stop > start:
                 yield name, start, stop
-        start += CHUNK
 
 
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
-    """The campaign in a world that runs one schedule after the other: first tours, then a sample."""
+    """The campaign in a world that runs one schedule after the other: first tours, then a sample. Stops at the first
+    failures, and when its time is over, which it is not before the tours are done."""
     total = _Total(plan, name, progress)
     killed = world.killed
     for reference, index in _samples(plan, name):
+        if total.failed or (index >= 0 and total.enough):
+            break
         scenario = load(reference)
         schedule = schedule_at(scenario, plan.seed, index, name)
-        history = world.run(scenario, schedule, plan.mutant)
+        try:
+            history = world.run(scenario, schedule, plan.mutant)
+        except CrashproofError as error:
+            total.broken(f"schedule {index} of {scenario.name} could not be run: {error}", format_exc())
+            break
         met = Met()
         met.add(scenario, schedule, history)
         part = Part(met.close())
         _record(part, name, index, schedule, judge(scenario, schedule, history))
         total.add(part)
-        if index >= 0 and total.enough:
-            break
     part = total.close()
     part.result.sigkills = world.killed - killed
     return part
 
 
 def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
-    """Scenario and index. Usually the tours of the first scenario, and then each scenario in turn."""
+    """Scenario and index, for a world in which schedules are dear. First a tour of each runtime, by the first scenario
+    that has it; then all scenarios in turns. `plan.schedules` counts for each scenario, its tours included."""
+    done = dict.fromkeys(plan.scenarios, 0)
+    toured: set[str] = set()
+    for name in plan.scenarios:
+        scenario = load(name)
+        for index in range(-tours_of(scenario), 0):
+            runtime = scenario.runtimes[index]
+            if runtime not in toured and (plan.schedules is None or done[name] < plan.schedules):
+                toured.add(runtime)
+                done[name] += 1
+                yield name, index
     if plan.whole:
-        first = plan.scenarios[0]
-        for index in range(-tours_of(load(first)), 0):
-            yield first, index
-        for number in range(max(WORLDS[world].schedules or 0, len(plan.scenarios))):
+        for number in range(max(WORLDS[world].schedules, len(plan.scenarios))):
             yield plan.scenarios[number % len(plan.scenarios)], number
         return
-    index = 0
-    for name in plan.scenarios:
-        for tour_index in range(-tours_of(load(name)), 0):
-            if plan.schedules is None or tour_index + tours_of(load(name)) < plan.schedules:
-                yield name, tour_index
-    while plan.schedules is None or index < plan.schedules:
+    for index in count() if plan.schedules is None else range(plan.schedules):
         for name in plan.scenarios:
-            if plan.schedules is None or index < plan.schedules - tours_of(load(name)):
+            if plan.schedules is None or done[name] < plan.schedules:
+                done[name] += 1
                 yield name, index
-        index += 1
 
 
 class Reduced(msgspec.Struct, frozen=True):
@@ -253,30 +308,34 @@ class Reduced(msgspec.Struct, frozen=True):
     executions: int
 
 
-def reduce(found: Found, mutant: str | None, *, reference: str | None = None) -> Reduced:
+def reduce(found: Found, mutant: str | None) -> Reduced:
     """Make a failing schedule small, in the simulation. One that fails on real systems alone, or does not end, stays
-    as it is. `reference` is how its scenario is named, where it is not one of the package.
+    as it is.
 
     The reduced schedule carries the name of the mutant it was found with, as a note.
     """
-    scenario = load(reference or found.schedule.scenario)
+    scenario = load(found.schedule.scenario)
     history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, found.schedule, mutant)
     # One that does not end would take that long each time it is tried.
     if verdict.outcome is not Outcome.VIOLATED or not history.events:
-        return Reduced(
-            found.world, found.schedule, found.schedule, found.verdict, History(found.world, []), 0
-        )
+        original = msgspec.structs.replace(found.schedule, mutant=mutant)
+        return Reduced(found.world, original, found.schedule, found.verdict, History(found.world, []), 0)
     oracles = {finding.oracle for finding in verdict.findings}
 
     def fails(candidate: Schedule) -> bool:
-        try:
-            check_input(scenario, candidate)
-        except ScheduleError:
-            # A simpler value need not be one that the pipeline takes.
+        if not scenario.settings.items() <= candidate.settings.items():
             return False
-        _, other = simulate_within(WATCHDOG_SECONDS, scenario, candidate, mutant)
-        return other.outcome is Outcome.VIOLATED and not oracles.isdisjoint(
-            finding.oracle for finding in other.findings
+        try:
+            validate(candidate)
+            check_input(scenario, candidate)
+            history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, candidate, mutant)
+        except (ScheduleError, ScenarioError):
+            # What is plainer is not always a schedule, nor a value that the scenario takes.
+            return False
+        return (
+            verdict.outcome is Outcome.VIOLATED
+            and bool(history.events)
+            and not oracles.isdisjoint(finding.oracle for finding in verdict.findings)
         )
 
     reduction = Reduction(found.schedule, fails)

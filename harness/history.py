@@ -183,6 +183,8 @@ class Final(msgspec.Struct, frozen=True, tag="final"):
     """Store → its changelog."""
     group: dict[str, dict[int, int]]
     """Topic → partition → committed position of the group; absent if none."""
+    earliest: int = 0
+    """The least timestamp that the world can write. Input of before was written with it."""
 
 
 class OutputObserved(msgspec.Struct, frozen=True, tag="output"):

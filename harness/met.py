@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 from harness.faults import DEADLY, Capability, possible
 from harness.generate.plain import MECHANISMS
-from harness.generate.settings import VALUES, consistent, effective, mechanism, text
-from harness.generate.vocabulary import KILL_POINTS, kind_of, parts_of
+from harness.generate.settings import VALUES, consistent, effective, text
+from harness.generate.vocabulary import KILL_POINTS, kind_of
 from harness.history import History, Injected, Queried, Reached, Skipped
-from harness.result import Cell, Pair, WorldResult
+from harness.reference import durability
+from harness.result import Cell, Missing, Pair, Value, WorldResult
 from harness.schedule import Runtime, Schedule, config_of
-from harness.worlds.actors import is_driver
+from harness.worlds.actors import is_driver, ordinal_of
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
+from store.suppliers import StoreSupplier
 
 
 class Met:
@@ -35,7 +38,7 @@ class Met:
         result = self.result
         runtime = str(schedule.runtime)
         result.schedules += 1
-        _count(result.scenarios, scenario.name)
+        _count(result.scenarios, schedule.scenario)
         _count(result.runtimes, runtime)
         for name, value in effective(schedule):
             _count(result.varied.setdefault(name, {}), value)
@@ -43,23 +46,21 @@ class Met:
             if isinstance(event, Reached):
                 _count(result.reached, event.point)
             elif isinstance(event, Injected):
-                self._injected(scenario, schedule, event, simulated=history.world == "sim")
+                self._injected(scenario, schedule, event)
             elif isinstance(event, Skipped):
                 result.skipped += 1
             elif isinstance(event, Queried):
                 result.queries += event.rows is not None
 
-    def _injected(self, scenario: Scenario, schedule: Schedule, event: Injected, *, simulated: bool) -> None:
+    def _injected(self, scenario: Scenario, schedule: Schedule, event: Injected) -> None:
         runtime = str(schedule.runtime)
         _count(self.result.faults, event.fault)
         self._cells[runtime, event.fault, event.call or (event.point or "")] += 1
-        if event.fault not in DEADLY or event.task is None:
-            return
-        # On real systems the end of Spark's driver is a query that fails, not a process that is killed.
-        if simulated or not is_driver(event.task):
+        # The end of Spark's driver is a query that fails, and no process under test.
+        if event.fault in DEADLY and event.task is not None and not is_driver(event.task):
             _count(self.result.kills, runtime)
-        for kind, how in _stores(scenario, config_of(schedule)):
-            self._pairs[how, kind, event.fault] += 1
+            for how, kind in _stores(scenario, config_of(schedule))[ordinal_of(event.task)]:
+                self._pairs[how, kind, event.fault] += 1
 
     def merge(self, other: WorldResult) -> None:
         """Add what another part of the campaign has met."""
@@ -94,34 +95,31 @@ class Met:
 
     def missing(
         self, scenarios: Sequence[Scenario], capabilities: Iterable[Capability], *, whole: bool
-    ) -> list[str]:
+    ) -> list[Missing]:
         """What had to be met and was not. `whole`: of a run that nobody has cut short, that is also each value of
         each setting, and each deadly fault with each mechanism and type of store."""
-        missing = [
-            f"{runtime} × kill × {point}"
+        missing: list[Missing] = [
+            Cell(runtime, "kill", point)
             for runtime in Runtime
             if self.result.runtimes.get(runtime)
             for point in KILL_POINTS[runtime]
-            if not self._killed(runtime, point)
+            if not any(self._cells[runtime, fault, point] for fault in DEADLY)
         ]
         if whole:
             missing += [
-                f"{name}={value}"
+                Value(name, value)
                 for name, values in _wanted_settings(scenarios).items()
                 for value in values
                 if not self.result.varied.get(name, {}).get(value)
             ]
             deadly = [name for name in possible(capabilities) if name in DEADLY]
             missing += [
-                f"{how} × {kind} × {fault}"
+                Pair(how, kind, fault)
                 for how, kind in _wanted_stores(scenarios)
                 for fault in deadly
                 if not self._pairs[how, kind, fault]
             ]
         return missing
-
-    def _killed(self, runtime: str, point: str) -> bool:
-        return any(self._cells[runtime, fault, point] for fault in DEADLY)
 
 
 def _count(numbers: dict[str, int], key: str) -> None:
@@ -129,17 +127,24 @@ def _count(numbers: dict[str, int], key: str) -> None:
 
 
 @cache
-def _stores(scenario: Scenario, config: StreamsConfig) -> list[tuple[str, str]]:
-    """Type and mechanism of each store of a run."""
-    return [
-        (kind_of(supplier), mechanism(config) if _transactional(supplier) else "none")
+def _stores(scenario: Scenario, config: StreamsConfig) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """Mechanism and type of each store of a run, sub-topology by sub-topology."""
+    return tuple(
+        tuple(
+            (_mechanism(supplier, config), kind_of(supplier))
+            for supplier in topology.suppliers(config.default_dsl_store).values()
+        )
         for topology in topologies(scenario, "a", config)
-        for supplier in topology.suppliers(config.default_dsl_store).values()
-    ]
+    )
 
 
-def _transactional(supplier: object) -> bool:
-    return getattr(getattr(supplier, "supplier", supplier), "transactional", True) is not False
+def _mechanism(supplier: StoreSupplier[Any], config: StreamsConfig) -> str:
+    match durability.kind_of(supplier, config):
+        case durability.Kind.IN_MEMORY:
+            return "in memory"
+        case durability.Kind.DIRECT:
+            return "none"
+    return str(config.mechanism)
 
 
 def _wanted_settings(scenarios: Sequence[Scenario]) -> dict[str, list[str]]:
@@ -155,10 +160,8 @@ def _wanted_stores(scenarios: Sequence[Scenario]) -> list[tuple[str, str]]:
     """Mechanism and type of store, each pair that the generator makes on purpose."""
     wanted: dict[tuple[str, str], None] = {}
     for scenario in scenarios:
-        kinds = parts_of(scenario).kinds
         for settings in MECHANISMS:
             schedule = Schedule(scenario.name, settings=consistent({**settings, **scenario.settings}))
-            for kind, how in _stores(scenario, config_of(schedule)):
-                if kind in kinds:
-                    wanted[how, kind] = None
+            for stores in _stores(scenario, config_of(schedule)):
+                wanted |= dict.fromkeys(stores)
     return list(wanted)

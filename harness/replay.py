@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -49,8 +50,22 @@ def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
 
 
 def check_input(scenario: Scenario, schedule: Schedule, source: str = "the schedule") -> None:
-    """`ScheduleError` names the first input record that the scenario's pipeline does not take."""
-    topics = parts_of(scenario).inputs
+    """`ScheduleError` names the first thing that the scenario's pipeline does not have or take: the runtime, an input
+    record, a store that a query asks."""
+    parts = parts_of(scenario)
+    topics = parts.inputs
+    if schedule.runtime not in scenario.runtimes:
+        raise ScheduleError(
+            f"{source}: runtime is {schedule.runtime}, scenario {scenario.name} runs on {', '.join(scenario.runtimes)}"
+        )
+    for index, step in enumerate(schedule.steps):
+        ordinal = int(step.task.partition("_")[0])
+        if step.query is not None and (ordinal, step.query.store) not in parts.stores:
+            there = ", ".join(f"{store} in tasks {number}_…" for number, store in parts.stores) or "none"
+            raise ScheduleError(
+                f"{source}: steps[{index}].query.store is {step.query.store!r} of task {step.task}, scenario "
+                f"{scenario.name} has {there}"
+            )
     for index, item in enumerate(schedule.input):
         if item.topic not in topics:
             raise ScheduleError(
@@ -68,9 +83,15 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
 
 
 def simulate(scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
-    """Run in the simulation and judge."""
-    history = _SIMULATION.run(scenario, schedule, mutant)
-    return history, judge(scenario, schedule, history)
+    """Run in the simulation and judge. Garbage is collected between runs, not during one."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        history = _SIMULATION.run(scenario, schedule, mutant)
+        return history, judge(scenario, schedule, history)
+    finally:
+        if collects:
+            gc.enable()
 
 
 _SIMULATION = SimWorld()

@@ -27,7 +27,7 @@ class Failure(msgspec.Struct, frozen=True):
     """The command that runs it again."""
 
 
-class Cell(msgspec.Struct, frozen=True, order=True):
+class Cell(msgspec.Struct, frozen=True, order=True, tag="cell"):
     """A fault at a place, in a runtime, and how often it happened there."""
 
     runtime: str
@@ -35,18 +35,38 @@ class Cell(msgspec.Struct, frozen=True, order=True):
     point: str
     """A protocol point, or a client call with its edge (`before flush`), or what the fault lay in wait for
     (`on write`); empty: at no point in particular."""
-    count: int
+    count: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.runtime} × {self.fault} × {self.point}"
 
 
-class Pair(msgspec.Struct, frozen=True, order=True):
-    """A deadly fault that struck a store of a type with a mechanism, and how often."""
+class Pair(msgspec.Struct, frozen=True, order=True, tag="pair"):
+    """A deadly fault that struck a task with a store of a type and a mechanism, and how often."""
 
     mechanism: str
-    """That of uncommitted writes; `none` for stores without transactions."""
+    """That of uncommitted writes; `none` for stores that keep none apart, `in memory` for those without a disk."""
     store: str
     """The type of the store."""
     fault: str
-    count: int
+    count: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.mechanism} × {self.store} × {self.fault}"
+
+
+class Value(msgspec.Struct, frozen=True, order=True, tag="value"):
+    """A value of a setting."""
+
+    setting: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.value}"
+
+
+Missing = Cell | Pair | Value
+"""Something that had to be met and was not."""
 
 
 class WorldResult(msgspec.Struct):
@@ -75,8 +95,8 @@ class WorldResult(msgspec.Struct):
     """Steps that could not be applied."""
     reached: dict[str, int] = {}
     """Protocol point → how often it was passed, by anything."""
-    missing: list[str] = []
-    """What had to be met and was not, in words. Not empty means inconclusive."""
+    missing: list[Missing] = []
+    """What had to be met and was not. Not empty means inconclusive."""
     repeated: int = 0
     """Schedules that were run twice to compare their histories."""
 

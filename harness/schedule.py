@@ -39,6 +39,8 @@ MAX_INPUT = 10_000
 MAX_STEPS = 1_000
 MAX_PARTITIONS = 16
 MAX_HOSTS = 8
+MAX_AMOUNT = 1 << 42
+"""A hundred years and more, in milliseconds: what a clock and a store can still hold."""
 
 INPUT = "input"
 """The topic of an input record that names none."""
@@ -98,13 +100,17 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """A question to a store of a running task, as another thread of its process asks it."""
 
     store: str
+    """Its name in the topology."""
     kind: QueryKind = QueryKind.ALL
+    """`key`, `range` or `all`."""
     key: str = ""
     """The key, or the lower bound of a range."""
     upper: str = ""
     """The upper bound of a range."""
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    """`READ_COMMITTED` or `READ_UNCOMMITTED`."""
     backward: bool = False
+    """Whether from the greatest key to the least."""
     bound: int | None = None
     """An input offset of each source that the store must have reached, or the answer is that it has not."""
     hold: int = 0
@@ -117,6 +123,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     fault: str = ""
     """A name of `harness.faults.FAULTS`."""
     query: Query | None = None
+    """What is asked instead."""
     task: str = TASK
     """Sub-topology and partition."""
     at: Point | None = None
@@ -124,6 +131,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     call: Occasion | None = None
     """The client call at whose `edge` the fault strikes; or what a fault lies in wait for."""
     edge: Edge | None = None
+    """`before` the request is sent, or `after` the broker has answered."""
     wait: int = 0
     """Records processed, by all tasks together, before the step is armed."""
     amount: int = 0
@@ -155,30 +163,43 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """One input record; `aborted` ones are written in a transaction that is aborted and must not count."""
 
     partition: int
+    """Of the topic."""
     key: str
     value: Any = None
+    """What the scenario takes; null is a deletion."""
     aborted: bool = False
+    """Whether it is written in a transaction that is aborted."""
     topic: str = INPUT
     """Without the application id."""
     timestamp: int = 0
     """Milliseconds since the epoch; may go backward from record to record."""
     headers: tuple[tuple[str, str], ...] = ()
+    """Names and values."""
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One run: what goes in, how it runs, and what happens to it."""
 
     scenario: str
+    """How `load` finds it: a name, a file or a module."""
     input: tuple[Input, ...] = ()
+    """Records, in the order in which they are written."""
     steps: tuple[Step, ...] = ()
+    """Faults and queries, in the order in which they come."""
     runtime: Runtime = Runtime.WORKER
+    """`worker` or `spark`."""
     partitions: int = 1
+    """Of every topic: so many tasks has each sub-topology."""
     hosts: int = 2
+    """Machines, each with a disk of its own."""
     batch_records: int = 6
     """Spark: records per partition in one micro-batch."""
     waves: int = 1
     """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
     before it was processed."""
+    files: bool = False
+    """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
+    have real files anyway."""
     settings: Mapping[str, Any] = {}
     """Configuration of the tasks, by the dotted names of `store.config.StreamsConfig`, where it is not that of
     `config_of`."""
@@ -211,14 +232,26 @@ _BASE: Mapping[str, Any] = {
 }
 
 
+MOST_CONFIGS = 1_000
+_CONFIGS: dict[str, StreamsConfig] = {}
+"""By the settings that they were made from, which differ little from run to run."""
+
+
 def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> StreamsConfig:
     """The configuration of the tasks of a run; `changed` are settings that a step of it has changed since."""
     values = {**_BASE, **schedule.settings, **(changed or {})}
     values.setdefault("poll.records", values["commit.records"])
-    with warnings.catch_warnings():
-        # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
-        warnings.simplefilter("ignore", UserWarning)
-        return StreamsConfig.of(values)
+    name = repr(values)
+    config = _CONFIGS.get(name)
+    if config is None:
+        with warnings.catch_warnings():
+            # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
+            warnings.simplefilter("ignore", UserWarning)
+            config = StreamsConfig.of(values)
+        if len(_CONFIGS) == MOST_CONFIGS:
+            _CONFIGS.clear()
+        _CONFIGS[name] = config
+    return config
 
 
 def encode(schedule: Schedule) -> bytes:
@@ -252,7 +285,7 @@ def decode(text: bytes, source: str = "the schedule") -> Schedule:
         schedule = msgspec.convert(raw, Schedule)
     except msgspec.ValidationError as error:
         raise ScheduleError(f"{source}: {error}{_allowed(str(error))}") from None
-    _check(schedule, source)
+    validate(schedule, source)
     return schedule
 
 
@@ -279,7 +312,8 @@ def _step_from_version_1(step: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _check(schedule: Schedule, source: str) -> None:
+def validate(schedule: Schedule, source: str = "the schedule") -> None:
+    """Check what the types do not say; `ScheduleError` names `source`, the place and what is allowed."""
     for name, value, low, high in (
         ("partitions", schedule.partitions, 1, MAX_PARTITIONS),
         ("hosts", schedule.hosts, 1, MAX_HOSTS),
@@ -336,8 +370,9 @@ def _wrong(step: Step, schedule: Schedule) -> str:
         return f".call is {step.call}, {step.fault} lies in wait for {', '.join(fault.occasions)}"
     if fault.where is Where.NOW and step.call is not None:
         return f": {step.fault} takes no call"
-    if step.amount and (not fault.amount or step.amount < 0):
-        return f".amount is {step.amount}: {step.fault} takes {'a positive one' if fault.amount else 'none'}"
+    if step.amount and (not fault.amount or not 0 < step.amount <= MAX_AMOUNT):
+        takes = f"a positive one of at most {MAX_AMOUNT}" if fault.amount else "none"
+        return f".amount is {step.amount}: {step.fault} takes {takes}"
     if bool(step.topic) != fault.on_topics:
         return f": {step.fault} {'strikes a topic, name it' if fault.on_topics else 'takes no topic'}"
     if bool(step.settings) != fault.changes_settings:

@@ -1,19 +1,21 @@
-"""Reduces a failing schedule: fewer steps and records first, then simpler ones.
+"""Reduces a failing schedule: fewer steps, settings and records first, then simpler ones.
 
 Deleting one thing at a time stops at local minima, since a fault is often needed only because of another one.
 So after single deletions every pair is tried, and every deletion together with a simplification, until nothing
-helps. A candidate counts when it fails in the same way: by one of the oracles that failed before.
+helps. A candidate counts when it fails in the same way: by one of the oracles that failed before. What counts does not
+depend on when it is asked, so nothing is run twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from typing import Any, NamedTuple
 
 import msgspec
 
 from harness.faults import FAULTS, Where, possible
-from harness.schedule import Input, Runtime, Schedule, Step
+from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.worlds import WORLDS
 from harness.worlds.actors import ordinal_of, partition_of
 from store.points import Point
@@ -23,8 +25,8 @@ Fails = Callable[[Schedule], bool]
 EVERYWHERE = frozenset.intersection(*(frozenset(possible(kind.capabilities)) for kind in WORLDS.values()))
 """Faults that every world can make."""
 
-MOST_PAIRS = 16
-"""Pairs of steps or records are tried up to this many of them; beyond it single deletions come first anyway."""
+MOST_PAIRS = 32
+"""Pairs of deletions are tried up to this many of them; beyond it single deletions come first anyway."""
 
 
 class Reduction:
@@ -35,6 +37,7 @@ class Reduction:
         self.executions = 0
         self._fails = fails
         self._most = most_executions
+        self._tried: set[bytes] = set()
 
     def run(self) -> Schedule:
         """The smallest schedule found. The given one must fail."""
@@ -46,7 +49,7 @@ class Reduction:
         """One round of all passes, from the cheapest to the dearest; True as soon as one of them helped."""
         return any(
             self._first(candidates(self.schedule))
-            for candidates in (_real, _chunks, _single, _absorbed, _simpler, _pairs, _mixed)
+            for candidates in (_real, _chunks, _singles, _absorbed, _simpler, _pairs, _mixed)
         )
 
     def _first(self, candidates: Iterator[Schedule]) -> bool:
@@ -55,6 +58,10 @@ class Reduction:
                 return False
             if _weight(candidate) >= _weight(self.schedule):
                 continue
+            text = msgspec.json.encode(candidate)
+            if text in self._tried:
+                continue
+            self._tried.add(text)
             self.executions += 1
             if self._fails(candidate):
                 self.schedule = candidate
@@ -81,6 +88,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         sum(_size(item.value) for item in schedule.input),
         sum(len(item.key) for item in schedule.input),
         len({item.key for item in schedule.input}),
+        sum(schedule.choices),
         sum(len(item.headers) for item in schedule.input),
         sum(item.timestamp for item in schedule.input),
         schedule.batch_records,
@@ -93,12 +101,20 @@ def _complexity(step: Step) -> int:
         + ordinal_of(step.task)
         + (step.at is not None)
         + (step.call is not None)
+        + (step.amount != 0)
         + len(step.settings)
-        + (
-            0
-            if step.query is None
-            else 1 + step.query.hold + (step.query.bound is not None) + step.query.backward
-        )
+        + (0 if step.query is None else 1 + _complexity_of_query(step.query))
+    )
+
+
+def _complexity_of_query(query: Query) -> int:
+    return (
+        query.hold
+        + (query.bound is not None)
+        + query.backward
+        + (query.kind is not QueryKind.ALL)
+        + bool(query.key)
+        + bool(query.upper)
     )
 
 
@@ -108,46 +124,59 @@ def _size(value: object) -> int:
     if isinstance(value, int):
         # One is plainer than nought: a sum shows whether it was counted.
         return abs(value - 1) * 2 + (value < 0)
-    return 1_000
+    return 1_000 + len(msgspec.json.encode(value))
 
 
 def _with(schedule: Schedule, **changes: object) -> Schedule:
     return msgspec.structs.replace(schedule, **changes)
 
 
-def _without(schedule: Schedule, steps: frozenset[int], items: frozenset[int]) -> Schedule:
-    return _with(
-        schedule,
-        steps=tuple(step for index, step in enumerate(schedule.steps) if index not in steps),
-        input=tuple(item for index, item in enumerate(schedule.input) if index not in items),
-    )
+class Deletion(NamedTuple):
+    """What is left out: steps and records by index, settings by name."""
 
+    steps: frozenset[int] = frozenset()
+    records: frozenset[int] = frozenset()
+    settings: frozenset[str] = frozenset()
 
-_NONE: frozenset[int] = frozenset()
+    def of(self, schedule: Schedule) -> Schedule:
+        """What is left."""
+        return _with(
+            schedule,
+            steps=tuple(step for index, step in enumerate(schedule.steps) if index not in self.steps),
+            input=tuple(item for index, item in enumerate(schedule.input) if index not in self.records),
+            settings={name: value for name, value in schedule.settings.items() if name not in self.settings},
+        )
+
+    def __or__(self, other: Deletion) -> Deletion:
+        return Deletion(
+            self.steps | other.steps, self.records | other.records, self.settings | other.settings
+        )
 
 
 def _chunks(schedule: Schedule) -> Iterator[Schedule]:
-    """Drop halves, quarters, eighths of the steps, then of the input."""
+    """Drop all settings; then halves, quarters, eighths of the steps, then of the input."""
+    yield Deletion(settings=frozenset(schedule.settings)).of(schedule)
     for count, steps in ((len(schedule.steps), True), (len(schedule.input), False)):
         length = count
         while length > 1:
             for start in range(0, count, length):
                 part = frozenset(range(start, min(start + length, count)))
-                yield _without(schedule, part, _NONE) if steps else _without(schedule, _NONE, part)
+                yield (Deletion(steps=part) if steps else Deletion(records=part)).of(schedule)
             length //= 2
 
 
-def _deletions(schedule: Schedule) -> list[tuple[frozenset[int], frozenset[int]]]:
+def _deletions(schedule: Schedule) -> list[Deletion]:
     """Single deletions, from the last step and record backwards."""
     return [
-        *((frozenset((index,)), _NONE) for index in reversed(range(len(schedule.steps)))),
-        *((_NONE, frozenset((index,))) for index in reversed(range(len(schedule.input)))),
+        *(Deletion(steps=frozenset((index,))) for index in reversed(range(len(schedule.steps)))),
+        *(Deletion(settings=frozenset((name,))) for name in schedule.settings),
+        *(Deletion(records=frozenset((index,))) for index in reversed(range(len(schedule.input)))),
     ]
 
 
-def _single(schedule: Schedule) -> Iterator[Schedule]:
-    for steps, items in _deletions(schedule):
-        yield _without(schedule, steps, items)
+def _singles(schedule: Schedule) -> Iterator[Schedule]:
+    for deletion in _deletions(schedule):
+        yield deletion.of(schedule)
 
 
 def _absorbed(schedule: Schedule) -> Iterator[Schedule]:
@@ -186,14 +215,14 @@ def _replaced(steps: tuple[Step, ...], index: int, step: Step) -> tuple[Step, ..
 
 
 def _pairs(schedule: Schedule) -> Iterator[Schedule]:
-    for (steps, items), (more_steps, more_items) in combinations(_deletions(schedule)[: 2 * MOST_PAIRS], 2):
-        yield _without(schedule, steps | more_steps, items | more_items)
+    for one, other in combinations(_deletions(schedule)[:MOST_PAIRS], 2):
+        yield (one | other).of(schedule)
 
 
 def _mixed(schedule: Schedule) -> Iterator[Schedule]:
     """Drop one thing and simplify another."""
-    for steps, items in _deletions(schedule)[:MOST_PAIRS]:
-        yield from _simpler(_without(schedule, steps, items))
+    for deletion in _deletions(schedule)[: MOST_PAIRS // 2]:
+        yield from _simpler(deletion.of(schedule))
 
 
 def _simpler(schedule: Schedule) -> Iterator[Schedule]:
@@ -220,17 +249,16 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
         for plainer in _plainer_steps(step):
             yield _with(schedule, steps=_replaced(schedule.steps, index, plainer))
     for index, item in enumerate(schedule.input):
-        for simpler in _plainer_items(item, schedule):
+        for simpler in _plainer_items(item, schedule.input[max(0, index - 1)], schedule):
             yield _with(schedule, input=(*schedule.input[:index], simpler, *schedule.input[index + 1 :]))
-    for name in schedule.settings:
-        yield _with(
-            schedule, settings={other: value for other, value in schedule.settings.items() if other != name}
-        )
     if schedule.waves > 1:
         yield _with(schedule, waves=schedule.waves - 1)
-    if schedule.choices:
-        yield _with(schedule, choices=())
-        yield _with(schedule, choices=schedule.choices[: len(schedule.choices) // 2])
+    choices = schedule.choices
+    for length in sorted({0, len(choices) // 2, len(choices) - 1} - {-1, len(choices)}):
+        yield _with(schedule, choices=choices[:length])
+    for index in [index for index, choice in enumerate(choices) if choice]:
+        for choice in sorted({0, 1, choices[index] - 1} - {choices[index]}):
+            yield _with(schedule, choices=(*choices[:index], choice, *choices[index + 1 :]))
     for fewer in range(1, schedule.batch_records):
         yield _with(schedule, batch_records=fewer)
 
@@ -240,26 +268,37 @@ def _plainer_steps(step: Step) -> Iterator[Step]:
         yield msgspec.structs.replace(step, wait=wait)
     if step.at is not None:
         yield msgspec.structs.replace(step, at=None)
-    if step.edge is not None:
+    if step.call is not None:
         yield msgspec.structs.replace(step, call=None, edge=None)
+    if step.amount:
+        yield msgspec.structs.replace(step, amount=0)
     if step.task != "0_0":
         yield msgspec.structs.replace(step, task="0_0")
     if len(step.settings) > 1:
         for name in step.settings:
             yield msgspec.structs.replace(step, settings={name: step.settings[name]})
     if step.query is not None:
-        query = step.query
-        for change in ({"hold": 0}, {"bound": None}, {"backward": False}):
-            yield msgspec.structs.replace(step, query=msgspec.structs.replace(query, **change))
+        for change in _PLAINER_QUERIES:
+            yield msgspec.structs.replace(step, query=msgspec.structs.replace(step.query, **change))
 
 
-def _plainer_items(item: Input, schedule: Schedule) -> Iterator[Input]:
+_PLAINER_QUERIES: tuple[dict[str, Any], ...] = (
+    {"kind": QueryKind.ALL, "key": "", "upper": ""},
+    {"upper": ""},
+    {"hold": 0},
+    {"hold": 1},
+    {"bound": None},
+    {"backward": False},
+)
+
+
+def _plainer_items(item: Input, before: Input, schedule: Schedule) -> Iterator[Input]:
     if item.aborted:
         yield msgspec.structs.replace(item, aborted=False)
     first = schedule.input[0]
-    if item.headers:
-        yield msgspec.structs.replace(item, headers=())
-    for time in sorted({0, schedule.input[0].timestamp}):
+    for headers in ((), *((header,) for header in item.headers)):
+        yield msgspec.structs.replace(item, headers=headers)
+    for time in sorted({0, first.timestamp, before.timestamp}):
         if time < item.timestamp:
             yield msgspec.structs.replace(item, timestamp=time)
     if item.key != first.key:
@@ -268,5 +307,8 @@ def _plainer_items(item: Input, schedule: Schedule) -> Iterator[Input]:
     if isinstance(value, int) and not isinstance(value, bool):
         for smaller in (1, 0, int(value / 2)):
             yield msgspec.structs.replace(item, value=smaller)
-    elif isinstance(value, str):
-        yield msgspec.structs.replace(item, value=1)
+    elif not isinstance(value, bool) and value is not None:
+        # What another record holds is something that the scenario takes.
+        for other in (1, *(each.value for each in schedule.input)):
+            if _size(other) < _size(value):
+                yield msgspec.structs.replace(item, value=other)

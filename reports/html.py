@@ -22,8 +22,11 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
-from harness.schedule import Operation, Schedule
-from harness.verdict import Failure, Moment, Result
+from harness.faults import FAULTS
+from harness.result import Failure, Result
+from harness.schedule import QueryKind, Runtime, Schedule, Step
+from harness.verdict import Moment
+from harness.worlds.actors import is_driver
 from reports import summary
 from reports.text import count, dump, shorten, show, show_key, visible, write_atomically
 from store.points import Point
@@ -41,10 +44,12 @@ LONGEST_CODE = 60_000
 _MARKS = {
     "started": "▶",
     "opened": "○",
-    "struck": "✕",
+    "injected": "✕",
     "skipped": "–",
     "restored": "↺",
     "committed": "✓",
+    "standby": "◌",
+    "queried": "?",
     "ended": "■",
     "final": "◆",
 }
@@ -65,6 +70,9 @@ def render(result: Result) -> str:
         reasons=summary.reasons(result),
         worlds=summary.worlds(result),
         matrix=summary.matrix(result),
+        faults=summary.faults(result),
+        pairs=summary.pairs(result),
+        settings=summary.settings(result),
         scope=summary.scope(result),
         failures=[
             _shown(number, failure) for number, failure in enumerate(result.details[:MOST_FAILURES], 1)
@@ -133,7 +141,8 @@ class _Moment:
     style: str
     """The kind, if it is one that the style sheet knows."""
     lane: str
-    position: int | None
+    positions: str
+    """Topic and next offset; empty where none is known."""
     pairs: tuple[_Pair, ...]
     hidden_pairs: int
     known: bool
@@ -153,8 +162,21 @@ class _Lane:
 @dataclass(frozen=True)
 class _Step:
     text: str
-    operation: str
+    meaning: str
+    """Of the fault, or of the query."""
     point: str
+
+
+@dataclass(frozen=True)
+class _Record:
+    number: int
+    topic: str
+    partition: int
+    key: str
+    value: str
+    timestamp: int
+    headers: str
+    aborted: bool
 
 
 @dataclass(frozen=True)
@@ -173,8 +195,15 @@ class _Failure:
     sizes: tuple[tuple[str, int, int], ...]
     """What, original, minimal."""
     steps: tuple[_Step, ...]
-    records: tuple[tuple[int, int, str, str, bool], ...]
-    """Number, partition, key, value, aborted."""
+    facts: str
+    """What else the run is made of."""
+    settings: tuple[tuple[str, str], ...]
+    """Those that the schedule names."""
+    records: tuple[_Record, ...]
+    topics: bool
+    """Whether there are several input topics."""
+    headers: bool
+    """Whether any record has some."""
     more_records: int
     json: str | None
     """None where it is too long for the page."""
@@ -191,7 +220,7 @@ def _shown(number: int, failure: Failure) -> _Failure:
         for index, moment in enumerate(failure.moments[:MOST_MOMENTS], 1)
     )
     json, test = schedule_json(minimal), pytest_file(failure)
-    operations, points = summary.meanings(Operation), summary.meanings(Point)
+    topics = {item.topic for item in minimal.input}
     return _Failure(
         number=number,
         id=f"failure-{number}",
@@ -206,15 +235,27 @@ def _shown(number: int, failure: Failure) -> _Failure:
         sizes=(
             ("input records", len(original.input), len(minimal.input)),
             ("steps", len(original.steps), len(minimal.steps)),
+            ("settings", len(original.settings), len(minimal.settings)),
+            ("choices of the simulation", len(original.choices), len(minimal.choices)),
         ),
-        steps=tuple(
-            _Step(str(step), operations.get(step.op, ""), points.get(step.at, "") if step.at else "")
-            for step in minimal.steps
-        ),
+        steps=tuple(map(_step, minimal.steps)),
+        facts=_facts(minimal),
+        settings=tuple((name, show(value)) for name, value in minimal.settings.items()),
         records=tuple(
-            (index, item.partition, show_key(item.key), show(item.value), item.aborted)
+            _Record(
+                index,
+                visible(item.topic),
+                item.partition,
+                show_key(item.key),
+                show(item.value),
+                item.timestamp,
+                ", ".join(f"{show_key(key)}={show_key(value)}" for key, value in item.headers),
+                item.aborted,
+            )
             for index, item in enumerate(minimal.input[:MOST_RECORDS], 1)
         ),
+        topics=len(topics) > 1,
+        headers=any(item.headers for item in minimal.input),
         more_records=len(minimal.input) - MOST_RECORDS,
         json=json if len(json) <= LONGEST_CODE else None,
         test=test if len(test) <= LONGEST_CODE else None,
@@ -224,6 +265,29 @@ def _shown(number: int, failure: Failure) -> _Failure:
     )
 
 
+def _step(step: Step) -> _Step:
+    if step.query is None:
+        meaning = FAULTS[step.fault].sentence if step.fault in FAULTS else ""
+    else:
+        asked = summary.meanings(QueryKind).get(step.query.kind, "")
+        meaning = f"Another thread of the task's process asks. {asked}"
+    return _Step(str(step), meaning, summary.meanings(Point).get(step.at, "") if step.at else "")
+
+
+def _facts(schedule: Schedule) -> str:
+    """The rest of a schedule, as a sentence."""
+    facts = [
+        f"Runtime {schedule.runtime.value}",
+        count(schedule.partitions, "partition"),
+        count(schedule.hosts, "host"),
+    ]
+    if schedule.runtime is Runtime.SPARK:
+        facts.append(f"{count(schedule.batch_records, 'record')} per partition in a micro-batch")
+    if schedule.choices:
+        facts.append(f"the simulation's choices {', '.join(map(str, schedule.choices))}, then 0")
+    return ", ".join(facts) + "."
+
+
 def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
     pairs = _pairs(moment.expected, moment.actual)
     # Where not all can be shown, the differing ones must be.
@@ -231,7 +295,8 @@ def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
     if moment.task is None:
         lane = "run"
     else:
-        lane = f"task {moment.task}" if moment.task >= 0 else "Spark's driver"
+        lane = f"Spark's {moment.task}" if is_driver(moment.task) else f"task {moment.task}"
+        lane = visible(lane)
         if moment.incarnation is not None:
             lane += f", incarnation {moment.incarnation}"
     return _Moment(
@@ -242,7 +307,9 @@ def _moment(anchor: str, number: int, moment: Moment) -> _Moment:
         mark=_MARKS.get(moment.kind, "•"),
         style=moment.kind if moment.kind in _MARKS else "other",
         lane=lane,
-        position=moment.position,
+        positions=", ".join(
+            f"{visible(topic)} {offset:,}" for topic, offset in (moment.positions or {}).items()
+        ),
         pairs=tuple(kept),
         hidden_pairs=len(pairs) - len(kept),
         known=moment.expected is not None or moment.actual is not None,

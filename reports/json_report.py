@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.verdict import Result
+from harness.result import Result
 from reports.text import dump, visible, write_atomically
 
 

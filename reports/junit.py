@@ -1,4 +1,4 @@
-"""JUnit XML: one suite per world, one case per scenario and oracle, and one case `verdict`.
+"""JUnit XML: one suite per world, one case per scenario and property, and one case `verdict`.
 
 Must survive: characters that XML forbids, in any text; results that contradict themselves. No case is
 green unless the run shows it: a finding is a `failure`; a run or world that is inconclusive makes its
@@ -12,8 +12,10 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from harness.verdict import Failure, Outcome, Result, WorldResult
-from reports.summary import ORACLES, reasons, sentence, worlds
+from harness.oracles import PROPERTIES
+from harness.result import Failure, Result, WorldResult
+from harness.verdict import Outcome
+from reports.summary import reasons, sentence, worlds
 from reports.text import count, shorten, visible, write_atomically
 
 _LONGEST = 1_000
@@ -42,7 +44,7 @@ def _suite(result: Result, name: str, world: WorldResult) -> ElementTree.Element
     inconclusive = bool(world.missing or result.reasons) or result.verdict is Outcome.INCONCLUSIVE
     scenarios = dict.fromkeys([*result.scenarios, *(failure.minimal.scenario for failure in failures)])
     extra = (finding.oracle for failure in failures for finding in failure.findings)
-    oracles = dict.fromkeys([*ORACLES, *extra])
+    oracles = dict.fromkeys([*(each.name for each in PROPERTIES), *extra])
     for scenario in scenarios:
         for oracle in oracles:
             case = _case(suite, name, scenario, oracle)
@@ -54,7 +56,7 @@ def _suite(result: Result, name: str, world: WorldResult) -> ElementTree.Element
             ]
             if broken:
                 _failure(case, broken, oracle)
-            elif inconclusive or not world.schedules:
+            elif inconclusive or not world.scenarios.get(scenario):
                 why = "the run is inconclusive" if inconclusive else "no schedule ran here"
                 ElementTree.SubElement(case, "skipped", message=f"No finding, but {why}.")
 
@@ -104,17 +106,20 @@ def _properties(result: Result, world: WorldResult) -> list[tuple[str, object]]:
         ("schedules_per_second", f"{world.schedules_per_second:.1f}"),
         ("skipped_steps", world.skipped),
         ("repeated", world.repeated),
+        ("queries", world.queries),
         ("missing", len(world.missing)),
     ]
     for group, numbers in (
+        ("scenarios", world.scenarios),
         ("runtimes", world.runtimes),
         ("kills", world.kills),
-        ("operations", world.operations),
+        ("faults", world.faults),
         ("reached", world.reached),
+        *((f"varied.{setting}", values) for setting, values in world.varied.items()),
     ):
         counts += [(f"{group}.{key}", number) for key, number in numbers.items()]
-    for runtime, points in world.crashes.items():
-        counts += [(f"crashes.{runtime}.{point}", number) for point, number in points.items()]
+    counts += [(f"cells.{cell.runtime}.{cell.fault}.{cell.point}", cell.count) for cell in world.cells]
+    counts += [(f"pairs.{pair.mechanism}.{pair.store}.{pair.fault}", pair.count) for pair in world.pairs]
     return counts + [(f"environment.{key}", value) for key, value in result.environment.items()]
 
 

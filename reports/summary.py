@@ -1,36 +1,34 @@
-"""What every report says alike: the verdict as a sentence, the matrix of faults, and how far the result goes.
+"""What every report says alike: the verdict as a sentence, what was met, and how far the result goes.
 
-Must survive: results that contradict themselves (violated without details, a world without numbers, a cell in
-an unknown form). Nothing is left out then, and nothing is called passed.
+Must survive: results that contradict themselves (violated without details, a world without numbers), and worlds,
+runtimes, faults and points that this release does not know. Nothing is left out then, and nothing is called passed.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from typing import TypeVar
 
-from harness.schedule import SIMULATION_ONLY, Operation
-from harness.verdict import Outcome, Result, WorldResult
+from harness.faults import DEADLY, FAULTS, Capability
+from harness.oracles import PROPERTIES
+from harness.result import Cell, Pair, Result, Value, WorldResult
+from harness.schedule import Runtime
+from harness.verdict import Outcome
+from harness.worlds import WORLDS
+from harness.worlds.director import DRIVER_POINTS
 from reports.text import count, listing, shorten, visible
 from store.points import Point
 
-WORLDS = {"sim": "simulation", "local": "local world", "containers": "containers"}
-ORACLES = {
-    "state": "each store equals the model at its position",
-    "output": "the output equals the model's, once and in order",
-    "changelog": "the changelog folded equals the store",
-    "offsets": "group, stores and changelogs agree on how far they are",
-    "progress": "all input is processed in the end",
-    "errors": "nothing fails that was not made to fail",
-}
+_T = TypeVar("_T")
 
 
 def world_name(world: str) -> str:
-    return WORLDS.get(world, _short(world))
+    return _short(world)
 
 
 def worlds(result: Result) -> dict[str, WorldResult]:
@@ -58,14 +56,12 @@ def sentence(result: Result) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """Why the run shows less than it should: the stated reasons and every cell that was not reached."""
+    """Why the run shows less than it should: the stated reasons, and everything that was not met."""
     found = [visible(reason) for reason in result.reasons if reason.strip()]
     for name, world in result.worlds.items():
-        stated = " ".join(result.reasons)
         found += [
-            f"In {_article(name)}, {visible(cell)} had to be reached and was not."
-            for cell in world.missing
-            if cell not in stated
+            f"In {_article(name)}, {visible(str(missing))} had to be met and was not."
+            for missing in world.missing
         ]
     if result.verdict is Outcome.INCONCLUSIVE and not found:
         found.append("No reason was recorded.")
@@ -98,19 +94,23 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
-    crashes: int
+class Place:
+    """What happened at one place, in one world and runtime."""
+
+    deadly: int
+    """Faults that a process died of."""
+    others: int
     missing: tuple[str, ...]
-    """Operations that had to strike here and did not."""
+    """Faults that had to strike here and did not."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One protocol point."""
+    """A protocol point, or a client call."""
 
     point: str
     meaning: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Place, ...]
     """As many as there are columns."""
     passed: dict[str, int]
     """World → how often it was passed."""
@@ -120,46 +120,131 @@ class Line:
 class Matrix:
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
-    unplaced: tuple[str, ...]
-    """Cells that had to be reached and whose form is not known: `world: text`."""
+
+    def struck(self, world: str) -> int:
+        """Protocol points of a world at which a process died."""
+        return sum(
+            any(
+                cell.deadly
+                for column, cell in zip(self.columns, line.cells, strict=True)
+                if column.world == world
+            )
+            for line in self.points
+        )
+
+    @property
+    def points(self) -> list[Line]:
+        """Without client calls and what faults lay in wait for."""
+        return [line for line in self.lines if line.meaning or any(line.passed.values())]
 
 
 def matrix(result: Result) -> Matrix:
-    """Crashes by protocol point, world and runtime; points in protocol order, unknown ones at the end."""
-    missing: dict[tuple[str, str, str], list[str]] = {}
-    unplaced: list[str] = []
+    """Faults by place, world and runtime; protocol points in their order, then everything else."""
     columns: list[Column] = []
-    points = [str(point) for point in Point]
+    places = [str(point) for point in Point]
     for name, world in result.worlds.items():
-        runtimes = [*world.runtimes, *world.crashes, *world.kills]
-        for text in world.missing:
-            parts = [part.strip() for part in text.split("×")]
-            if len(parts) == 3:
-                runtimes.append(parts[0])
-                points.append(parts[2])
-                missing.setdefault((name, parts[0], parts[2]), []).append(parts[1])
-            else:
-                unplaced.append(f"{name}: {text}")
+        missing = _of(Cell, world.missing)
+        runtimes = [*world.runtimes, *world.kills, *(cell.runtime for cell in [*world.cells, *missing])]
         columns += [Column(name, runtime) for runtime in dict.fromkeys(runtimes)]
-        points += [point for crashes in world.crashes.values() for point in crashes]
-        points += world.reached
-    text_of = meanings(Point)
+        places += [*world.reached, *(cell.point for cell in [*world.cells, *missing])]
+    said = meanings(Point)
     lines = [
         Line(
-            point,
-            text_of.get(point, ""),
-            tuple(
-                Cell(
-                    result.worlds[column.world].crashes.get(column.runtime, {}).get(point, 0),
-                    tuple(missing.get((column.world, column.runtime, point), ())),
-                )
-                for column in columns
-            ),
-            {name: world.reached.get(point, 0) for name, world in result.worlds.items()},
+            place,
+            said.get(place, ""),
+            tuple(_place(result.worlds[column.world], column.runtime, place) for column in columns),
+            {name: world.reached.get(place, 0) for name, world in result.worlds.items()},
         )
-        for point in dict.fromkeys(points)
+        for place in dict.fromkeys(places)
     ]
-    return Matrix(tuple(columns), tuple(lines), tuple(unplaced))
+    return Matrix(tuple(columns), tuple(lines))
+
+
+def _place(world: WorldResult, runtime: str, place: str) -> Place:
+    here = [cell for cell in world.cells if (cell.runtime, cell.point) == (runtime, place)]
+    deadly = sum(cell.count for cell in here if cell.fault in DEADLY)
+    missing = tuple(
+        cell.fault for cell in _of(Cell, world.missing) if (cell.runtime, cell.point) == (runtime, place)
+    )
+    return Place(deadly, sum(cell.count for cell in here) - deadly, missing)
+
+
+@dataclass(frozen=True)
+class FaultLine:
+    """How often one fault happened."""
+
+    fault: str
+    sentence: str
+    numbers: dict[str, int | None]
+    """World → how often; None where the world cannot make it."""
+
+
+def faults(result: Result) -> list[FaultLine]:
+    """Every fault there is, and any other that the result names."""
+    names = dict.fromkeys([*FAULTS, *(name for world in result.worlds.values() for name in world.faults)])
+    return [
+        FaultLine(
+            name,
+            FAULTS[name].sentence if name in FAULTS else "",
+            {
+                world: met.faults.get(name) or (0 if _can(world, name) else None)
+                for world, met in result.worlds.items()
+            },
+        )
+        for name in names
+    ]
+
+
+def _can(world: str, fault: str) -> bool:
+    """Whether a world can make a fault; what is not known is not said to be impossible."""
+    return world not in WORLDS or fault not in FAULTS or FAULTS[fault].needs <= WORLDS[world].capabilities
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """What deadly faults struck, in one world."""
+
+    world: str
+    faults: tuple[str, ...]
+    rows: tuple[tuple[str, str, tuple[int | None, ...]], ...]
+    """Mechanism, type of store, and for each fault how often; None: it had to be met and was not."""
+
+
+def pairs(result: Result) -> list[PairTable]:
+    tables = []
+    for name, world in result.worlds.items():
+        wanted = _of(Pair, world.missing)
+        met = {(pair.mechanism, pair.store, pair.fault): pair.count for pair in world.pairs}
+        absent = {(pair.mechanism, pair.store, pair.fault) for pair in wanted}
+        struck = sorted({pair.fault for pair in [*world.pairs, *wanted]})
+        kinds = sorted({(pair.mechanism, pair.store) for pair in [*world.pairs, *wanted]})
+        rows = tuple(
+            (
+                mechanism,
+                store,
+                tuple(
+                    None if (mechanism, store, fault) in absent else met.get((mechanism, store, fault), 0)
+                    for fault in struck
+                ),
+            )
+            for mechanism, store in kinds
+        )
+        if rows:
+            tables.append(PairTable(name, tuple(struck), rows))
+    return tables
+
+
+def settings(result: Result) -> dict[str, dict[str, int]]:
+    """Setting → value → schedules that ran with it; 0 where there had to be some."""
+    found = {name: dict(values) for name, values in result.varied.items()}
+    for world in result.worlds.values():
+        for missing in _of(Value, world.missing):
+            found.setdefault(missing.setting, {}).setdefault(missing.value, 0)
+    return found
+
+
+def _of(kind: type[_T], missing: Iterable[object]) -> list[_T]:
+    return [each for each in missing if isinstance(each, kind)]
 
 
 @dataclass(frozen=True)
@@ -183,31 +268,38 @@ def _demonstrated(result: Result) -> Iterator[str]:
         )
     if len(result.details) > 3:
         yield f"The same for {count(len(result.details) - 3, 'more schedule')}."
+    struck = matrix(result)
     for name, world in result.worlds.items():
         killed = [f"{number:,} × {visible(runtime)}" for runtime, number in world.kills.items() if number]
         if not killed:
             continue
-        if name == "sim":
-            what = "the simulation's processes were ended in the middle of what they did"
-        else:
+        if _real(name):
             what = (
                 f"{count(world.sigkills, 'real process', 'real processes')} ended by SIGKILL, on a real broker and "
                 "a real disk"
             )
-        places = {point for crashes in world.crashes.values() for point, number in crashes.items() if number}
-        yield f"In {_article(name)}, {what}: {listing(killed)}, at {count(len(places), 'protocol point')}."
-        queries = sum(
-            world.crashes.get("spark", {}).get(point, 0) for point in ("batch_planned", "batch_applied")
+        else:
+            what = "the simulation's processes were ended in the middle of what they did"
+        places = count(struck.struck(name), "protocol point")
+        yield f"In {_article(name)}, {what}: {listing(killed)}, at {places}."
+        failed = sum(
+            cell.count for cell in world.cells if cell.point in DRIVER_POINTS and cell.fault in DEADLY
         )
-        if name != "sim" and queries:
+        if _real(name) and failed:
             yield (
-                f"In {_article(name)}, Spark's query failed {count(queries, 'time')} between tasks and its own log, by "
+                f"In {_article(name)}, Spark's query failed {count(failed, 'time')} between tasks and its own log, by "
                 "an error in the driver, and was started again from its checkpoint."
+            )
+        if world.queries:
+            yield (
+                f"In {_article(name)}, {count(world.queries, 'query', 'queries')} to stores of running tasks "
+                f"{'was' if world.queries == 1 else 'were'} answered and judged."
             )
     if result.verdict is Outcome.HOLDS and result.schedules:
         yield (
-            "In every one of the runs counted here: " + "; ".join(ORACLES.values()) + ". Records of aborted "
-            "transactions did not count."
+            "In every one of the runs counted here: "
+            + " ".join(each.sentence for each in PROPERTIES)
+            + " Records of aborted transactions did not count."
         )
 
 
@@ -218,7 +310,7 @@ def _within_bounds(result: Result) -> Iterator[str]:
             "none of them holds was not tried, so this is a test and no proof."
         )
     for name, world in result.worlds.items():
-        applied = [f"{number:,} × {visible(op)}" for op, number in world.operations.items() if number]
+        applied = [f"{number:,} × {visible(fault)}" for fault, number in world.faults.items() if number]
         if applied:
             yield f"Faults applied in {_article(name)}: {listing(applied)}."
         if world.repeated:
@@ -226,7 +318,7 @@ def _within_bounds(result: Result) -> Iterator[str]:
                 f"{count(world.repeated, 'schedule')} in {_article(name)} ran twice, to compare histories; "
                 "that the others are deterministic too is inferred."
             )
-    if "sim" in result.worlds:
+    if any(not _real(name) for name in result.worlds):
         yield (
             "The simulation runs the real pipeline, store and protocol code; its broker, disk and processes "
             "are models. They are as right as their comparison with real ones is thorough."
@@ -236,9 +328,10 @@ def _within_bounds(result: Result) -> Iterator[str]:
 def _unknown(result: Result) -> Iterator[str]:
     for name, world in result.worlds.items():
         if world.missing:
-            cells = f"{count(len(world.missing), 'cell')} that had to be reached and"
-            cells += f" {'was' if len(world.missing) == 1 else 'were'} not"
-            yield f"What happens in {_article(name)} at {cells}: {visible(listing(world.missing, 20))}."
+            what = f"{count(len(world.missing), 'thing')} that had to be met and"
+            what += f" {'was' if len(world.missing) == 1 else 'were'} not"
+            named = visible(listing([str(missing) for missing in world.missing], 20))
+            yield f"What happens in {_article(name)} with {what}: {named}."
         if world.skipped:
             yield (
                 f"{count(world.skipped, 'step')} in {_article(name)} could not be applied and "
@@ -246,23 +339,30 @@ def _unknown(result: Result) -> Iterator[str]:
             )
         if not world.schedules:
             yield f"Everything in {_article(name)}: no schedule ran there."
-    if "local" in result.worlds:
-        yield (
-            "Power loss of a real disk. SIGKILL never loses what the operating system already holds, so the "
-            "local world says nothing about what survives a power cut."
-        )
-    tried = result.worlds["sim"].operations if "sim" in result.worlds else {}
-    for op in Operation:
-        if op in SIMULATION_ONLY and tried.get(op):
-            yield f"“{op}” on a real system: {tried[op]:,} in the simulation, where alone it exists."
-    if "local" not in result.worlds and "containers" not in result.worlds:
-        yield "How a real broker, real processes and a real disk behave: only the simulation ran."
-    if "containers" not in result.worlds:
-        yield "Several brokers, partitioned networks, the loss of a broker: no containers ran."
+        if _real(name) and name in WORLDS and Capability.POWER not in WORLDS[name].capabilities:
+            yield (
+                "Power loss of a real disk. SIGKILL never loses what the operating system already holds, so "
+                f"{_article(name)} says nothing about what survives a power cut."
+            )
+        for fault, number in world.faults.items():
+            if (
+                number
+                and not _real(name)
+                and not any(_real(other) and _can(other, fault) for other in WORLDS)
+            ):
+                yield f"“{visible(fault)}” on a real system: {number:,} in {_article(name)}, where alone it exists."
+    if not any(_real(name) for name in result.worlds):
+        yield "How a real broker, real processes and a real disk behave: only simulations ran."
+    yield "Several brokers, partitioned networks, the loss of a broker: no world has them."
     for name, world in result.worlds.items():
-        for runtime in ("worker", "spark"):
+        for runtime in Runtime:
             if world.schedules and not world.runtimes.get(runtime):
                 yield f"The {runtime} runtime in {_article(name)}: no schedule used it."
+
+
+def _real(world: str) -> bool:
+    """Whether a world has real processes; one that is not known is taken for one that has not."""
+    return world in WORLDS and not WORLDS[world].spreads
 
 
 def _short(name: str) -> str:
@@ -270,4 +370,4 @@ def _short(name: str) -> str:
 
 
 def _article(world: str) -> str:
-    return f"the {world_name(world)}" if world in ("sim", "local") else world_name(world)
+    return f"the world {world_name(world)}"

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.verdict import Failure, Outcome, Result
+from harness.result import Failure, Result
+from harness.verdict import Outcome
 from reports.summary import matrix, reasons, sentence, world_name, worlds
-from reports.text import count, shorten, visible
+from reports.text import count, shorten, show, visible
 
 _STYLES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
 _MOST = 5
@@ -51,17 +52,8 @@ def _table(result: Result) -> Table:
     table.add_column("world")
     for name in ("schedules", "per second", "killed", "points hit", "skipped", "missing"):
         table.add_column(name, justify="right")
-    lines = matrix(result)
+    met = matrix(result)
     for name, world in worlds(result).items():
-        hit = [
-            line
-            for line in lines.lines
-            if any(
-                cell.crashes
-                for column, cell in zip(lines.columns, line.cells, strict=True)
-                if column.world == name
-            )
-        ]
         kills = ", ".join(
             f"{number:,} {visible(runtime)}" for runtime, number in world.kills.items() if number
         )
@@ -75,7 +67,7 @@ def _table(result: Result) -> Table:
             f"{world.schedules:,}",
             f"{world.schedules_per_second:,.1f}",
             Text(kills or "0"),
-            f"{len(hit)} of {len(lines.lines)}",
+            f"{met.struck(name)} of {len(met.points)}",
             f"{world.skipped:,}",
             missing,
         )
@@ -96,6 +88,8 @@ def _failure(number: int, failure: Failure, console: Console) -> None:
         console.print(_line("  ", finding.sentence))
     if len(failure.findings) > 3:
         console.print(f"  … and {count(len(failure.findings) - 3, 'more finding')}", markup=False)
+    for name, value in failure.minimal.settings.items():
+        console.print(_line("  setting ", f"{name}: {show(value)}"))
     for index, step in enumerate(failure.minimal.describe()[:10]):
         console.print(_line(f"  step {index}: ", step))
     if len(failure.minimal.steps) > 10:

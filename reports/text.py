@@ -39,7 +39,11 @@ def plain(value: object, depth: int = 0) -> object:
     if depth == _DEEPEST:
         return "… (nested deeper than this report goes)"
     if isinstance(value, msgspec.Struct):
-        value = msgspec.structs.asdict(value)
+        kind = value.__struct_config__
+        value = {
+            **({} if kind.tag_field is None else {kind.tag_field: kind.tag}),
+            **msgspec.structs.asdict(value),
+        }
     if isinstance(value, Mapping):
         return {
             str(key) if isinstance(key, str) else show(key): plain(item, depth + 1)

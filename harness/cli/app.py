@@ -11,14 +11,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
-from harness.campaign import default_jobs
+from harness.campaign import SIMULATION, default_jobs
+from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
@@ -29,11 +30,12 @@ from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
-from harness.worlds import Options
+from harness.worlds import WORLDS, Options
 from reports.bench import print_report
 from reports.exam import print_exam
 from reports.terminal import print_result
-from reports.text import visible
+from reports.text import dump, visible
+from scenarios import load as load_scenario
 from scenarios import load_all
 
 app = typer.Typer(
@@ -45,15 +47,20 @@ app = typer.Typer(
 )
 
 
-class World(StrEnum):
-    SIM = "sim"
-    LOCAL = "local"
-    CONTAINERS = "containers"
-    ALL = "all"
+_ALL = "all"
+_WORLDS = "|".join([*WORLDS, _ALL])
+_WORLDS_HELP = " ".join(f"{kind.name}: {kind.sentence}" for kind in WORLDS.values())
+
+
+def _worlds(name: str) -> tuple[str, ...]:
+    if name != _ALL and name not in WORLDS:
+        raise typer.BadParameter(f"no world is named {name!r}; there are {', '.join(WORLDS)} and {_ALL}")
+    return tuple(WORLDS) if name == _ALL else (name,)
 
 
 class Bench(StrEnum):
     STORE = "store"
+    SIMULATION = "simulation"
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -79,15 +86,6 @@ def _jobs(text: str) -> int:
 
 def _mutant(name: str | None) -> str | None:
     return None if name is None else find_mutant(name).name
-
-
-def _no_containers(world: World | None) -> None:
-    if world is World.CONTAINERS:
-        _error(
-            "the world 'containers' is not part of this release; --world local runs the same schedules "
-            "on real processes, without Docker"
-        )
-        raise typer.Exit(EXIT_ENVIRONMENT)
 
 
 def _error(message: str) -> None:
@@ -119,17 +117,32 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 def _print_json(data: object) -> None:
     with _printing():
-        sys.stdout.write(msgspec.json.encode(data).decode() + "\n")
+        sys.stdout.write(dump(data) + "\n")
+
+
+def _print_tables(tables: list[Listing], *, markdown: bool) -> None:
+    if markdown:
+        _print_lines(line for table in tables for line in table.markdown())
+        return
+    with _printing() as console:
+        for listing in tables:
+            shown = Table(*listing.columns, box=None, title=listing.title, title_justify="left")
+            for row in listing.rows:
+                shown.add_row(*map(Text, row))
+            console.print(shown)
+            console.print()
 
 
 @app.command()
 def run(
     scenario: Annotated[
-        list[str] | None, typer.Argument(help="Scenarios to run; all of them by default.")
+        list[str] | None,
+        typer.Argument(
+            help="Names (see `crashproof scenarios`), path/to/my_scenario.py, or package.module:SCENARIO; "
+            "all scenarios of the package by default."
+        ),
     ] = None,
-    world: Annotated[
-        World | None, typer.Option(help="Where to run. Default: some seconds of sim, then a sample on local.")
-    ] = None,
+    world: Annotated[str, typer.Option(metavar=_WORLDS, help=f"Where to run. {_WORLDS_HELP}")] = _ALL,
     schedules: Annotated[int | None, typer.Option(min=1, help="Schedules per scenario and world.")] = None,
     duration: Annotated[
         str | None, typer.Option("--for", metavar="30s", help="Time per world instead.")
@@ -144,25 +157,26 @@ def run(
         int, typer.Option(min=1, help="Stop a world after this many failing schedules.")
     ] = 1,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
+        int | None, typer.Option(min=1, max=65535, help="Port of a real broker on 127.0.0.1.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Generate schedules of processing, commits and crashes, run them, judge them, and write a report."""
-    _no_containers(world)
-    known = load_all()
-    unknown = [name for name in scenario or () if name not in known]
-    if unknown:
-        _error(f"no scenario is named {unknown[0]!r}; there are {', '.join(known)}")
-        raise typer.Exit(EXIT_USAGE)
+    """Generate schedules of processing, commits and crashes, run them, judge them, and write a report.
+
+    Without a number or a time it runs enough to meet each value of each setting, and each deadly fault with each type
+    of store and mechanism; what was not met makes it inconclusive.
+    """
+    chosen = tuple(dict.fromkeys(scenario or load_all()))
+    for reference in chosen:
+        load_scenario(reference)
     seconds = _duration(duration)
     if schedules is not None and seconds is not None:
         _error("--schedules and --for exclude each other; give one of them")
         raise typer.Exit(EXIT_USAGE)
     result = execute(
         Campaign(
-            scenarios=tuple(dict.fromkeys(scenario or known)),
-            worlds=("sim", "local") if world in (None, World.ALL) else (str(world),),
+            scenarios=chosen,
+            worlds=_worlds(world),
             schedules=schedules,
             seconds=seconds,
             seed=seed,
@@ -184,23 +198,25 @@ def run(
 @app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="A schedule file, as `crashproof run` writes them.")],
-    world: Annotated[World, typer.Option(help="Where to run it.")] = World.SIM,
+    world: Annotated[
+        str, typer.Option(metavar=_WORLDS, help=f"Where to run it. {_WORLDS_HELP}")
+    ] = SIMULATION,
     mutant: Annotated[str | None, typer.Option(help="Plant one bug while it runs.")] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
+        int | None, typer.Option(min=1, max=65535, help="Port of a real broker on 127.0.0.1.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
-    _no_containers(world)
     schedule = load(file)
     planted = _mutant(mutant)
     verdicts: dict[str, Verdict] = {}
     skipped: dict[str, tuple[str, ...]] = {}
-    for name in ("sim", "local") if world is World.ALL else (str(world),):
-        if name != "sim":
-            say(f"{name}: starting a broker")
-        verdicts[name], skipped[name] = replay_schedule(schedule, name, planted, str(file), port)
+    for name in _worlds(world):
+        say(f"{name}: starting")
+        verdicts[name], skipped[name] = replay_schedule(
+            schedule, name, planted, str(file), Options(port=port)
+        )
     outcomes = {verdict.outcome for verdict in verdicts.values()}
     outcome = next(
         each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes
@@ -237,21 +253,66 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; done within 50 seconds.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run."""
-    assert what is Bench.STORE
+    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run; or the
+    simulation, as schedules per second of processor time."""
+    if what is Bench.SIMULATION:
+        return _bench_simulation(quick=quick, json=json)
     report = measure_store(quick=quick, progress=lambda name: say(f"measuring {name}"))
     if json:
         _print_json(report)
-        return
+        return None
     with _printing() as console:
         console.width = max(console.width, 118)
         print_report(report, console)
+    return None
+
+
+def _bench_simulation(*, quick: bool, json: bool) -> None:
+    measured = measure_simulation(quick=quick, progress=lambda name: say(f"measuring {name}"))
+    if json:
+        return _print_json(measured)
+    table = Table("scenario", "schedules", "run per CPU second", "run and judged", "judge / run", box=None)
+    for rate in measured.rates:
+        table.add_row(
+            rate.scenario,
+            str(rate.schedules),
+            f"{rate.run_per_second:.0f}",
+            f"{rate.judged_per_second:.0f}",
+            f"{rate.judging:.2f}",
+        )
+    with _printing() as console:
+        console.print(table)
+    return None
 
 
 @app.command()
 def scenarios() -> None:
     """List the scenarios."""
     _print_lines(f"{scenario.name}: {scenario.summary}" for scenario in load_all().values())
+
+
+@app.command()
+def faults(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for a document.")] = False,
+) -> None:
+    """List the faults that a step of a schedule can name, and the worlds that can make them."""
+    if json:
+        _print_json({"faults": fault_list()})
+    elif markdown:
+        _print_tables([fault_table()], markdown=True)
+    else:
+        _print_lines(
+            f"{fault['name']}: {fault['sentence']} In {', '.join(fault['worlds'])}." for fault in fault_list()
+        )
+
+
+@app.command("format")
+def schedule_format(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = False,
+) -> None:
+    """List the fields of a schedule file, with their types and what they mean."""
+    _print_tables(schedule_tables(), markdown=markdown)
 
 
 @app.command()

@@ -27,17 +27,16 @@ from rich.progress import (
 )
 
 from harness import schedule as schedules
-from harness.campaign import Found, Part, Plan, reduce, run_real, run_simulation
+from harness.campaign import SIMULATION, Found, Part, Plan, reduce, run_campaign, schedules_of
 from harness.campaign import Progress as Report
+from harness.cli.errors import Told, exit_code, keep, message
 from harness.replay import tell
-from harness.verdict import Failure, Outcome, Result, WorldResult
-from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.world import LocalWorld
+from harness.result import Failure, Result, WorldResult
+from harness.verdict import Outcome
+from harness.worlds import Options
 from reports import html, json_report, junit
 from store.errors import ConfigError
 
-DEFAULT_SIM_SECONDS = 5.0
-DEFAULT_LOCAL_SCHEDULES = 8
 PLAIN_INTERVAL_S = 5.0
 REPORTS = {"report.html": html.write, "report.json": json_report.write, "junit.xml": junit.write}
 INVOCATION = ["uv", "run", "crashproof"] if "UV" in os.environ else ["crashproof"]
@@ -49,6 +48,7 @@ class Campaign:
     """One call of `crashproof run`."""
 
     scenarios: tuple[str, ...]
+    """Names, files or modules, see `scenarios.load`."""
     worlds: tuple[str, ...]
     schedules: int | None
     seconds: float | None
@@ -63,7 +63,11 @@ class Campaign:
 def execute(campaign: Campaign) -> Result:
     """Run, reduce, report. Later worlds are left out once one is violated: its schedules can be replayed there."""
     with _output(campaign.out):
-        return _execute(campaign)
+        try:
+            return _execute(campaign)
+        except Exception as error:
+            # Beside the reports is where somebody would look for it.
+            raise Told(message(error, campaign.out), exit_code(error)) from error
 
 
 def _execute(campaign: Campaign) -> Result:
@@ -112,16 +116,19 @@ def _output(out: Path) -> Iterator[None]:
 
 
 def _run_world(campaign: Campaign, world: str) -> Part:
-    number, seconds = campaign.schedules, campaign.seconds
-    if number is None and seconds is None:
-        number, seconds = (None, DEFAULT_SIM_SECONDS) if world == "sim" else (DEFAULT_LOCAL_SCHEDULES, None)
-    plan = Plan(campaign.scenarios, campaign.seed, number, seconds, campaign.mutant, campaign.max_failures)
-    total = None if number is None else number * len(campaign.scenarios)
-    with _progress(world, total) as report:
-        if world == "sim":
-            return run_simulation(plan, campaign.jobs, report)
-        with LocalBroker(port=campaign.port) as broker, LocalWorld(broker=broker) as local:
-            return run_real(plan, world, local.run, lambda: local.sigkills, report)
+    plan = Plan(
+        campaign.scenarios,
+        campaign.seed,
+        campaign.schedules,
+        campaign.seconds,
+        campaign.mutant,
+        campaign.max_failures,
+    )
+    with _progress(world, schedules_of(plan, world)) as report:
+        part = run_campaign(plan, world, campaign.jobs, Options(port=campaign.port), report)
+    if part.traceback:
+        part.inconclusive[-1] += f" ({keep(part.traceback, campaign.out)})"
+    return part
 
 
 @contextmanager
@@ -170,7 +177,7 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
     file = campaign.out / "failures" / name
     file.write_bytes(schedules.encode(reduced.minimal))
     words = [*INVOCATION, "replay", str(file)]
-    if world != "sim":
+    if world != SIMULATION:
         words += ["--world", world]
     if campaign.mutant is not None:
         words += ["--mutant", campaign.mutant]
@@ -190,16 +197,20 @@ def _result(
     campaign: Campaign, parts: dict[str, Part], details: list[Failure], notes: list[str], seconds: float
 ) -> Result:
     reasons = [reason for part in parts.values() for reason in part.inconclusive]
-    missing = [
-        f"{world}: {cell} was not reached" for world, part in parts.items() for cell in part.result.missing
-    ]
+    missing = any(part.result.missing for part in parts.values())
     if details:
         outcome = Outcome.VIOLATED
     elif reasons or missing:
         outcome = Outcome.INCONCLUSIVE
     else:
         outcome = Outcome.HOLDS
-    rated = parts.get("sim") or next(iter(parts.values()))
+    rated = parts.get(SIMULATION) or next(iter(parts.values()))
+    ran: dict[str, int] = {}
+    varied: dict[str, dict[str, int]] = {}
+    for part in parts.values():
+        _add(ran, part.result.scenarios)
+        for name, values in part.result.varied.items():
+            _add(varied.setdefault(name, {}), values)
     return Result(
         verdict=outcome,
         schedules=sum(part.result.schedules for part in parts.values()),
@@ -207,16 +218,22 @@ def _result(
         worlds={world: _rounded(part.result) for world, part in parts.items()},
         failures=[failure.file for failure in details],
         report=str(campaign.out / "report.html"),
-        scenarios=list(campaign.scenarios),
+        scenarios=ran,
+        varied=varied,
         seed=campaign.seed,
         seconds=round(seconds, 2),
         mutant=campaign.mutant,
-        reasons=[*reasons, *missing, *notes],
+        reasons=[*reasons, *notes],
         details=details,
         environment=_environment(),
         version=importlib.metadata.version("crashproof"),
         command=shlex.join([*INVOCATION, *sys.argv[1:]]),
     )
+
+
+def _add(numbers: dict[str, int], more: dict[str, int]) -> None:
+    for name, number in more.items():
+        numbers[name] = numbers.get(name, 0) + number
 
 
 def _rounded(result: WorldResult) -> WorldResult:

@@ -8,7 +8,6 @@ from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from harness.schedule import Step
     from harness.worlds.actors import Actor
 
 
@@ -86,6 +85,22 @@ class Excuse(StrEnum):
     SET_ASIDE = "set a store aside"
 
 
+class Arguments(Protocol):
+    """What a step says to its fault; see `harness.schedule.Step`."""
+
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def amount(self) -> int: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
 class SkipError(Exception):
     """A step that cannot apply: says why. Raised before anything was changed."""
 
@@ -146,7 +161,7 @@ class Fault:
     """What the process that it struck may do because of it, once each time it strikes."""
     occasions: tuple[Occasion, ...] = ()
     """For `Where.OCCASION`: what it can lie in wait for; the first one is meant when a step names none."""
-    apply: Callable[[Stage, Any, Step], None] | None = None
+    apply: Callable[[Stage, Any, Arguments], None] | None = None
     """For `Where.POINT` and `Where.NOW`: make it happen to an actor, which is None for `Where.NOW`."""
     around: Around | None = None
     """For `Where.OCCASION`: what happens in the process under test instead of the plain call; None: the director
@@ -155,10 +170,10 @@ class Fault:
     """Values that a step's `amount` may take, the first one by default; empty: it takes none."""
     on_topics: bool = False
     """Whether a step names a topic."""
+    asks_to_end: bool = False
+    """Whether the process is asked to end by itself."""
     changes_settings: bool = False
     """Whether a step names settings."""
-    stops: bool = False
-    """Whether the process is asked to end by itself."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     runtimes: tuple[str, ...] = ("worker", "spark")

@@ -43,7 +43,8 @@ FAULTS = (
         "The next store of the task that is opened is found corrupt.",
         Where.OCCASION,
         needs=_WRITES,
-        excuses=frozenset({Excuse.SET_ASIDE}),
+        # One that was set aside just before, and is empty, is not set aside again.
+        excuses=frozenset({Excuse.SET_ASIDE, Excuse.FAIL, Excuse.RETRY}),
         occasions=(Occasion.OPEN,),
         around=_corrupt,
     ),

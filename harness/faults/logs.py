@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.faults.description import Capability, Excuse, Fault, Stage, Where
+from harness.faults.description import Arguments, Capability, Excuse, Fault, Stage, Where
 
 if TYPE_CHECKING:
-    from harness.schedule import Step
     from harness.worlds.actors import Actor
 
 HOUR_MS = 3_600_000
 
 
-def _be_away(stage: Stage, actor: Actor, step: Step) -> None:
+def _be_away(stage: Stage, actor: Actor, step: Arguments) -> None:
     stage.advance(step.amount or 13 * HOUR_MS)
     stage.compact(CHANGELOGS)
     stage.kill(actor)

@@ -63,8 +63,8 @@ FAULTS = (
         "clean_stop",
         "The process that runs the task is asked to end, ends by itself, and is started again.",
         Where.POINT,
+        asks_to_end=True,
         runtimes=("worker",),
-        stops=True,
         apply=lambda stage, actor, _: stage.stop(actor),
     ),
     Fault(
@@ -72,10 +72,10 @@ FAULTS = (
         "The process that runs the task is asked to end, and is started again with other settings.",
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.SETTINGS}),
+        asks_to_end=True,
         changes_settings=True,
         runtimes=("worker",),
         excuses=frozenset({Excuse.SET_ASIDE}),
-        stops=True,
         apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
     ),
 )

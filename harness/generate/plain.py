@@ -13,7 +13,7 @@ from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
-from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of
+from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -84,11 +84,7 @@ class _Generator:
         }
 
     def _has_place(self, fault: Fault) -> bool:
-        return not fault.on_topics or bool(self._topics(fault))
-
-    def _topics(self, fault: Fault) -> tuple[str, ...]:
-        parts = self._parts
-        return parts.changelogs if fault.name == "compact" else parts.inputs
+        return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
         random = self._random
@@ -180,12 +176,15 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
-        queries = random.random() < 0.3
+        queries = random.random() < 0.3 and bool(self._parts.stores)
+        if queries and random.random() < 0.6:
+            # Before any fault may use the input up, so that there is something left to be asked during.
+            steps = [*(self._query() for _ in range(random.choice((1, 1, 2)))), *steps]
         for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
             kind = random.random()
             if kind < 0.25:
                 steps += self._motif(self._task())
-            elif queries and kind < 0.6 and self._parts.stores:
+            elif queries and kind < 0.6:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
@@ -219,7 +218,7 @@ class _Generator:
             edge=edge,
             wait=wait,
             amount=random.choice(fault.amount) if fault.amount else 0,
-            topic=random.choice(self._topics(fault)) if fault.on_topics else "",
+            topic=random.choice(topics_of(self._parts, fault)) if fault.on_topics else "",
             settings=changed,
         )
 
@@ -241,12 +240,12 @@ class _Generator:
             random.choice((None, None, 0, 2, 50)),
             random.choice((0, 0, 1, 3)),
         )
-        at = random.choice((None, Point.RECORD_PROCESSED, *TASK_POINTS))
+        at = random.choice((None, None, Point.RECORD_PROCESSED, random.choice(TASK_POINTS)))
         return Step(
             query=query,
             task=f"{ordinal}_{random.randrange(self._partitions)}",
             at=at,
-            wait=random.choice((0, 1, 2, 4)),
+            wait=random.choice((0, 0, 1, 2, 4)),
         )
 
     def _motif(self, task: str) -> list[Step]:

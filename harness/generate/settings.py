@@ -7,6 +7,7 @@ value of each is that of a schedule that says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -61,15 +62,25 @@ def consistent(settings: Mapping[str, Any]) -> dict[str, Any]:
 def effective(schedule: Schedule) -> Iterator[tuple[str, str]]:
     """Each setting that is varied, with its value in a schedule, both as text."""
     config = config_of(schedule).as_dict()
-    for name in VALUES:
-        yield name, text(config[name])
+    for name, texts in _texts().items():
+        yield name, texts.get(config[name], text(config[name]))
+
+
+@cache
+def _texts() -> Mapping[str, Mapping[Any, str]]:
+    """Setting → what a configuration makes of a value → the value as it is written."""
+    return {
+        name: {
+            # At least once takes every value as it is.
+            StreamsConfig.of({"processing.guarantee": "at_least_once", name: value}).as_dict()[name]: text(
+                value
+            )
+            for value in values
+        }
+        for name, values in VALUES.items()
+    }
 
 
 def text(value: object) -> str:
     """A value of a setting as reports show it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def mechanism(config: StreamsConfig) -> str:
-    """How the stores of a run keep uncommitted writes: a mechanism, or `none`."""
-    return str(config.mechanism) if config.mechanism is not None else "none"

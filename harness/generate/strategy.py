@@ -1,46 +1,113 @@
-"""Schedules from Hypothesis, for test suites: the same type as the plain generator makes, sparse from the start."""
+"""Schedules from Hypothesis, for test suites: of the same parts as the plain generator's, sparse from the start."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.faults import FAULTS, Fault, Where
+from harness.faults import Capability, Fault, Occasion, Where, possible
+from harness.faults.description import CALLS
 from harness.generate.settings import VALUES, consistent
-from harness.generate.vocabulary import KILL_POINTS, parts_of
-from harness.schedule import Input, Runtime, Schedule, Step
+from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, parts_of, topics_of
+from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
+from store.points import Point
+from store.types import IsolationLevel
 
 
 @st.composite
-def steps(draw: st.DrawFn, scenario: Scenario, runtime: Runtime, partitions: int) -> Step:
-    """One step; the simplest is an immediate kill."""
+def queries(draw: st.DrawFn, scenario: Scenario, partitions: int) -> Step:
+    """One query; the simplest asks for all rows of the first store, as soon as it can. The scenario has stores."""
+    ordinal, store = draw(st.sampled_from(parts_of(scenario).stores))
+    key, upper = sorted(scenario.input(Random(draw(st.integers(0, 99)))).key for _ in range(2))
+    return Step(
+        query=Query(
+            store,
+            draw(st.sampled_from((QueryKind.ALL, QueryKind.KEY, QueryKind.RANGE))),
+            key,
+            upper,
+            draw(st.sampled_from(IsolationLevel)),
+            draw(st.booleans()),
+            draw(st.none() | st.integers(0, 20)),
+            draw(st.integers(0, 3)),
+        ),
+        task=f"{ordinal}_{draw(st.integers(0, partitions - 1))}",
+        at=draw(st.none() | st.sampled_from(TASK_POINTS)),
+        wait=draw(st.integers(0, 5)),
+    )
+
+
+@st.composite
+def faults(
+    draw: st.DrawFn,
+    scenario: Scenario,
+    runtime: Runtime,
+    partitions: int,
+    capabilities: Collection[Capability],
+) -> Step:
+    """One fault; the simplest is an immediate kill."""
     parts = parts_of(scenario)
-    faults = [
-        fault for fault in FAULTS.values() if str(runtime) in fault.runtimes and not fault.changes_settings
-    ]
-    fault: Fault = draw(st.sampled_from(faults))
-    topics = parts.changelogs if fault.name == "compact" else parts.inputs
-    if fault.on_topics and not topics:
-        fault = FAULTS["kill"]
+    fault: Fault = draw(
+        st.sampled_from(
+            [
+                fault
+                for fault in possible(capabilities).values()
+                if str(runtime) in fault.runtimes
+                and not (fault.on_topics and not topics_of(parts, fault))
+                and not (fault.changes_settings and not _open(scenario))
+            ]
+        )
+    )
     at = None
     call = None
+    edge = None
     if fault.where is Where.POINT:
-        at = draw(st.none() | st.sampled_from(KILL_POINTS[runtime]))
-    elif fault.where is Where.OCCASION:
+        where: Point | tuple[Occasion, Edge] | None = draw(
+            st.none()
+            | st.sampled_from(KILL_POINTS[runtime])
+            | st.tuples(st.sampled_from(CALLS), st.sampled_from(Edge))
+        )
+        if isinstance(where, tuple):
+            call, edge = where
+        else:
+            at = where
+    elif fault.where is Where.OCCASION and len(fault.occasions) > 1:
         call = draw(st.sampled_from(fault.occasions))
+    changed = {}
+    if fault.changes_settings:
+        name = draw(st.sampled_from(_open(scenario)))
+        changed = {name: draw(st.sampled_from(VALUES[name]))}
     return Step(
         fault.name,
         task=f"{draw(st.sampled_from(parts.ordinals))}_{draw(st.integers(0, partitions - 1))}",
         at=at,
-        call=call if len(fault.occasions) > 1 else None,
+        call=call,
+        edge=edge,
         wait=draw(st.integers(0, 5)),
         amount=draw(st.sampled_from(fault.amount)) if fault.amount else 0,
-        topic=draw(st.sampled_from(topics)) if fault.on_topics else "",
+        topic=draw(st.sampled_from(topics_of(parts, fault))) if fault.on_topics else "",
+        settings=changed,
     )
+
+
+def steps(
+    scenario: Scenario,
+    runtime: Runtime,
+    partitions: int,
+    capabilities: Collection[Capability] = tuple(Capability),
+) -> st.SearchStrategy[Step]:
+    """One fault or query; the simplest is an immediate kill."""
+    struck = faults(scenario, runtime, partitions, capabilities)
+    return struck | queries(scenario, partitions) if parts_of(scenario).stores else struck
+
+
+def _open(scenario: Scenario) -> tuple[str, ...]:
+    """The settings that the scenario leaves open."""
+    return tuple(name for name in VALUES if name not in scenario.settings)
 
 
 @st.composite
@@ -60,6 +127,7 @@ def schedules(
     scenario: Scenario,
     *,
     runtimes: tuple[Runtime, ...] = tuple(Runtime),
+    capabilities: Collection[Capability] = tuple(Capability),
     max_records: int = 15,
     max_steps: int = 8,
 ) -> Schedule:
@@ -85,10 +153,11 @@ def schedules(
     return Schedule(
         scenario=scenario.reference_name,
         input=tuple(items),
-        steps=tuple(draw(st.lists(steps(scenario, runtime, partitions), max_size=max_steps))),
+        steps=tuple(draw(st.lists(steps(scenario, runtime, partitions, capabilities), max_size=max_steps))),
         runtime=runtime,
         partitions=partitions,
         hosts=draw(st.sampled_from((2, 1))),
         batch_records=draw(st.integers(1, 8)),
         settings=draw(settings(scenario)),
+        choices=tuple(draw(st.lists(st.integers(0, 3), max_size=10))),
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from harness.faults import Fault
 from harness.schedule import Runtime
 from harness.worlds.cluster import places_of
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.points import Point
-from store.streams.topology import Topology
 
 TASK_POINTS = tuple(point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED))
 
@@ -35,8 +35,6 @@ class Parts(NamedTuple):
     changelogs: tuple[str, ...]
     stores: tuple[tuple[int, str], ...]
     """Ordinal and name of every store."""
-    kinds: tuple[str, ...]
-    """The types of its stores, see `kind_of`; `none` for a pipeline without."""
 
 
 @cache
@@ -52,12 +50,12 @@ def parts_of(scenario: Scenario) -> Parts:
         tuple(topic.removeprefix(prefix) for topic in places.inputs),
         tuple(topic.removeprefix(prefix) for _, topic in places.changelogs.values()),
         stores,
-        tuple(dict.fromkeys(kind for topology in made for kind in _kinds(topology))) or ("none",),
     )
 
 
-def _kinds(topology: Topology) -> list[str]:
-    return [kind_of(supplier) for supplier in topology.suppliers().values()]
+def topics_of(parts: Parts, fault: Fault) -> tuple[str, ...]:
+    """The topics that a fault of the logs can strike: only changelogs are compacted."""
+    return parts.changelogs if fault.name == "compact" else parts.inputs
 
 
 def kind_of(supplier: object) -> str:

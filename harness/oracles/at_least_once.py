@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from harness.history import Processed, Reached, Row, Started
-from harness.oracles.changelog import Alone
 from harness.oracles.evidence import PREFIX, Evidence
 from harness.oracles.output import content
 from harness.reference.model import Expected
@@ -78,14 +77,12 @@ def _lost(evidence: Evidence, task: str) -> Iterator[Finding]:
 
 def _again(evidence: Evidence) -> Iterator[Finding]:
     """Records that a process has processed although the group had their position when it started."""
-    alone = Alone(evidence)
     reached: dict[int, dict[str, int]] = {}
     """Incarnation → topic → the next offset."""
     committed: dict[tuple[str, str], tuple[int, int]] = {}
     """Task and topic → the position that the group has, and the incarnation that committed it."""
     floor: dict[int, dict[str, tuple[int, int]]] = {}
     for index, event in enumerate(evidence.events):
-        alone.take(event)
         match event:
             case Started():
                 floor[event.incarnation] = {
@@ -97,7 +94,7 @@ def _again(evidence: Evidence) -> Iterator[Finding]:
             case Processed():
                 reached.setdefault(event.incarnation, {})[event.topic] = event.offset + 1
                 position, by = floor.get(event.incarnation, {}).get(event.topic, (0, 0))
-                if event.offset < position and alone.always(event.task):
+                if event.offset < position and evidence.alone(event.task, index):
                     yield _repeated(evidence, index, event, by)
                     return
 

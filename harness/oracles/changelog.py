@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.faults import FAULTS
-from harness.history import End, Ended, Injected, Moment, Started, StateObserved, StoreImage
+from harness.history import Moment, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN, plain
 from harness.reference.durability import Kept
@@ -26,57 +25,22 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the whole changelog, and of the first copy that is wrong."""
     if evidence.exact:
         yield from _whole(evidence)
-    copies = evidence.copies()
-    alone = Alone(evidence)
-    for index, event in enumerate(evidence.events):
+    for index, event in evidence.told:
         if isinstance(event, StateObserved) and not event.standby:
             found: list[Finding] = []
             for store, image in sorted(event.stores.items()):
-                copy = copies.of(event.task, event.host, store)
+                copy = evidence.copies_before(index)[store]
                 running = event.moment in (Moment.RESTORED, Moment.COMMITTED)
                 if (
                     evidence.judges(event.task, index)
                     and evidence.says_its_offset(store, copy.kind)
                     and (running or copy.kept is not Kept.NOTHING)
-                    and (evidence.exactly_once or alone.always(event.task))
+                    and (evidence.exactly_once or evidence.alone(event.task, index))
                 ):
                     found += against_own_offset(evidence, index, event, store, image)
             if found:
                 yield from found
                 return
-        copies.take(event)
-        alone.take(event)
-
-
-class Alone:
-    """Whether each task has always had one process at a time, which is then the only one to write its changelogs."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._uncaused = evidence.uncaused
-        self._living: dict[str, set[int]] = {}
-        self._never: set[str] = set()
-
-    def always(self, task: str) -> bool:
-        return task not in self._never
-
-    def take(self, event: object) -> None:
-        match event:
-            case Started(standby=False):
-                living = self._living.setdefault(event.task, set())
-                living.add(event.incarnation)
-                if len(living) > 1:
-                    self._never.add(event.task)
-            case Injected(task=str() as task, incarnation=int() as incarnation):
-                if FAULTS[event.fault].deadly:
-                    self._gone(task, incarnation, dead=True)
-            case Ended(task=task, incarnation=int() as incarnation):
-                self._gone(task, incarnation, dead=event.reason is not End.DONE)
-
-    def _gone(self, task: str, incarnation: int, *, dead: bool) -> None:
-        self._living.get(task, set()).discard(incarnation)
-        if dead and self._uncaused:
-            # What it had sent may arrive later.
-            self._never.add(task)
 
 
 def against_own_offset(

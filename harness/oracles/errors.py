@@ -27,6 +27,9 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
+_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
+"""The protocol points that can need an excuse."""
+
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
 
@@ -39,7 +42,8 @@ def find_in(events: Sequence[Event], *, uncaused: bool = False) -> Iterator[Find
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(uncaused)
     for event in events:
-        yield from ledger.take(event)
+        if not isinstance(event, Reached) or event.point in _NOTED:
+            yield from ledger.take(event)
 
 
 class _Ledger:
@@ -55,7 +59,7 @@ class _Ledger:
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
         self._stopping: set[int] = set()
-        """Incarnations that were asked to end."""
+        """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -94,9 +98,6 @@ class _Ledger:
         # A zombie may also find that what it was about to read is gone.
         if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
             return
-        if needed is Excuse.FAIL and incarnation in self._stopping and self._once[incarnation, Excuse.RETRY]:
-            # It was about to end, so it does not try again what a fault has spoilt; whoever comes next does.
-            needed = Excuse.RETRY
         what = {
             Excuse.FENCED: "was fenced",
             Excuse.BLOCKED: "was blocked",
@@ -110,9 +111,9 @@ class _Ledger:
 
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
-        if fault.stops and event.incarnation is not None:
-            self._stopping.add(event.incarnation)
         self._cut |= Capability.LOGS in fault.needs
+        if fault.asks_to_end and event.incarnation is not None:
+            self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
@@ -133,9 +134,14 @@ class _Ledger:
             return
         if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
             return
-        if self._once[incarnation, excuse]:
-            self._once[incarnation, excuse] -= 1
-            return
+        enough: tuple[Excuse, ...] = (excuse,)
+        if excuse is Excuse.FAIL and incarnation in self._stopping:
+            # It does not try again what a fault has spoilt; whoever comes next does.
+            enough = (excuse, Excuse.RETRY, Excuse.ABORT, Excuse.NEW_PRODUCER)
+        for one in enough:
+            if self._once[incarnation, one]:
+                self._once[incarnation, one] -= 1
+                return
         error = event.error if isinstance(event, Ended) else ""
         why = (
             "although no other one has taken the task over and nothing else had caused it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from harness.faults import FAULTS, Capability
@@ -14,12 +14,16 @@ from harness.history import (
     Event,
     Final,
     Injected,
+    Moment,
+    Processed,
+    Reached,
     Row,
     Skipped,
     Started,
+    StateObserved,
     Topic,
 )
-from harness.reference.durability import Copies, Kind, kind_of
+from harness.reference.durability import Copies, Copy, Kind, kind_of
 from harness.reference.model import TaskModel
 from harness.reference.orders import Segment, segments
 from harness.reference.tables import GlobalTable, Table, table_of
@@ -28,11 +32,49 @@ from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
 from scenarios import Json, Scenario, topologies
 from store.config import StreamsConfig
+from store.points import Point
 from store.streams.topology import Topology
-from store.suppliers import SessionSupplier, StoreSupplier, VersionedSupplier, WindowSupplier
+from store.suppliers import (
+    CHANGELOG_SLACK_MS,
+    SessionSupplier,
+    StoreSupplier,
+    VersionedSupplier,
+    WindowSupplier,
+)
 
 APPLICATION = "model"
 PREFIX = f"{APPLICATION}-"
+
+
+_TOLD = frozenset({Point.PRODUCER_READY, Point.RESTORED, Point.KAFKA_COMMITTED})
+"""The protocol points that more than one oracle needs."""
+
+
+class _Pipeline:
+    """A scenario's pipeline under one configuration."""
+
+    def __init__(self, scenario: Scenario, config: StreamsConfig) -> None:
+        self.config = config
+        self.topologies = {
+            str(topology.ordinal): topology for topology in topologies(scenario, APPLICATION, config)
+        }
+        self.suppliers = {
+            ordinal: topology.suppliers(config.default_dsl_store)
+            for ordinal, topology in self.topologies.items()
+        }
+        self.kinds = {
+            ordinal: {name: kind_of(supplier, config) for name, supplier in suppliers.items()}
+            for ordinal, suppliers in self.suppliers.items()
+        }
+
+
+@lru_cache(maxsize=512)
+def _pipeline(scenario: Scenario, settings: tuple[tuple[str, Any], ...]) -> _Pipeline:
+    return _Pipeline(scenario, config_of(Schedule("", settings=dict(settings))))
+
+
+_CLEANS_LATER = frozenset({Capability.TIME, Capability.LOGS})
+"""What faults need that let time pass and have the broker clean its topics then."""
 
 
 class Evidence:
@@ -53,39 +95,32 @@ class Evidence:
         self.schedule = schedule
         self.events = events
         self.final = final
-        self._pipelines: dict[str, tuple[StreamsConfig, tuple[Topology, ...]]] = {}
+        self._begun = self._pipeline({})
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
+
+    @cached_property
+    def told(self) -> list[tuple[int, Event]]:
+        """The events with their numbers, but for records that were processed and most protocol points."""
+        return [
+            (index, event)
+            for index, event in enumerate(self.events)
+            if (event.point in _TOLD if isinstance(event, Reached) else not isinstance(event, Processed))
+        ]
 
     # -- the pipeline -----------------------------------------------------------------------------------------
 
-    def _pipeline(self, settings: Mapping[str, Any]) -> tuple[StreamsConfig, tuple[Topology, ...]]:
-        name = repr(sorted(settings.items()))
-        if name not in self._pipelines:
-            config = config_of(self.schedule, settings)
-            self._pipelines[name] = config, topologies(self.scenario, APPLICATION, config)
-        return self._pipelines[name]
+    def _pipeline(self, changed: Mapping[str, Any]) -> _Pipeline:
+        return _pipeline(self.scenario, tuple(sorted({**self.schedule.settings, **changed}.items())))
 
-    @cached_property
-    def config(self) -> StreamsConfig:
-        """The configuration with which the run began."""
-        return self._pipeline({})[0]
-
-    @cached_property
+    @property
     def topologies(self) -> dict[str, Topology]:
         """By the ordinals of the sub-topologies, as tasks are named by them."""
-        return {str(topology.ordinal): topology for topology in self._pipeline({})[1]}
+        return self._begun.topologies
 
-    def topology(self, task: str) -> Topology:
-        """The sub-topology of a task."""
-        return self.topologies[task.partition("_")[0]]
-
-    @cached_property
+    @property
     def suppliers(self) -> dict[str, dict[str, StoreSupplier[Any]]]:
         """Ordinal → store → its supplier, as the run began."""
-        return {
-            ordinal: topology.suppliers(self.config.default_dsl_store)
-            for ordinal, topology in self.topologies.items()
-        }
+        return self._begun.suppliers
 
     def suppliers_of(self, task: str) -> dict[str, StoreSupplier[Any]]:
         """The suppliers of a task's stores; none for Spark's driver."""
@@ -93,25 +128,73 @@ class Evidence:
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
-        config, made = self._pipeline(settings)
-        ordinal = task.partition("_")[0]
-        return {
-            name: kind_of(supplier, config)
-            for topology in made
-            if str(topology.ordinal) == ordinal
-            for name, supplier in topology.suppliers(config.default_dsl_store).items()
-        }
+        return self._pipeline(settings).kinds.get(task.partition("_")[0], {})
 
+    @cached_property
+    def _copies(self) -> tuple[Copies, dict[int, dict[str, Copy]]]:
+        copies = Copies(self.kinds)
+        before: dict[int, dict[str, Copy]] = {}
+        for index, event in self.told:
+            if isinstance(event, StateObserved):
+                if event.moment is Moment.FINAL:
+                    copies.end()
+                before[index] = {
+                    store: copies.of(event.task, event.host, store).as_it_is()
+                    for store in (*self.suppliers_of(event.task), *event.stores)
+                }
+            copies.take(event)
+        copies.end()
+        return copies, before
+
+    @property
     def copies(self) -> Copies:
-        """What the copies of the stores have to hold, to be told of the events one by one."""
-        return Copies(self.kinds)
+        """What the copies of the stores have to hold at the end."""
+        return self._copies[0]
+
+    def copies_before(self, index: int) -> Mapping[str, Copy]:
+        """Store → what its copy had to hold when the look that is event `index` was taken."""
+        return self._copies[1][index]
+
+    @cached_property
+    def _together(self) -> dict[str, int]:
+        """Task → the first event from which on it has not always had one process at a time; absent if it always had.
+
+        In a world with failures of its own also once a process has died, for what it had sent may arrive later.
+        """
+        living: dict[str, set[int]] = {}
+        found: dict[str, int] = {}
+        for index, event in self.told:
+            dead = False
+            match event:
+                case Started(standby=False):
+                    there = living.setdefault(event.task, set())
+                    there.add(event.incarnation)
+                    if len(there) > 1:
+                        found.setdefault(event.task, index)
+                    continue
+                case Injected(task=str() as task, incarnation=int() as incarnation):
+                    if not FAULTS[event.fault].deadly:
+                        continue
+                    dead = True
+                case Ended(task=task, incarnation=int() as incarnation):
+                    dead = event.reason is not End.DONE
+                case _:
+                    continue
+            living.get(task, set()).discard(incarnation)
+            if dead and self.uncaused:
+                found.setdefault(task, index)
+        return found
+
+    def alone(self, task: str, index: int | None = None) -> bool:
+        """Whether a task has had one process at a time up to an event, or to the end: that one alone has written."""
+        return task not in self._together or (index is not None and index < self._together[task])
 
     @cached_property
     def exactly_once(self) -> bool:
         """Whether every process ran under exactly once."""
         return all(
-            self._pipeline(event.settings)[0].exactly_once
-            for event in self.events
+            self._pipeline(event.settings).config.exactly_once
+            for _, event in self.told
             if isinstance(event, Started)
         )
 
@@ -120,7 +203,7 @@ class Evidence:
         """Whether nothing was injected and no process ended but in order."""
         return not any(
             isinstance(event, Injected) or (isinstance(event, Ended) and event.reason is not End.DONE)
-            for event in self.events
+            for _, event in self.told
         )
 
     @cached_property
@@ -133,7 +216,7 @@ class Evidence:
         """Topics, changelogs apart, that the broker may have cleaned while the pipeline ran."""
         return frozenset(
             self.schedule.steps[event.step].topic
-            for event in self.events
+            for _, event in self.told
             if isinstance(event, Injected)
             and Capability.LOGS in FAULTS[event.fault].needs
             and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
@@ -143,27 +226,27 @@ class Evidence:
     def lossy(self) -> dict[str, int]:
         """Task → the first event from which on its stores may lack, once restored, what has not expired for them.
 
-        Brokers keep the history of a versioned store, and the windows and sessions of the others, by the times of
-        records: once the broker's clock is far beyond these, cleaning takes what a restore would need, and Kafka
-        promises no more.
+        Brokers keep the changelogs of windows and sessions for their retention and a day more, and the history of a
+        versioned store likewise, by the times of records. Once the broker's clock is further than that beyond these,
+        cleaning takes what a restore would need, and Kafka promises no more.
         """
         found: dict[str, int] = {}
-        for index, event in enumerate(self.events):
-            if not isinstance(event, Injected):
+        away_ms = 0
+        for index, event in self.told:
+            if not isinstance(event, Injected) or not FAULTS[event.fault].needs >= _CLEANS_LATER:
                 continue
-            needs = FAULTS[event.fault].needs
-            if Capability.LOGS not in needs:
+            step = self.schedule.steps[event.step]
+            away_ms += step.amount or FAULTS[event.fault].amount[0]
+            if away_ms < CHANGELOG_SLACK_MS:
                 continue
-            topic = self.schedule.steps[event.step].topic
             for ordinal, suppliers in self.suppliers.items():
-                for store, supplier in suppliers.items():
-                    expires = isinstance(
-                        innermost(supplier), WindowSupplier | SessionSupplier | VersionedSupplier
-                    )
-                    if expires and (Capability.TIME in needs or topic in (f"{store}-changelog", CHANGELOGS)):
-                        for task in self.tasks:
-                            if task.partition("_")[0] == ordinal:
-                                found.setdefault(task, index)
+                if any(
+                    isinstance(innermost(supplier), WindowSupplier | SessionSupplier | VersionedSupplier)
+                    for supplier in suppliers.values()
+                ):
+                    for task in self.tasks:
+                        if task.partition("_")[0] == ordinal:
+                            found.setdefault(task, index)
         return found
 
     def judges(self, task: str, index: int) -> bool:
@@ -278,7 +361,7 @@ class Evidence:
         for name in self.final.inputs:
             for partition in range(self.schedule.partitions):
                 written = [
-                    (item.key, item.value, item.timestamp, item.headers)
+                    (item.key, item.value, max(item.timestamp, self.final.earliest), item.headers)
                     for item in self.schedule.input
                     if (item.topic, item.partition) == (name, partition) and not item.aborted
                 ]

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from harness.history import End, Ended, Moment, Reached, Started, StateObserved
-from harness.oracles.changelog import Alone
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import positions_text
 from harness.reference.durability import Kind
@@ -22,11 +21,8 @@ from store.points import Point
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     end = len(evidence.events)
-    alone = Alone(evidence)
-    for event in evidence.events:
-        alone.take(event)
     for task, model in evidence.tasks.items():
-        if not (evidence.exactly_once or alone.always(task)):
+        if not (evidence.exactly_once or evidence.alone(task)):
             continue
         for topic, rows in model.sources.rows.items():
             last = rows[-1].offset if rows else -1
@@ -56,12 +52,10 @@ class _Last(NamedTuple):
 
 
 def _copies(evidence: Evidence) -> Iterator[Finding]:
-    copies = evidence.copies()
-    alone = Alone(evidence)
     hosts: dict[int, int] = {}
     last: dict[str, _Last] = {}
     final: dict[tuple[str, int], StateObserved] = {}
-    for event in evidence.events:
+    for _, event in evidence.told:
         match event:
             case Started():
                 hosts[event.incarnation] = event.host
@@ -73,14 +67,15 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
                 last[event.task] = last[event.task]._replace(clean=True)
             case StateObserved(moment=Moment.FINAL, standby=False):
                 final[event.task, event.host] = event
-        copies.take(event)
-        alone.take(event)
-    copies.end()
     for task, owner in last.items():
-        if task not in evidence.tasks or not owner.clean or not (evidence.exactly_once or alone.always(task)):
+        if (
+            task not in evidence.tasks
+            or not owner.clean
+            or not (evidence.exactly_once or evidence.alone(task))
+        ):
             continue
         for store, supplier in evidence.suppliers_of(task).items():
-            copy = copies.of(task, owner.host, store)
+            copy = evidence.copies.of(task, owner.host, store)
             if copy.whole and (supplier.logged or evidence.calm):
                 yield from _judge(evidence, task, store, copy.kind, owner, final.get((task, owner.host)))
 
@@ -88,14 +83,17 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
 def _judge(
     evidence: Evidence, task: str, store: str, kind: Kind, owner: _Last, look: StateObserved | None
 ) -> Iterator[Finding]:
-    story = evidence.story_before(len(evidence.events), task)
     model = evidence.tasks[task]
+
+    def story() -> str:
+        return evidence.story_before(len(evidence.events), task)
+
     image = None if look is None else look.stores.get(store)
     if image is None:
         yield Finding(
             "offsets",
             f"Store {store} of task {task} is not there at the end on host {owner.host}, where incarnation "
-            f"{owner.incarnation} ran last ({story}).",
+            f"{owner.incarnation} ran last ({story()}).",
             Anomaly.LOST,
             task=task,
         )
@@ -104,7 +102,8 @@ def _judge(
         yield Finding(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
-            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} ({story}).",
+            f"it holds {positions_text(image.positions)}, but the input ends at {positions_text(model.end)} "
+            f"({story()}).",
             Anomaly.LOST,
             task=task,
             expected=model.end,
@@ -119,7 +118,7 @@ def _judge(
             "offsets",
             f"Store {store} of task {task} on host {owner.host}, where incarnation {owner.incarnation} ran last, says "
             f"it holds the changelog up to offset {image.changelog_offset}, but the last visible changelog record is "
-            f"at {last} ({story}).",
+            f"at {last} ({story()}).",
             Anomaly.DIVERGED,
             task=task,
             expected=last,

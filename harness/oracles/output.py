@@ -36,7 +36,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         return
     judge = _Judge(evidence)
     known = min(evidence.lossy.values(), default=len(evidence.events))
-    for index, event in enumerate(evidence.events[:known]):
+    for index, event in evidence.told:
+        if index >= known:
+            return
         # Under at least once outputs are visible before the group's positions move.
         if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
             group = event.group
@@ -50,8 +52,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             if found:
                 yield from found
                 return
-    if known < len(evidence.events):
-        return
     final = [(name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows]
     ends = {task: model.end for task, model in evidence.tasks.items()}
     yield from judge.look(final, ends, len(evidence.events))
@@ -88,6 +88,8 @@ class _Judge:
             and all(counts[task] >= self._counts[task] for task in counts)
         )
         since = self._counts if grown else dict.fromkeys(counts, 0)
+        if grown and len(rows) == before and counts == since:
+            return []
         parts = [(task, line.outputs[since[task] : counts[task]]) for task, (line, _) in ways.items()]
         if self._right(parts, rows[before:] if grown else rows):
             self._rows, self._counts = rows, counts

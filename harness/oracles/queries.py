@@ -38,8 +38,10 @@ Answer = list[tuple[str, Json]]
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """What is wrong with each answer."""
+    if not any(step.query is not None for step in evidence.schedule.steps):
+        return
     settings: dict[int, Mapping[str, Any]] = {}
-    for index, event in enumerate(evidence.events):
+    for index, event in evidence.told:
         if isinstance(event, Started):
             settings[event.incarnation] = event.settings
         elif isinstance(event, Queried):

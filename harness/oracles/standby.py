@@ -25,10 +25,12 @@ class _Commit(NamedTuple):
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first copy that is wrong."""
-    if not evidence.exactly_once:
+    if not evidence.exactly_once or not any(
+        isinstance(event, StateObserved) and event.standby for _, event in evidence.told
+    ):
         return
     commits = _commits(evidence)
-    for index, event in enumerate(evidence.events):
+    for index, event in evidence.told:
         if not isinstance(event, StateObserved) or not event.standby:
             continue
         if not evidence.judges(event.task, index):

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.faults import FAULTS, Capability
 from harness.history import (
-    Injected,
     Moment,
     OutputObserved,
     Started,
@@ -46,34 +44,28 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 class _Judge:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._copies = evidence.copies()
         self._newest: dict[str, int] = {}
         self._group: Mapping[str, Mapping[int, int]] = {}
-        self._blind = False
-        """Whether the group's positions show later than the commits that set them."""
+        """The group's positions as they were observed together with the look that is judged; empty if they were not:
+        while markers are late, positions show later than the commits that set them."""
         self._offsets: dict[tuple[str, str, tuple[int, ...]], int | None] = {}
         """Task, store and where it stood → the changelog offset that it had there."""
         self._undisturbed: dict[str, bool] = {}
 
     def find(self) -> Iterator[Finding]:
-        for index, event in enumerate(self._evidence.events):
+        for index, event in self._evidence.told:
             match event:
                 case Started(standby=False):
                     self._undisturbed[event.task] = event.task not in self._newest
                     self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
                 case OutputObserved():
                     self._group = event.group
-                case Injected():
-                    # From here on the group's position may show later than the commit that set it.
-                    self._blind |= Capability.MARKERS in FAULTS[event.fault].needs
                 case StateObserved(standby=False):
-                    if event.moment is Moment.FINAL:
-                        self._copies.end()
                     found = list(self._look(index, event))
                     if found:
                         yield from found
                         return
-            self._copies.take(event)
+                    self._group = {}
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
         model = self._evidence.tasks.get(look.task)
@@ -85,9 +77,10 @@ class _Judge:
             if running:
                 yield from self._newest_versions(index, look)
             return
+        copies = self._evidence.copies_before(index)
         stands: dict[str, tuple[int, ...]] = {}
         for store, supplier in suppliers.items():
-            copy = self._copies.of(look.task, look.host, store)
+            copy = copies[store]
             image = look.stores.get(store)
             if not supplier.logged and not self._undisturbed.get(look.task):
                 # Nothing repairs it after a crash.
@@ -201,11 +194,7 @@ class _Judge:
                 task=look.task,
             )
             return
-        if (
-            look.moment is not Moment.RESTORED
-            or look.incarnation != self._newest.get(look.task)
-            or self._blind
-        ):
+        if look.moment is not Moment.RESTORED or look.incarnation != self._newest.get(look.task):
             return
         partition = int(look.task.rpartition("_")[2])
         for store in stands:

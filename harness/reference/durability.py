@@ -120,6 +120,10 @@ class Copy:
         if what is Befell.REMOVED:
             self.last = {}
 
+    def as_it_is(self) -> Copy:
+        """A copy of what is known now, which does not change any more."""
+        return Copy(self.kind, self.kept, self.restoring, self.last, self.settings)
+
     @property
     def whole(self) -> bool:
         """Whether it has to hold exactly a commit, no earlier one than `last`."""

@@ -201,6 +201,8 @@ class TaskModel:
 
     def vector(self, positions: Positions) -> tuple[int, ...]:
         """How many records of each source have been read at these positions."""
+        if len(self._offsets) == 1:
+            return (bisect_right(self._offsets[0], positions.get(self.sources.topics[0], -1)),)
         return tuple(
             bisect_right(offsets, positions.get(topic, -1))
             for topic, offsets in zip(self.sources.topics, self._offsets, strict=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 DRIVER = "driver"
 """Spark's driver, where a task is asked for."""
@@ -20,7 +22,7 @@ class Life(Enum):
 class Actor:
     """One incarnation of a task, or of Spark's driver: a process, from its start to its end."""
 
-    __slots__ = ("host", "incarnation", "life", "process", "standby", "stopping", "task")
+    __slots__ = ("host", "incarnation", "life", "process", "settings", "standby", "stopping", "task")
 
     def __init__(self, task: str, incarnation: int, host: int) -> None:
         self.task = task
@@ -31,6 +33,8 @@ class Actor:
         self.life = Life.RUNNING
         self.standby = False
         """Whether it keeps a warm copy only."""
+        self.settings: Mapping[str, Any] = {}
+        """Those that a step has changed since the beginning of the run, as its process has them."""
         self.stopping = False
         """Whether it was asked to end by itself."""
 

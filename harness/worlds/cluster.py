@@ -41,6 +41,9 @@ class Bounds(NamedTuple):
 class Cluster(Protocol):
     """A Kafka cluster, as the harness sees it. Topics have their full names."""
 
+    earliest: int
+    """The least timestamp that it can write. A record with a lesser one gets this."""
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         """Make topics. At return each partition can be written to."""
 
@@ -141,6 +144,7 @@ def final(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology], 
         {topic.removeprefix(prefix): read(topic, plain_row) for topic in places.outputs},
         changelogs,
         positions(cluster, topologies, partitions),
+        cluster.earliest,
     )
 
 

@@ -66,15 +66,17 @@ class Director:
         """A process came to life."""
         actor = Actor(task, self._incarnations, host)
         self._incarnations += 1
+        actor.settings = dict(settings or {})
         self.newest[task] = actor
         self._actors.setdefault(task, []).append(actor)
-        self.events.append(Started(task, actor.incarnation, host, dict(settings or {})))
+        self.events.append(Started(task, actor.incarnation, host, dict(actor.settings)))
         return actor
 
     def started_standby(self, task: str, host: int, settings: Mapping[str, Any] | None = None) -> Actor:
         """A process came to life that keeps a warm copy of a task's stores."""
         actor = Actor(task, self._incarnations, host)
         actor.standby = True
+        actor.settings = dict(settings or {})
         self._incarnations += 1
         self._actors.setdefault(task, []).append(actor)
         self.events.append(Started(task, actor.incarnation, host, dict(settings or {}), standby=True))
@@ -86,7 +88,7 @@ class Director:
         actor.incarnation = self._incarnations
         self._incarnations += 1
         self.newest[actor.task] = actor
-        self.events.append(Started(actor.task, actor.incarnation, actor.host))
+        self.events.append(Started(actor.task, actor.incarnation, actor.host, dict(actor.settings)))
 
     def standby_of(self, task: str) -> Actor | None:
         """A running process that keeps a warm copy of a task's stores."""
@@ -98,7 +100,9 @@ class Director:
     def reached(self, actor: Actor, point: Point) -> Decision:
         """The actor is at `point`. Applies every step that is due."""
         self.events.append(Reached(actor.task, actor.incarnation, point))
-        self.turned(actor)
+        self.points += 1
+        if self.points > self._most_points:
+            raise RestlessError(actor, self._most_points)
         if point is Point.RECORD_PROCESSED:
             self._progress += 1
         if self._step >= len(self._steps) or self._progress < self._due:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from harness.history import Row, StoreImage
@@ -112,12 +113,19 @@ def metadata(view: View) -> Meta:
         if len(value) != _NUMBER.size or value[0] != _FORMAT:
             continue
         number: int = _NUMBER.unpack(value)[1]
-        key = raw.decode("ascii", "replace")
-        if key == "stream-time":
+        if raw == b"stream-time":
             stream_time = number
-        elif match := _PARTITION.fullmatch(key):
-            (offsets if match[1] == "offset" else positions)[match[2], int(match[3])] = number
+        elif (named := _named(raw)) is not None:
+            kind, topic, partition = named
+            (offsets if kind == "offset" else positions)[topic, partition] = number
     return Meta(offsets, positions, stream_time)
+
+
+@lru_cache(1_000)
+def _named(raw: bytes) -> tuple[str, str, int] | None:
+    """What a row of `Family.META` is of: the kind, topic and partition; None for others."""
+    match = _PARTITION.fullmatch(raw.decode("ascii", "replace"))
+    return None if match is None else (match[1], match[2], int(match[3]))
 
 
 def put_together(

@@ -19,7 +19,7 @@ from store.types import Record
 
 
 class Ready(NamedTuple):
-    """The worker has its job and waits to begin."""
+    """The worker has its job and waits to begin. Answered with `Go`."""
 
 
 class At(NamedTuple):
@@ -65,6 +65,9 @@ class Answered(NamedTuple):
 class Idle(NamedTuple):
     """It has nothing to do. Answered with `Go`."""
 
+    standby: bool
+    """Whether it keeps a warm copy only, as far as it knows."""
+
 
 class Finished(NamedTuple):
     """It is about to exit."""
@@ -95,14 +98,28 @@ class Go(NamedTuple):
 class Led:
     """A `harness.worlds.process.Control` over a connection."""
 
-    def __init__(self, ask: Callable[[Message], object], prefix: str, task: str, incarnation: int) -> None:
-        """`ask` reports and waits for the answer. `prefix` is what full names of topics begin with."""
+    def __init__(
+        self,
+        ask: Callable[[Message], object],
+        prefix: str,
+        task: str,
+        incarnation: int,
+        *,
+        standby: bool = False,
+    ) -> None:
+        """`ask` reports and waits for the answer. `prefix` is what full names of topics begin with. `standby`: whether
+        it begins by keeping a warm copy only."""
         self._ask = ask
         self._prefix = prefix
         self._task = task
         self._incarnation = incarnation
-        self._go = Go()
+        self._standby = standby
+        self._go = Go(standby=standby)
         self._uncommitted: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Report that everything is there, and wait for leave to begin."""
+        self._take(self._ask(Ready()))
 
     def reached(
         self,
@@ -120,11 +137,14 @@ class Led:
             questions.processed()
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             self._uncommitted.clear()
+        # At the last point of a task its stores are closed already.
+        closed = point is Point.TASK_CLOSED
         for step, query in self._go.questions:
-            found = images()
+            found = {} if closed else images()
             committed = found[query.store].positions if query.store in found else {}
             uncommitted = {**committed, **self._uncommitted}
-            questions.ask(step, query, self._task, self._incarnation, storage.stores, committed, uncommitted)
+            stores = {} if closed else storage.stores
+            questions.ask(step, query, self._task, self._incarnation, stores, committed, uncommitted)
 
     def answered(self, answer: Queried) -> None:
         self._ask(Answered(answer))
@@ -151,10 +171,13 @@ class Led:
         return self._go.stopping
 
     def promoted(self) -> bool:
-        return not self._go.standby
+        told = self._standby and not self._go.standby
+        if told:
+            self._standby = False
+        return told
 
     def idle(self) -> bool:
-        self._take(self._ask(Idle()))
+        self._take(self._ask(Idle(self._standby)))
         return not self._go.stopping
 
     def _take(self, answer: Any) -> None:

@@ -326,7 +326,10 @@ class _Watching:
                 setattr(self, call, self._wrapped(call))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        if callable(found):
+            self.__dict__[name] = found
+        return found
 
     def _wrapped(self, call: Occasion) -> Callable[..., Any]:
         inner = getattr(self._inner, call)
@@ -377,7 +380,8 @@ class _WatchedProducer(_Watching):
             def abort() -> None:
                 for name, call in before.items():
                     if call is None:
-                        del self.__dict__[name]
+                        # An abort that failed is repeated.
+                        self.__dict__.pop(name, None)
                     else:
                         setattr(self, name, call)
                 self.abort_transaction()

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from harness.choices import Chooser
-from harness.faults import FAULTS, Capability, Excuse, Fault, SkipError
-from harness.history import End, Event, Injected
+from harness.faults import FAULTS, Excuse, Fault, SkipError
+from harness.history import End, Event, History, Injected
 from harness.schedule import Input, Schedule, config_of
-from harness.worlds.actors import Actor, Life, is_driver
+from harness.worlds.actors import Actor, Life, is_driver, ordinal_of
 from harness.worlds.director import Director
+from harness.worlds.protocol import WorldKind
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.streams.topology import Topology
@@ -44,8 +45,7 @@ class Runtime(Protocol):
 class Run(ABC):
     """The state that every world's run has, and what faults ask of it (`harness.faults.Stage`)."""
 
-    world: str
-    capabilities: frozenset[Capability]
+    kind: WorldKind
 
     def __init__(self, scenario: Scenario, schedule: Schedule, application_id: str, chooser: Chooser) -> None:
         self.scenario = scenario
@@ -112,19 +112,23 @@ class Run(ABC):
         return None
 
     def advance(self, ms: int) -> None:
-        raise SkipError(f"the world {self.world} cannot move its clock by {ms} ms")
+        raise SkipError(f"the world {self.kind.name} cannot move its clock by {ms} ms")
 
     def hold_markers(self) -> None:
-        raise SkipError(f"the world {self.world} cannot hold markers back")
+        raise SkipError(f"the world {self.kind.name} cannot hold markers back")
 
     def compact(self, topic: str) -> None:
-        raise SkipError(f"the world {self.world} cannot compact {topic}")
+        raise SkipError(f"the world {self.kind.name} cannot compact {topic}")
 
     def truncate(self, topic: str) -> None:
-        raise SkipError(f"the world {self.world} cannot cut {topic}")
+        raise SkipError(f"the world {self.kind.name} cannot cut {topic}")
 
     def hold_open(self, topic: str) -> None:
-        raise SkipError(f"the world {self.world} cannot hold a transaction open in {topic}")
+        raise SkipError(f"the world {self.kind.name} cannot hold a transaction open in {topic}")
+
+    def history(self) -> History:
+        """What was observed so far; it grows with the run."""
+        return History(self.kind.name, self.events, uncaused=self.kind.uncaused)
 
     # -- tasks ------------------------------------------------------------------------------------------------
 
@@ -137,14 +141,19 @@ class Run(ABC):
             for partition in range(self.schedule.partitions)
         ]
 
-    def config_for(self, task: str) -> StreamsConfig:
-        """The configuration of a process of that task that starts now."""
-        changed = self.changed.get(task)
-        return self.config if changed is None else config_of(self.schedule, changed)
+    def config_for(self, actor: Actor) -> StreamsConfig:
+        """The configuration of a process: that of the moment at which it was started."""
+        return config_of(self.schedule, actor.settings) if actor.settings else self.config
 
     def new_topologies(self, config: StreamsConfig) -> tuple[Topology, ...]:
         """The pipeline as a new process has it."""
         return topologies(self.scenario, self.application_id, config)
+
+    def topology_at_the_end(self, task: str) -> Topology:
+        """The sub-topology of a task with the settings that its last processes had."""
+        changed = self.changed.get(task)
+        parts = self.topologies if changed is None else self.new_topologies(config_of(self.schedule, changed))
+        return parts[ordinal_of(task)]
 
     def start(self, task: str, host: int) -> None:
         """Start a process of a worker's task."""
@@ -168,8 +177,10 @@ class Run(ABC):
     def can(self, fault: Fault) -> str:
         if str(self.schedule.runtime) not in fault.runtimes:
             return f"{fault.name} has no meaning with the runtime {self.schedule.runtime}"
-        lacks = sorted(fault.needs - self.capabilities)
-        return f"{fault.name} needs {', '.join(lacks)}, which the world {self.world} lacks" if lacks else ""
+        lacks = sorted(fault.needs - self.kind.capabilities)
+        return (
+            f"{fault.name} needs {', '.join(lacks)}, which the world {self.kind.name} lacks" if lacks else ""
+        )
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
         actor.life = Life.DEAD

@@ -41,7 +41,8 @@ class _Contents:
     __slots__ = ("_lock", "_readers", "families")
 
     def __init__(self, lock: RLock) -> None:
-        self.families = (SortedDict(), SortedDict())
+        self.families: tuple[SortedDict, dict[bytes, bytes]] = (SortedDict(), {})
+        """By `Family`. `META` has a handful of rows, which are sorted when they are scanned."""
         self._readers = 0
         self._lock = lock
 
@@ -61,6 +62,18 @@ class _Contents:
         data, meta = self.families
         copy.families = data.copy(), meta.copy()
         return copy
+
+    def load(self, writes: Iterable[Write]) -> None:
+        """Fill these, which are empty: sorted once, not write by write."""
+        rows: tuple[dict[bytes, bytes], dict[bytes, bytes]] = {}, {}
+        for family, key, value in writes:
+            if value is None:
+                rows[family].pop(key, None)
+            else:
+                rows[family][key] = value
+        for contents, loaded in zip(self.families, rows, strict=True):
+            if loaded:
+                contents.update(loaded)
 
     def apply(self, writes: Iterable[Write]) -> None:
         families = self.families
@@ -86,13 +99,28 @@ class _Contents:
         try:
             yield b"", b""
             rows = self.families[family]
-            if lower is None or upper is None or lower < upper:
-                for key in rows.irange(lower, upper, (True, False), reverse):
-                    check()
-                    yield key, rows[key]
+            for key in self._keys(family, lower, upper, reverse):
+                check()
+                yield key, rows[key]
             check()
         finally:
             self.release()
+
+    def _keys(
+        self, family: Family, lower: bytes | None, upper: bytes | None, reverse: bool
+    ) -> Iterable[bytes]:
+        data, meta = self.families
+        if lower is not None and upper is not None and lower >= upper:
+            return ()
+        if family is Family.DATA:
+            keys: Iterable[bytes] = data.irange(lower, upper, (True, False), reverse)
+            return keys
+        if lower is None and upper is None:
+            return sorted(meta, reverse=reverse)
+        return sorted(
+            (key for key in meta if (lower is None or lower <= key) and (upper is None or key < upper)),
+            reverse=reverse,
+        )
 
 
 class MemoryEngine:
@@ -107,7 +135,7 @@ class MemoryEngine:
         self._failed = False
         self._staged: list[Write] | None = None
         if journal is not None:
-            self._contents.apply(journal.load())
+            self._contents.load(journal.load())
 
     def get(self, family: Family, key: bytes) -> bytes | None:
         # A commit is applied key by key under the lock, and is to be seen whole.
@@ -189,7 +217,7 @@ class MemoryEngine:
 
     def _deletions(self, batch: list[Write], drop: Sequence[KeyRange]) -> list[Write]:
         """The ranges as single deletions: of the keys that are there, and of those that the batch adds."""
-        rows = self._open().families[Family.DATA]
+        rows, _ = self._open().families
         deletions: list[Write] = []
         for lower, upper in drop:
             if lower >= upper:

@@ -29,7 +29,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Generic, Protocol, TypeVar
 
 from store.clock import Clock, SystemClock
@@ -127,15 +126,18 @@ def tombstone_retention(log: Log, topic: str) -> Callable[[], int | None]:
     before it loses everything of that age. Calls raise what the cluster's admin client raises.
     """
 
-    @cache
+    answers: list[int | None] = []
+
     def ask() -> int | None:
-        admin = log.admin()
-        try:
-            config = admin.topic_config(topic)
-        finally:
-            admin.close()
-        compacted = "compact" in config["cleanup.policy"].split(",")
-        return int(config["delete.retention.ms"]) if compacted else None
+        if not answers:
+            admin = log.admin()
+            try:
+                config = admin.topic_config(topic)
+            finally:
+                admin.close()
+            compacted = "compact" in config["cleanup.policy"].split(",")
+            answers.append(int(config["delete.retention.ms"]) if compacted else None)
+        return answers[0]
 
     return ask
 

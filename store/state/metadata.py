@@ -63,7 +63,7 @@ def rows(kind: Kind, offsets: Mapping[TopicPartition, int | None]) -> list[Write
 def read(view: View, kind: Kind, tp: TopicPartition, *, where: str) -> int | None:
     """The number in a row, None if there is no such row. `where` names the store in errors."""
     value = view.get(Family.META, _key(kind, tp))
-    return None if value is None else _number(value, f"{kind.words} of {tp}", where)
+    return None if value is None else _number(value, (kind, tp), where)
 
 
 def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, int]]:
@@ -72,7 +72,7 @@ def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, 
         if key in _SINGLE:
             continue
         kind, tp = _parse(key, where)
-        yield kind, tp, _number(value, f"{kind.words} of {tp}", where)
+        yield kind, tp, _number(value, (kind, tp), where)
 
 
 def stream_time_row(time_ms: int) -> Write:
@@ -146,12 +146,16 @@ def _key(kind: Kind, tp: TopicPartition) -> bytes:
     return key
 
 
-def _number(value: bytes, what: str, where: str) -> int:
+def _number(value: bytes, of: str | tuple[Kind, TopicPartition], where: str) -> int:
     if len(value) != _ROW.size or value[0] != _VERSION:
         raise StoreCorruptedError(
-            f"{where}: the {what} cannot be read: {value!r} is not {_ROW.size} bytes of format {_VERSION}"
+            f"{where}: the {_what(of)} cannot be read: {value!r} is not {_ROW.size} bytes of format {_VERSION}"
         )
     number: int = _ROW.unpack(value)[1]
     if number < 0:
-        raise StoreCorruptedError(f"{where}: the {what} is {number}")
+        raise StoreCorruptedError(f"{where}: the {_what(of)} is {number}")
     return number
+
+
+def _what(of: str | tuple[Kind, TopicPartition]) -> str:
+    return of if isinstance(of, str) else f"{of[0].words} of {of[1]}"

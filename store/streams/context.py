@@ -6,9 +6,9 @@ record must not be committed, so the first error is kept and raised again when t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import PlainProducer, Producer
@@ -44,15 +44,19 @@ class ProcessorStore:
     def __init__(self, store: StateStore, failed: Callable[[StoreError], None]) -> None:
         """`failed` is told of what the store raises: the function may swallow it, and must not be committed then."""
         self._store = store
-        for name in _methods(type(store)):
-            self.__dict__[name] = _telling(getattr(store, name), failed)
-        self.__dict__.update(dict.fromkeys(_OF_THE_TASK, self._refuse))
+        self._failed = failed
 
     def __getattr__(self, name: str) -> Any:
-        """What the store has as attributes: its name, and what it made for itself; nothing that leads past this."""
+        """A method, made when it is first asked for; or what the store has as attributes: its name, and what it made
+        for itself. Nothing that leads past this."""
         if name.startswith("_") or name in ("inner", "context"):
             raise AttributeError(f"a store has no {name!r} for a processor")
-        return getattr(self._store, name)
+        if name in _OF_THE_TASK:
+            return self._refuse
+        found = getattr(self._store, name)
+        if name in _methods(type(self._store)):
+            found = self.__dict__[name] = _telling(found, self._failed)
+        return found
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ProtocolError(
@@ -79,9 +83,9 @@ class GlobalReads(ProcessorStore):
 
 
 @cache
-def _methods(kind: type[StateStore]) -> tuple[str, ...]:
+def _methods(kind: type[StateStore]) -> frozenset[str]:
     """The public ones, but for those of the task."""
-    return tuple(
+    return frozenset(
         name
         for name in dir(kind)
         if not name.startswith("_") and name not in _OF_THE_TASK and callable(getattr(kind, name))
@@ -91,15 +95,48 @@ def _methods(kind: type[StateStore]) -> tuple[str, ...]:
 def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Callable[P, R]:
     def told(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
         except SerdeError:
             # Raised before anything was written: the function may deal with it.
             raise
         except StoreError as error:
             failed(error)
             raise
+        return cast(R, _ToldIterator(result, failed)) if isinstance(result, Iterator) else result
 
     return told
+
+
+class _ToldIterator:
+    """An iterator of a store, whose reads come one by one after the call that it was returned by."""
+
+    def __init__(self, iterator: Any, failed: Callable[[StoreError], None]) -> None:
+        self._iterator = iterator
+        self._failed = failed
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._iterator
+        except SerdeError:
+            raise
+        except StoreError as error:
+            self._failed(error)
+            raise
+
+    def __next__(self) -> Any:
+        return _telling(self._iterator.__next__, self._failed)()
+
+    def __getattr__(self, name: str) -> Any:
+        """`has_next`, `peek_next_key` and whatever else the iterator of a type has."""
+        if name.startswith("_"):
+            raise AttributeError(f"an iterator has no {name!r} for a processor")
+        return _telling(getattr(self._iterator, name), self._failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._iterator.close()
 
 
 class Context(Protocol):

@@ -6,8 +6,9 @@ a Spark executor and in the simulation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from store.config import StoreType
@@ -51,44 +52,52 @@ class Topology:
 
         Raises `ValueError` for a store's name that cannot be one.
         """
-        for key in ("sources", "sinks", "stores"):
-            if isinstance(getattr(self, key), str):
-                raise ConfigError(key, getattr(self, key), "a tuple of names, such as ('orders',)")
+        given: Mapping[str, Any] = {"sources": self.sources, "sinks": self.sinks, "stores": self.stores}
+        for key, names in given.items():
+            if isinstance(names, str):
+                raise ConfigError(key, names, "a tuple of names, such as ('orders',)")
         if not self.sources:
             raise ConfigError("sources", self.sources, "at least one topic")
         for store in self.stores:
-            if not isinstance(store, str | StoreSupplier):
+            if not isinstance(store, (str, StoreSupplier)):
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
-        positions = () if self.positions_topic is None else (self.positions_topic,)
+        internal = () if self.positions_topic is None else (self.positions_topic,)
+        followed = {one.topic for one in self.global_stores}
         topics = (
             *self.sources,
-            *(topic for topic in self.sinks if topic not in {one.topic for one in self.global_stores}),
+            *(topic for topic in self.sinks if topic not in followed),
             *map(self.changelog_topic, self.store_names),
             *map(self.changelog_topic, (one.name for one in self.global_stores)),
             *(one.topic for one in self.global_stores),
-            *positions,
+            *internal,
         )
-        twice = next((topic for topic in topics if topics.count(topic) > 1), None)
-        if twice is not None:
+        if len(set(topics)) < len(topics):
+            twice = next(topic for topic in topics if topics.count(topic) > 1)
             raise ConfigError(
                 "topology",
                 self.application_id,
                 f"topic {twice} is named twice; sources, sinks and internal topics must all differ",
             )
 
-    @property
+    @cached_property
     def store_names(self) -> tuple[str, ...]:
         """In the order of their declaration, which is that of their commits."""
         return tuple(store if isinstance(store, str) else store.name for store in self.stores)
 
     def suppliers(self, default: StoreType = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
         """By name, in the order of their declaration; `default` says what a name alone means."""
-        return {
-            name: default_store(name, default) if isinstance(store, str) else store
-            for name, store in zip(self.store_names, self.stores, strict=True)
-        }
+        if default not in self._suppliers:
+            self._suppliers[default] = {
+                name: default_store(name, default) if isinstance(store, str) else store
+                for name, store in zip(self.store_names, self.stores, strict=True)
+            }
+        return dict(self._suppliers[default])
+
+    @cached_property
+    def _suppliers(self) -> dict[StoreType, dict[str, StoreSupplier[Any]]]:
+        return {}
 
     def changelog_topic(self, store: str) -> str:
         return f"{self.application_id}-{store}-changelog"
@@ -111,7 +120,7 @@ class Topology:
         """The same for every incarnation of the task on any host, so that a newer one fences an older."""
         return f"{self.application_id}-{self.task_id(partition)}"
 
-    @property
+    @cached_property
     def positions_topic(self) -> str | None:
         """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
         if any(supplier.logged for supplier in self.suppliers().values()):

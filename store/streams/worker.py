@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
+from math import inf
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -219,7 +220,8 @@ class Worker:
             )
             task.open()
             self.tasks[partition] = task
-            self._last_commit[partition] = self._clock.monotonic()
+            # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
+            self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
             return True
         try:
             return self._process(partition, task)

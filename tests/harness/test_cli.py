@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,13 +15,27 @@ from xml.etree import ElementTree
 import pytest
 from filelock import FileLock
 
+from harness.faults import FAULTS
 from harness.schedule import decode
+from harness.worlds import WORLDS
 from store.points import Point
 
+OWN = Path(__file__).parent.parent / "scenarios" / "loyalty.py"
 
-def crashproof(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+
+def crashproof(
+    *arguments: str | Path, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness.cli", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
 
 
 def refused(answer: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
@@ -39,7 +55,12 @@ def test_a_run_that_holds_exits_0_and_writes_every_report(tmp_path: Path) -> Non
     result = json.loads(answer.stdout)
     assert result["verdict"] == "holds"
     assert result["schedules"] == 150
+    assert result["scenarios"] == {"balances": 150}
     assert result["worlds"]["sim"]["missing"] == []
+    assert sum(result["varied"]["commit.records"].values()) == 150
+    cells = result["worlds"]["sim"]["cells"]
+    assert all({"runtime", "fault", "point", "count"} <= set(cell) for cell in cells)
+    assert {cell["fault"] for cell in cells} <= set(FAULTS)
     assert result["failures"] == []
     assert result["schedules_per_second"] > 0
     assert "Holds" in (tmp_path / result["report"]).read_text()
@@ -49,7 +70,9 @@ def test_a_run_that_holds_exits_0_and_writes_every_report(tmp_path: Path) -> Non
 
 def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(tmp_path: Path) -> None:
     name = "restore-drops-deletions"
-    answer = crashproof("run", "--world", "sim", "--for", "20s", "--mutant", name, "--json", cwd=tmp_path)
+    answer = crashproof(
+        "run", "balances", "--world", "sim", "--for", "20s", "--mutant", name, "--json", cwd=tmp_path
+    )
     assert answer.returncode == 1, answer.stderr
     result = json.loads(answer.stdout)
     assert result["verdict"] == "violated"
@@ -66,8 +89,10 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
     ("arguments", "code", "words"),
     [
         (["run", "balancs"], 2, ["no scenario is named 'balancs'", "balances"]),
-        (["run", "--world", "moon"], 2, ["moon"]),
-        (["run", "--world", "containers"], 4, ["containers", "--world local"]),
+        (["run", "absent.py"], 2, ["absent.py: No such file"]),
+        (["run", "absent:SCENARIO"], 2, ["absent:SCENARIO cannot be loaded: ModuleNotFoundError"]),
+        (["run", "broken.py"], 2, ["broken.py cannot be loaded: ZeroDivisionError"]),
+        (["run", "--world", "moon"], 2, ["moon", "sim, local and all"]),
         (["run", "--mutant", "nonsense"], 2, ["no mutant is named 'nonsense'", "restore-drops-deletions"]),
         (["run", "--for", "soon"], 2, ["'soon' is no duration"]),
         (["run", "--for", "3s", "--schedules", "3"], 2, ["exclude each other"]),
@@ -78,7 +103,8 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
         (["replay", "bad.json"], 2, ["bad.json: not JSON"]),
         (["replay", "newer.json"], 2, ["newer.json: version 99 is newer"]),
         (["replay", "unknown.json"], 2, ["unknown.json: no scenario is named 'nothing'"]),
-        (["replay", "good.json", "--world", "containers"], 4, ["containers"]),
+        (["replay", "good.json", "--world", "moon"], 2, ["moon", "sim, local and all"]),
+        (["replay", "value.json"], 2, ["value.json: input[0]: scenario balances does not take the value"]),
     ],
 )
 def test_bad_input_is_one_clear_error(
@@ -88,12 +114,97 @@ def test_bad_input_is_one_clear_error(
     (tmp_path / "newer.json").write_text('{"version": 99}')
     (tmp_path / "unknown.json").write_text('{"version": 1, "scenario": "nothing"}')
     (tmp_path / "good.json").write_text('{"version": 1, "scenario": "balances"}')
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    (tmp_path / "value.json").write_text(
+        '{"version": 2, "scenario": "balances", "input": [{"partition": 0, "key": "a", "value": [1]}]}'
+    )
     refused(crashproof(*arguments, cwd=tmp_path), code, *words)
 
 
 def test_the_lists_name_what_exists(tmp_path: Path) -> None:
     assert "balances" in crashproof("scenarios", cwd=tmp_path).stdout
     assert "KAFKA-8446" in crashproof("mutants", cwd=tmp_path).stdout
+
+
+def test_the_list_of_faults_is_the_registry_with_the_worlds_that_can_make_each(tmp_path: Path) -> None:
+    answer = crashproof("faults", "--json", cwd=tmp_path)
+    listed = {each["name"]: each for each in json.loads(answer.stdout)["faults"]}
+    assert {name: each["sentence"] for name, each in listed.items()} == {
+        name: fault.sentence for name, fault in FAULTS.items()
+    }
+    assert listed["kill"]["worlds"] == list(WORLDS)
+    assert listed["power_loss"]["worlds"] == ["sim"]
+    lines = crashproof("faults", cwd=tmp_path).stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == list(FAULTS)
+
+
+def test_the_fields_of_a_schedule_file_are_listed_as_tables_for_a_document(tmp_path: Path) -> None:
+    lines = crashproof("format", "--markdown", cwd=tmp_path).stdout.splitlines()
+    assert "| `scenario` | string | required | How `load` finds it: a name, a file or a module. |" in lines
+    assert '| `fault` | string | "" | A name of `harness.faults.FAULTS`. |' in lines
+    assert sum(line.startswith("|---") for line in lines) == 4
+
+
+def test_help_names_every_world(tmp_path: Path) -> None:
+    text = crashproof("run", "--help", cwd=tmp_path, env={"COLUMNS": "300"}).stdout
+    for world in WORLDS.values():
+        assert world.sentence in " ".join(text.split())
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A directory with a scenario of a user's own, as a file and in a package."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").touch()
+    for place in (tmp_path / "mine.py", tmp_path / "shop" / "points.py"):
+        shutil.copy(OWN, place)
+    return tmp_path
+
+
+@pytest.mark.parametrize("reference", ["mine.py", "./shop/points.py", "shop.points:SCENARIO"])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_scenario_of_ones_own_is_run_by_its_file_or_its_module(
+    own: Path, reference: str, jobs: str
+) -> None:
+    answer = crashproof(
+        "run", reference, "--world", "sim", "--schedules", "60", "--jobs", jobs, "--json", cwd=own
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["scenarios"] == {reference: 60}
+
+
+def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
+    assert answer.returncode == 1, answer.stderr
+    (file,) = json.loads(answer.stdout)["failures"]
+    assert decode((own / file).read_bytes()).scenario == "wrong.py"
+    assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
+
+
+def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(text.replace('points = state["points"]', 'points = state["pints"]'))
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
+    refused(answer, 2, "scenario loyalty", "KeyError: 'pints'")
+
+
+def test_an_error_of_the_harness_itself_is_one_sentence_and_exits_3(tmp_path: Path) -> None:
+    """A module that Python imports at its start breaks the harness from inside, in a way that nobody could expect."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import harness.campaign\n"
+        "def fail(*_):\n"
+        "    raise IndexError('nobody\\nexpected this')\n"
+        "harness.campaign.schedule_at = fail\n"
+    )
+    answer = crashproof(
+        *("run", "balances", "--world", "sim", "--schedules", "5", "--jobs", "1", "--out", "report"),
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    refused(answer, 3, "crashproof itself failed", "IndexError: nobody expected this", "report/error.txt")
+    assert "Traceback" in (tmp_path / "report" / "error.txt").read_text()
 
 
 def test_requirements_are_listed_outside_of_the_project_too(tmp_path: Path) -> None:
@@ -157,7 +268,7 @@ def test_a_replay_lists_what_did_not_apply(tmp_path: Path) -> None:
     )
     answer = crashproof("replay", "late.json", cwd=tmp_path)
     assert (answer.returncode, answer.stdout.split()[0]) == (3, "ERROR")
-    assert "step 0 (kill task 0 at kafka_committed after 99 more records) was skipped" in answer.stdout
+    assert "step 0 (kill task 0_0 at kafka_committed after 99 more records) was skipped" in answer.stdout
 
 
 def test_what_comes_from_a_file_moves_no_cursor(tmp_path: Path) -> None:

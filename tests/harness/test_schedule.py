@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,70 +9,133 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.faults import FAULTS, Occasion
+from harness.generate import generate
 from harness.generate.strategy import schedules
 from harness.replay import check, check_input, replay
-from harness.schedule import Input, Operation, Schedule, ScheduleError, Step, decode, encode, load
+from harness.schedule import (
+    MAX_INPUT,
+    VERSION,
+    Edge,
+    Input,
+    Query,
+    QueryKind,
+    Runtime,
+    Schedule,
+    ScheduleError,
+    Step,
+    decode,
+    encode,
+    load,
+)
 from harness.verdict import Outcome
-from scenarios import load_all
+from scenarios import Scenario, load_all
 from store.points import Point
 
-BALANCES = load_all()["balances"]
+SCENARIOS = load_all()
+BALANCES = SCENARIOS["balances"]
 
 
-@given(schedules(BALANCES))
+@given(st.sampled_from(sorted(SCENARIOS)).flatmap(lambda name: schedules(SCENARIOS[name])))
 def test_a_schedule_reads_back_as_it_was_written(schedule: Schedule) -> None:
     assert decode(encode(schedule)) == schedule
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (b"", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "a schedule is a JSON object, this is list"),
-        (b'{"scenario": "balances"}', "no usable version"),
-        (b'{"version": true, "scenario": "balances"}', "no usable version"),
-        (b'{"version": 2, "scenario": "balances"}', "version 2 is newer than this release"),
-        (b'{"version": 1}', "missing required field `scenario`"),
-        (b'{"version": 1, "scenario": "balances", "colour": 1}', "unknown field `colour`"),
-        (
-            b'{"version": 1, "scenario": "balances", "steps": [{"op": "explode"}]}',
-            "Invalid enum value 'explode'",
-        ),
-        (
-            b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "at": "nowhere"}]}',
-            "Invalid enum value 'nowhere'",
-        ),
-        (
-            b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "task": 1}]}',
-            "steps[0].task is 1",
-        ),
-        (
-            b'{"version": 1, "scenario": "balances", "steps": [{"op": "kill", "wait": -1}]}',
-            "steps[0].wait is -1",
-        ),
-        (
-            b'{"version": 1, "scenario": "balances", "steps": [{"op": "expire", "at": "flushed"}]}',
-            "expire takes no point",
-        ),
-        (b'{"version": 1, "scenario": "balances", "partitions": 0}', "partitions is 0, allowed are 1 to 16"),
-        (b'{"version": 1, "scenario": "balances", "partitions": 1000000}', "allowed are 1 to 16"),
-        (
-            b'{"version": 1, "scenario": "balances", "input": [{"partition": 3, "key": "a"}]}',
-            "input[0].partition is 3",
-        ),
-        (
-            b'{"version": 1, "scenario": "balances", "hosts": "many"}',
-            "Expected `int`, got `str` - at `$.hosts`",
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_schedule_of_a_campaign_is_one_that_a_file_can_hold(name: str) -> None:
+    for index in range(300):
+        schedule = generate(SCENARIOS[name], 5, index)
+        assert decode(encode(schedule)) == schedule
+        check_input(SCENARIOS[name], schedule)
+
+
+def a_schedule(**fields: str) -> bytes:
+    """A file of this version with these fields, given as JSON texts."""
+    members = {"version": str(VERSION), "scenario": '"balances"', "partitions": "2", **fields}
+    return ("{" + ", ".join(f'"{name}": {text}' for name, text in members.items()) + "}").encode()
+
+
+def a_step(text: str) -> bytes:
+    return a_schedule(steps=f"[{text}]")
+
+
+UNUSABLE: list[tuple[bytes, str]] = [
+    (b"", "not JSON"),
+    (b"\xff\xfe", "not JSON"),
+    (b"[" * 100_000, "not JSON"),
+    (b"[]", "a schedule is a JSON object, this is list"),
+    (b'{"scenario": "balances"}', "no usable version"),
+    (b'{"version": true, "scenario": "balances"}', "no usable version"),
+    (b'{"version": 0, "scenario": "balances"}', "no usable version"),
+    (b'{"version": 3, "scenario": "balances"}', "version 3 is newer than this release"),
+    (b'{"version": 2}', "missing required field `scenario`"),
+    (a_schedule(colour="1"), "unknown field `colour`"),
+    (a_schedule(commit_records="1"), "unknown field `commit_records`"),
+    (a_schedule(partitions="0"), "partitions is 0, allowed are 1 to 16"),
+    (a_schedule(partitions="1000000"), "allowed are 1 to 16"),
+    (a_schedule(hosts="9"), "hosts is 9, allowed are 1 to 8"),
+    (a_schedule(hosts='"many"'), "Expected `int`, got `str` - at `$.hosts`"),
+    (a_schedule(runtime='"flink"'), "there are worker, spark"),
+    (a_schedule(settings='{"colour": 1}'), "settings: "),
+    (a_schedule(settings='{"commit.records": "many"}'), "settings: commit.records"),
+    (a_schedule(settings='{"commit.records": 0}'), "settings: commit.records"),
+    (a_schedule(input='[{"partition": 3, "key": "a"}]'), "input[0].partition is 3"),
+    (a_schedule(input='[{"partition": 0, "key": "a", "timestamp": -1}]'), "input[0].timestamp is -1"),
+    (a_schedule(input='[{"partition": 0, "key": "a", "headers": [["a"]]}]'), "headers"),
+    (a_step('{"fault": "explode"}'), "steps[0].fault is 'explode'; there are kill, wipe"),
+    (a_step("{}"), "steps[0]: a step has either a fault or a query"),
+    (a_step('{"fault": "kill", "query": {"store": "s"}}'), "either a fault or a query"),
+    (a_step('{"op": "kill"}'), "unknown field `op`"),
+    (a_step('{"fault": "kill", "at": "nowhere"}'), "Invalid enum value 'nowhere'"),
+    (a_step('{"fault": "kill", "at": "nowhere"}'), "there are producer_ready"),
+    (a_step('{"fault": "kill", "task": 0}'), "Expected `str`, got `int`"),
+    (a_step('{"fault": "kill", "task": "0"}'), "a task is named by sub-topology and partition"),
+    (a_step('{"fault": "kill", "task": "0_2"}'), "steps[0].task is 0_2, there are 2 partitions"),
+    (a_step('{"fault": "kill", "wait": -1}'), "steps[0].wait is -1"),
+    (a_step('{"fault": "transaction_timeout", "at": "flushed"}'), "transaction_timeout takes no point"),
+    (a_step('{"fault": "resume", "call": "flush"}'), "resume takes no call"),
+    (a_step('{"fault": "abort_commit", "edge": "before"}'), "abort_commit takes no edge"),
+    (a_step('{"fault": "kill", "call": "flush"}'), "call and edge come together"),
+    (a_step('{"fault": "kill", "edge": "before"}'), "call and edge come together"),
+    (
+        a_step('{"fault": "kill", "at": "flushed", "call": "flush", "edge": "after"}'),
+        "a point and a call exclude each other",
+    ),
+    (
+        a_step('{"fault": "lose_reply", "call": "flush"}'),
+        "steps[0].call is flush, lose_reply lies in wait for commit_transaction",
+    ),
+    (a_step('{"fault": "kill", "amount": 1}'), "kill takes none"),
+    (a_step('{"fault": "transaction_timeout", "amount": -1}'), "takes a positive one"),
+    (
+        a_step('{"fault": "transaction_timeout", "amount": 1000000000000000000000}'),
+        "takes a positive one of at most",
+    ),
+    (a_step('{"fault": "compact"}'), "compact strikes a topic, name it"),
+    (a_step('{"fault": "kill", "topic": "input"}'), "kill takes no topic"),
+    (a_step('{"fault": "change_settings"}'), "change_settings needs settings"),
+    (a_step('{"fault": "kill", "settings": {"commit.records": 1}}'), "kill takes no settings"),
+    (a_step('{"fault": "change_settings", "settings": {"colour": 1}}'), "steps[0].settings: "),
+    (a_step('{"query": {"store": "s"}, "amount": 1}'), "a query takes task, at and wait alone"),
+    (a_step('{"query": {"store": "s", "hold": -1}}'), "steps[0].query.hold is -1"),
+    (a_step('{"query": {"store": "s", "bound": -1}}'), "steps[0].query.bound is -1"),
+    (a_step('{"query": {"store": "s", "kind": "some"}}'), "there are key, range, all"),
+    (a_step('{"query": {}}'), "missing required field `store`"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), UNUSABLE)
 def test_an_unusable_schedule_is_refused_with_its_name_and_the_reason(text: bytes, reason: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         decode(text, "some.json")
     assert str(caught.value).startswith("some.json: ")
     assert reason in str(caught.value)
+
+
+def test_more_input_than_a_run_can_take_is_refused() -> None:
+    schedule = Schedule("balances", (Input(0, "ann", 1),) * (MAX_INPUT + 1))
+    with pytest.raises(ScheduleError, match="number of input records is 10001, allowed are 0 to 10000"):
+        decode(encode(schedule))
 
 
 @given(st.binary(max_size=300))
@@ -90,14 +152,48 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_schedule_file_holds_the_version_first_and_leaves_defaults_out() -> None:
-    schedule = Schedule("balances", (Input(0, "ann", 1),), (Step(Operation.KILL, at=Point.FLUSHED),))
+    schedule = Schedule("balances", (Input(0, "ann", 1),), (Step("kill", at=Point.FLUSHED),))
     text = encode(schedule).decode()
-    assert text.startswith('{\n "version": 1,')
-    assert "wait" not in text
+    assert text.startswith('{\n "version": 2,')
+    for name in ("wait", "settings", "timestamp", "headers", "task", "query", "choices"):
+        assert name not in text
 
 
-def test_a_step_reads_as_a_phrase() -> None:
-    assert str(Step(Operation.KILL, 1, Point.FLUSHED, 2)) == "kill task 1 at flushed after 2 more records"
+@pytest.mark.parametrize(
+    ("step", "phrase"),
+    [
+        (Step("kill", task="0_1", at=Point.FLUSHED, wait=2), "kill task 0_1 at flushed after 2 more records"),
+        (
+            Step("wipe", call=Occasion.FLUSH, edge=Edge.BEFORE, wait=1),
+            "wipe task 0_0 before flush after 1 more record",
+        ),
+        (Step("fail_call", call=Occasion.READ), "fail_call task 0_0 on read"),
+        (Step("compact", topic="a-changelog"), "compact a-changelog"),
+        (Step("long_absence", amount=5), "long_absence task 0_0 by 5"),
+        (
+            Step("change_settings", settings={"commit.records": 1}),
+            "change_settings task 0_0 commit.records=1",
+        ),
+        (
+            Step(query=Query("accounts", QueryKind.ALL), task="1_0", at=Point.RESTORED),
+            "query all of accounts at READ_COMMITTED task 1_0 at restored",
+        ),
+    ],
+)
+def test_a_step_reads_as_a_phrase(step: Step, phrase: str) -> None:
+    assert str(step) == phrase
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_fault_can_be_written_by_its_name_alone_and_what_it_takes(name: str) -> None:
+    fault = FAULTS[name]
+    step = Step(
+        name,
+        topic="input" if fault.on_topics else "",
+        settings={"commit.records": 1} if fault.changes_settings else {},
+    )
+    schedule = Schedule("balances", (), (step,))
+    assert decode(encode(schedule)) == schedule
 
 
 def test_a_byte_order_mark_at_the_beginning_of_a_file_is_no_part_of_it(tmp_path: Path) -> None:
@@ -125,5 +221,25 @@ def test_every_input_that_the_scenario_takes_is_run(value: object) -> None:
 
 
 def test_a_scenario_that_does_not_say_what_it_takes_takes_everything() -> None:
-    scenario = dataclasses.replace(BALANCES, accepts=None)
-    check_input(scenario, Schedule("balances", (Input(0, "ann", [1]),)))
+    with patch.object(type(BALANCES), "accepts", Scenario.accepts):
+        check_input(BALANCES, Schedule("balances", (Input(0, "ann", [1]),)))
+
+
+def test_a_topic_that_the_scenario_does_not_read_is_refused() -> None:
+    schedule = Schedule("balances", (Input(0, "ann", 1, topic="elsewhere"),))
+    with pytest.raises(
+        ScheduleError, match=r"input\[0\]\.topic is 'elsewhere', scenario balances reads input"
+    ):
+        check_input(BALANCES, schedule)
+
+
+def test_a_runtime_that_the_scenario_does_not_run_on_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="runtime is spark, scenario windowed_counts runs on worker"):
+        check_input(SCENARIOS["windowed_counts"], Schedule("windowed_counts", runtime=Runtime.SPARK))
+
+
+@pytest.mark.parametrize(("task", "store"), [("0_0", "nowhere"), ("1_0", "accounts")])
+def test_a_query_of_a_store_that_its_task_does_not_have_is_refused(task: str, store: str) -> None:
+    schedule = Schedule("balances", steps=(Step(query=Query(store), task=task),))
+    with pytest.raises(ScheduleError, match=rf"query\.store is '{store}' of task {task}"):
+        check_input(BALANCES, schedule)

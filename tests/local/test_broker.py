@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,6 +139,12 @@ def test_records_of_any_time_stay(tmp_path: Path) -> None:
             await_removed(log, TopicPartition("swept", 0), offset)
         producer.close()
         assert values(log, "kept") == [b"0", b"1"]
+
+
+def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xf8" * 16))
+    with LocalBroker(directory=tmp_path) as broker:
+        assert "cluster.id=-" in (broker.directory / "data" / "meta.properties").read_text()
 
 
 def test_stop_removes_the_process_and_everything_it_wrote(tmp_path: Path) -> None:

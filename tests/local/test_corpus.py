@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.oracles import judge
-from harness.replay import replay
-from harness.schedule import Input, Operation, Runtime, Schedule, Step, load
+from harness.replay import replay, scenario_of
+from harness.schedule import Input, Runtime, Schedule, Step, load
 from harness.verdict import Outcome
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.world import LocalWorld
-from scenarios.balances import SCENARIO
 
 pytestmark = pytest.mark.xdist_group("local-world")
 
@@ -34,19 +33,21 @@ def world(tmp_path_factory: pytest.TempPathFactory, broker: LocalBroker) -> Iter
 @pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
 def test_a_schedule_that_found_something_holds_on_real_processes(world: LocalWorld, file: Path) -> None:
     schedule = load(file)
-    verdict = judge(SCENARIO, schedule, world.run(SCENARIO, schedule))
+    scenario = scenario_of(schedule)
+    verdict = judge(scenario, schedule, world.run(scenario, schedule))
     assert verdict.outcome is Outcome.HOLDS, verdict
 
 
 @pytest.mark.parametrize("file", [file for file in CORPUS if load(file).mutant], ids=lambda file: file.stem)
 def test_its_planted_bug_is_found_on_real_processes(world: LocalWorld, file: Path) -> None:
     schedule = load(file)
-    verdict = judge(SCENARIO, schedule, world.run(SCENARIO, schedule, schedule.mutant))
+    scenario = scenario_of(schedule)
+    verdict = judge(scenario, schedule, world.run(scenario, schedule, schedule.mutant))
     assert verdict.outcome is Outcome.VIOLATED
 
 
 def test_a_fault_that_only_the_simulation_has_makes_a_replay_inconclusive() -> None:
-    schedule = Schedule("balances", (Input(0, "ann", 1),), (Step(Operation.EXPIRE),))
+    schedule = Schedule("balances", (Input(0, "ann", 1),), (Step("transaction_timeout"),))
     verdict, _ = replay(schedule, "local")
     assert (verdict.outcome, verdict.findings) == (Outcome.INCONCLUSIVE, ())
-    assert "cannot do expire" in verdict.reason
+    assert "cannot do transaction_timeout" in verdict.reason

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,25 +14,24 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from harness.worlds.incarnation import config_of
 
-from harness.history import Ended, Event, History, Reached, Seen, Skipped, Started, Struck
+from harness.faults import FAULTS, possible
+from harness.history import Ended, Event, History, Injected, Moment, Reached, Skipped, Started, StateObserved
 from harness.oracles import judge
-from harness.schedule import Input, Operation, Schedule, Step
+from harness.schedule import Input, Schedule, Step, config_of
 from harness.verdict import Outcome
+from harness.worlds import WORLDS
+from harness.worlds.led import Ready
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.processes import ForkServer, Job, Ready, WorkerProcessError
+from harness.worlds.local.processes import ForkServer, Job, WorkerProcessError
 from harness.worlds.local.world import LocalWorld
-from harness.worlds.sim.world import run as simulate
-from scenarios import Scenario
+from harness.worlds.sim.world import SimWorld
+from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
-from store.streams.topology import Context, Topology
-from store.types import Record
 
 pytestmark = pytest.mark.xdist_group("local-world")
 
-KILL, WIPE, PAUSE, TAKE = Operation.KILL, Operation.WIPE, Operation.PAUSE, Operation.TAKE
 WORKER_POINTS = [point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED)]
 
 
@@ -45,47 +43,56 @@ TOUR = Schedule(
     "balances",
     records(14),
     (
-        Step(KILL, at=Point.TRANSACTION_BEGUN),
-        Step(KILL, at=Point.PRODUCER_READY),
-        Step(KILL, at=Point.STORE_OPENED),
-        Step(KILL, at=Point.RESTORED),
-        Step(KILL, at=Point.RECORD_PROCESSED),
-        Step(KILL, at=Point.COMMIT_STARTED),
-        Step(KILL, at=Point.FLUSHED),
-        Step(KILL, at=Point.OFFSETS_SENT),
-        Step(KILL, at=Point.KAFKA_COMMITTED),
-        Step(KILL, at=Point.RESTORE_BATCH),
-        Step(KILL, at=Point.STORE_COMMITTED),
-        Step(KILL, at=Point.CHECKPOINT_WRITTEN),
-        Step(Operation.REFUSE),
-        Step(KILL, at=Point.ABORTED),
-        Step(KILL, at=Point.TASK_CLOSED),
+        Step("kill", at=Point.TRANSACTION_BEGUN),
+        Step("kill", at=Point.PRODUCER_READY),
+        Step("kill", at=Point.STORE_OPENED),
+        Step("kill", at=Point.RESTORED),
+        Step("kill", at=Point.RECORD_PROCESSED),
+        Step("kill", at=Point.COMMIT_STARTED),
+        Step("kill", at=Point.FLUSHED),
+        Step("kill", at=Point.OFFSETS_SENT),
+        Step("kill", at=Point.KAFKA_COMMITTED),
+        Step("kill", at=Point.RESTORE_BATCH),
+        Step("kill", at=Point.STORE_COMMITTED),
+        Step("kill", at=Point.CHECKPOINT_WRITTEN),
+        Step("abort_commit"),
+        Step("kill", at=Point.ABORTED),
+        Step("kill", at=Point.TASK_CLOSED),
     ),
 )
-ZOMBIE = Schedule("balances", records(9), (Step(PAUSE, at=Point.FLUSHED, wait=5),))
-WIPED = Schedule("balances", records(9), (Step(WIPE, at=Point.STORE_COMMITTED, wait=6),))
+ZOMBIE = Schedule("balances", records(9), (Step("pause", at=Point.FLUSHED, wait=5),))
+WIPED = Schedule("balances", records(9), (Step("wipe", at=Point.STORE_COMMITTED, wait=6),))
 STORIES = {
     "tour": TOUR,
     "zombie": ZOMBIE,
     "zombie that goes on early": Schedule(
-        "balances", records(9), (Step(PAUSE, at=Point.RECORD_PROCESSED), Step(Operation.RESUME, wait=1))
+        "balances", records(9), (Step("pause", at=Point.RECORD_PROCESSED), Step("resume", wait=1))
     ),
     "wipe": WIPED,
     "two at once": Schedule(
         "balances",
         records(12, 2),
-        (Step(TAKE, task=1, at=Point.RECORD_PROCESSED, wait=2), Step(TAKE, task=1, at=Point.OFFSETS_SENT)),
+        (
+            Step("second_incarnation", task="0_1", at=Point.RECORD_PROCESSED, wait=2),
+            Step("second_incarnation", task="0_1", at=Point.OFFSETS_SENT),
+        ),
         partitions=2,
         hosts=3,
+    ),
+    "standby that takes over before its first turn": Schedule(
+        "balances",
+        records(6),
+        (Step("kill", at=Point.COMMIT_STARTED), Step("kill", at=Point.STORE_COMMITTED)),
+        settings={"num.standby.replicas": 1},
     ),
     "commits that go wrong": Schedule(
         "balances",
         records(12, 2),
         (
-            Step(Operation.LOSE_REPLY),
-            Step(Operation.LOSE_REQUEST, task=1, wait=2),
-            Step(Operation.REFUSE, wait=2),
-            Step(KILL, task=1),
+            Step("lose_reply"),
+            Step("lose_request", task="0_1", wait=2),
+            Step("abort_commit", wait=2),
+            Step("kill", task="0_1"),
         ),
         partitions=2,
     ),
@@ -94,46 +101,6 @@ STORIES = {
 
 def story(history: History, *kinds: type[Event]) -> list[Event]:
     return [event for event in history.events if isinstance(event, kinds)]
-
-
-def crash(how: Callable[[], object]) -> Scenario:
-    """Balances, but the process does `how` at the record with the value 3, each time."""
-
-    def make(application_id: str) -> Topology:
-        topology = SCENARIO.topology(application_id)
-
-        def process(context: Context, record: Record) -> None:
-            if record.value == b"3":
-                how()
-            topology.process(context, record)
-
-        return replace(topology, process=process)
-
-    return replace(SCENARIO, topology=make)
-
-
-def segfault() -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def exit_without_a_word() -> None:
-    os._exit(3)
-
-
-def hang() -> None:
-    time.sleep(3600)
-
-
-def segfaulting(application_id: str) -> Topology:
-    return crash(segfault).topology(application_id)
-
-
-def exiting(application_id: str) -> Topology:
-    return crash(exit_without_a_word).topology(application_id)
-
-
-def hanging(application_id: str) -> Topology:
-    return crash(hang).topology(application_id)
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +124,17 @@ def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
 
 def job(tmp_path: Path) -> Job:
     """One that needs no broker as long as it is not begun."""
+    schedule = Schedule("balances")
     return Job(
-        SCENARIO, "app", 0, 0, "127.0.0.1:1", tmp_path, config_of(Schedule("balances")), tmp_path / "out"
+        scenario="balances",
+        schedule=schedule,
+        application_id="app",
+        task="0_0",
+        incarnation=0,
+        bootstrap="127.0.0.1:1",
+        host=tmp_path,
+        config=config_of(schedule),
+        output=tmp_path / "out",
     )
 
 
@@ -166,7 +142,7 @@ def incarnations_reaching(history: History, point: Point) -> set[int]:
     return {e.incarnation for e in history.events if isinstance(e, Reached) and e.point is point}
 
 
-def ends(history: History) -> dict[int, str]:
+def ends(history: History) -> dict[int | None, str]:
     return {event.incarnation: event.reason for event in history.events if isinstance(event, Ended)}
 
 
@@ -181,7 +157,9 @@ def await_gone(processes: list[psutil.Process]) -> None:
 
 def test_after_a_kill_at_every_point_of_the_worker_the_verdict_holds(told: Callable[[str], History]) -> None:
     history = told("tour")
-    killed = {event.point for event in history.events if isinstance(event, Struck) and event.op == KILL}
+    killed = {
+        event.point for event in history.events if isinstance(event, Injected) and event.fault == "kill"
+    }
     assert killed == set(WORKER_POINTS)
     assert judge(SCENARIO, TOUR, history).outcome is Outcome.HOLDS, judge(SCENARIO, TOUR, history)
 
@@ -190,9 +168,9 @@ def test_after_a_kill_at_every_point_of_the_worker_the_verdict_holds(told: Calla
 def test_a_schedule_strikes_the_same_processes_here_and_in_the_simulation(
     told: Callable[[str], History], name: str
 ) -> None:
-    kinds = (Started, Struck, Skipped)
+    kinds = (Started, Injected, Skipped)
     history = told(name)
-    assert story(history, *kinds) == story(simulate(SCENARIO, STORIES[name]), *kinds)
+    assert story(history, *kinds) == story(SimWorld().run(SCENARIO, STORIES[name]), *kinds)
 
 
 @pytest.mark.parametrize("name", ["wipe", "commits that go wrong"])
@@ -200,28 +178,35 @@ def test_a_task_passes_the_same_points_here_and_in_the_simulation(
     told: Callable[[str], History], name: str
 ) -> None:
     """As long as nobody overtakes it: when a zombie learns that is a matter of time."""
-    kinds = (Started, Struck, Skipped, Reached)
+    kinds = (Started, Injected, Skipped, Reached)
     history = told(name)
-    assert story(history, *kinds) == story(simulate(SCENARIO, STORIES[name]), *kinds)
+    assert story(history, *kinds) == story(SimWorld().run(SCENARIO, STORIES[name]), *kinds)
 
 
 def test_only_kills_that_a_schedule_ordered_are_counted(world: LocalWorld) -> None:
-    before = world.sigkills
+    before = world.killed
     steps = (
-        Step(KILL, at=Point.RECORD_PROCESSED),
-        Step(WIPE, at=Point.FLUSHED),
-        Step(PAUSE, at=Point.RESTORED),
+        Step("kill", at=Point.RECORD_PROCESSED),
+        Step("wipe", at=Point.FLUSHED),
+        Step("pause", at=Point.RESTORED),
     )
     world.run(SCENARIO, Schedule("balances", records(4), steps))
-    assert world.sigkills - before == 2
+    assert world.killed - before == 2
 
 
-def test_what_needs_the_simulation_is_skipped(world: LocalWorld) -> None:
-    steps = Step(Operation.POWER, at=Point.FLUSHED), Step(Operation.EXPIRE), Step(Operation.LAG)
+def test_every_fault_that_the_world_cannot_make_is_skipped_and_said_to_be(world: LocalWorld) -> None:
+    capabilities = WORLDS["local"].capabilities
+    lacking = {name: fault for name, fault in FAULTS.items() if name not in possible(capabilities)}
+    assert {"power_loss", "transaction_timeout", "delay_markers"} <= set(lacking)
+    steps = tuple(Step(name, topic="input" if fault.on_topics else "") for name, fault in lacking.items())
     schedule = Schedule("balances", records(3), steps)
     history = world.run(SCENARIO, schedule)
-    assert story(history, Struck, Skipped) == [
-        Skipped(step, f"{op} needs the simulation") for step, op in enumerate(("power", "expire", "lag"))
+    assert story(history, Injected, Skipped) == [
+        Skipped(
+            step,
+            f"{name} needs {', '.join(sorted(fault.needs - capabilities))}, which the world local lacks",
+        )
+        for step, (name, fault) in enumerate(lacking.items())
     ]
     assert judge(SCENARIO, schedule, history).outcome is Outcome.HOLDS, judge(SCENARIO, schedule, history)
 
@@ -230,45 +215,46 @@ def test_a_paused_zombie_is_fenced_when_it_goes_on_and_the_verdict_holds(
     told: Callable[[str], History],
 ) -> None:
     history = told("zombie")
-    (pause,) = (event for event in history.events if isinstance(event, Struck))
-    assert ends(history) == {pause.incarnation: "fenced", pause.incarnation + 1: "done"}
+    (pause,) = (event for event in history.events if isinstance(event, Injected))
+    assert pause.incarnation == 0
+    assert ends(history) == {0: "fenced", 1: "done"}
     assert judge(SCENARIO, ZOMBIE, history).outcome is Outcome.HOLDS, judge(SCENARIO, ZOMBIE, history)
 
 
 def test_a_wiped_host_restores_the_whole_changelog(told: Callable[[str], History]) -> None:
     history = told("wipe")
     assert incarnations_reaching(history, Point.RESTORE_BATCH) == {1}
-    looks = [event for event in history.events if isinstance(event, Seen)]
-    restored = next(look for look in looks if look.incarnation == 1 and look.when == "restored")
+    looks = [event for event in history.events if isinstance(event, StateObserved)]
+    restored = next(look for look in looks if look.incarnation == 1 and look.moment is Moment.RESTORED)
     last = [look for look in looks if look.incarnation == 0][-1]
-    assert (restored.state, restored.positions) == (last.state, last.positions)
+    assert restored.stores == last.stores
     assert judge(SCENARIO, WIPED, history).outcome is Outcome.HOLDS, judge(SCENARIO, WIPED, history)
 
 
 def test_a_kill_without_a_wipe_restores_only_the_difference(world: LocalWorld) -> None:
-    killed = msgspec.structs.replace(WIPED, steps=(msgspec.structs.replace(WIPED.steps[0], op=KILL),))
+    killed = msgspec.structs.replace(WIPED, steps=(msgspec.structs.replace(WIPED.steps[0], fault="kill"),))
     history = world.run(SCENARIO, killed)
     assert incarnations_reaching(history, Point.RESTORED) == {0, 1}
     assert incarnations_reaching(history, Point.RESTORE_BATCH) == set()
 
 
 @pytest.mark.parametrize(
-    ("topology", "how"),
-    [(segfaulting, "signal SIGSEGV"), (exiting, "exit code 3")],
+    ("name", "how"),
+    [("SEGFAULTS", "signal SIGSEGV"), ("EXITS", "exit code 3")],
 )
-def test_a_worker_that_dies_by_itself_is_a_violation(
-    world: LocalWorld, topology: Callable[[str], Topology], how: str
-) -> None:
-    schedule = Schedule("balances", records(6))
-    history = world.run(replace(SCENARIO, topology=topology), schedule)
+def test_a_worker_that_dies_by_itself_is_a_violation(world: LocalWorld, name: str, how: str) -> None:
+    scenario = load(f"tests.local.broken:{name}")
+    schedule = Schedule(scenario.reference_name, records(6))
+    history = world.run(scenario, schedule)
     (end,) = (event for event in history.events if isinstance(event, Ended))
     assert end.reason == "failed"
     assert f"the process died with {how} after point transaction_begun" in end.error
-    assert judge(SCENARIO, schedule, history).outcome is Outcome.VIOLATED
+    assert judge(scenario, schedule, history).outcome is Outcome.VIOLATED
 
 
 def test_the_last_words_of_a_crashed_worker_are_in_its_history(world: LocalWorld) -> None:
-    history = world.run(replace(SCENARIO, topology=segfaulting), Schedule("balances", records(6)))
+    scenario = load("tests.local.broken:SEGFAULTS")
+    history = world.run(scenario, Schedule(scenario.reference_name, records(6)))
     (end,) = (event for event in history.events if isinstance(event, Ended))
     assert "Segmentation fault" in end.error
     assert "in segfault" in end.error
@@ -278,7 +264,7 @@ def test_a_planted_bug_is_in_the_workers_and_not_in_the_harness(world: LocalWorl
     schedule = Schedule(
         "balances",
         (Input(0, "a", 1), Input(0, "a", None), Input(0, "b", 2)),
-        (Step(WIPE, at=Point.STORE_COMMITTED),),
+        (Step("wipe", at=Point.STORE_COMMITTED),),
     )
     broken = judge(SCENARIO, schedule, world.run(SCENARIO, schedule, "restore-drops-deletions"))
     assert broken.outcome is Outcome.VIOLATED
@@ -289,25 +275,26 @@ def test_a_planted_bug_is_in_the_workers_and_not_in_the_harness(world: LocalWorl
 def test_a_worker_that_reports_nothing_makes_the_run_inconclusive(
     broker: LocalBroker, tmp_path: Path
 ) -> None:
-    schedule = Schedule("balances", records(6))
+    scenario = load("tests.local.broken:HANGS")
+    schedule = Schedule(scenario.reference_name, records(6))
     with LocalWorld(tmp_path, broker=broker, answer_seconds=3) as world:
-        history = world.run(replace(SCENARIO, topology=hanging), schedule)
-        assert psutil.Process(world.fork_server.pid).children() == []
-    verdict = judge(SCENARIO, schedule, history)
+        history = world.run(scenario, schedule)
+        assert psutil.Process(world.machine.fork_server.pid).children() == []
+    verdict = judge(scenario, schedule, history)
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "Task 0 (incarnation 0, process" in verdict.reason
+    assert "Task 0_0 (incarnation 0, process" in verdict.reason
     assert "reported nothing for 3 s after" in verdict.reason
 
 
 def test_a_run_leaves_no_process_and_no_file(world: LocalWorld) -> None:
     world.run(SCENARIO, ZOMBIE)
-    assert psutil.Process(world.fork_server.pid).children() == []
-    assert [path.name for path in world.directory.iterdir()] == ["fork-server.log"]
+    assert psutil.Process(world.machine.fork_server.pid).children() == []
+    assert [path.name for path in world.machine.directory.iterdir()] == ["fork-server.log"]
 
 
 def test_a_world_leaves_nothing_when_it_ends(broker: LocalBroker, tmp_path: Path) -> None:
     with LocalWorld(tmp_path, broker=broker) as world:
-        server = psutil.Process(world.fork_server.pid)
+        server = psutil.Process(world.machine.fork_server.pid)
     assert not server.is_running()
     assert list(tmp_path.iterdir()) == []
 
@@ -354,12 +341,6 @@ def test_a_worker_that_cannot_start_is_not_blamed_on_the_pipeline(
         worker.next()
 
 
-def test_a_scenario_that_cannot_be_sent_to_a_worker_is_named(fork_server: ForkServer, tmp_path: Path) -> None:
-    scenario = replace(SCENARIO, topology=lambda application_id: SCENARIO.topology(application_id))
-    with pytest.raises(WorkerProcessError, match="Scenario balances cannot be handed to another process"):
-        fork_server.start(replace(job(tmp_path), scenario=scenario))
-
-
 FORKS_TWO_AND_STOPS_ONE = """
 import sys, time
 from pathlib import Path
@@ -378,7 +359,7 @@ import sys
 from pathlib import Path
 from tests.local.test_processes import SCENARIO, TOUR, LocalWorld
 with LocalWorld(Path(sys.argv[1])) as world:
-    print(world.fork_server.pid, flush=True)
+    print(world.machine.fork_server.pid, flush=True)
     while True:
         world.run(SCENARIO, TOUR)
 """

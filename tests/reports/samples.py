@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.schedule import Input, Operation, Runtime, Schedule, Step
-from harness.verdict import Failure, Finding, Moment, Outcome, Result, WorldResult
+from harness.generate.settings import VALUES, text
+from harness.result import Cell, Failure, Missing, Pair, Result, Value, WorldResult
+from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
+from harness.verdict import Anomaly, Finding, Moment, Outcome
 from store.points import Point
 
 WORKER_POINTS = [point for point in Point if not point.startswith("batch_")]
@@ -38,10 +40,10 @@ def lost_deletion() -> Failure:
             for number in range(24)
         ),
         steps=(
-            Step(Operation.TAKE, 1, Point.FLUSHED, 2),
-            Step(Operation.KILL, 0, Point.KAFKA_COMMITTED, 5),
-            Step(Operation.LOSE_REPLY, 1, wait=1),
-            Step(Operation.KILL, 0, Point.RESTORE_BATCH),
+            Step("second_incarnation", task="0_1", at=Point.FLUSHED, wait=2),
+            Step("kill", at=Point.KAFKA_COMMITTED, wait=5),
+            Step("lose_reply", task="0_1", wait=1),
+            Step("kill", at=Point.RESTORE_BATCH),
         ),
         partitions=2,
         mutant="restore_forgets_deletions",
@@ -49,13 +51,16 @@ def lost_deletion() -> Failure:
     minimal = Schedule(
         scenario="balances",
         input=(
-            Input(0, "ann", 5),
-            Input(0, "bob", 7),
+            Input(0, "ann", 5, timestamp=60_000),
+            Input(0, "bob", 7, headers=(("trace", "17"),)),
             Input(0, "cy", 1, aborted=True),
-            Input(0, "ann", None),
+            Input(0, "ann", None, topic="closed"),
         ),
-        steps=(Step(Operation.KILL, 0, Point.KAFKA_COMMITTED, 3),),
-        commit_records=2,
+        steps=(
+            Step("kill", at=Point.KAFKA_COMMITTED, wait=3),
+            Step(query=Query("accounts", QueryKind.KEY, "ann"), at=Point.RESTORED),
+        ),
+        settings={"commit.records": 2, "num.standby.replicas": 1},
         mutant="restore_forgets_deletions",
     )
     before = {"accounts": {"ann": 5, "bob": 7}}
@@ -69,10 +74,11 @@ def lost_deletion() -> Failure:
             Finding(
                 oracle="state",
                 sentence=(
-                    "Store accounts of task 0 holds ann = 5 at input position 5, where the model has no ann: "
+                    "Store accounts of task 0_0 holds ann = 5 at input position 5, where the model has no ann: "
                     "the record at offset 4 deletes it. It is wrong since incarnation 2 restored."
                 ),
-                task=0,
+                anomaly=Anomaly.RESURRECTED,
+                task="0_0",
                 key="ann",
                 expected=None,
                 actual=5,
@@ -80,19 +86,22 @@ def lost_deletion() -> Failure:
             Finding(
                 oracle="changelog",
                 sentence="The changelog of accounts folded up to 3 has no ann, and the store holds ann = 5.",
-                task=0,
+                anomaly=Anomaly.RESURRECTED,
+                task="0_0",
                 key="ann",
                 expected=None,
                 actual=5,
             ),
         ),
         moments=(
-            moment("Incarnation 1 of task 0 starts on host 0.", "started", 1),
+            moment("Incarnation 1 of task 0_0 starts on host 0.", "started", 1),
             moment("It restores an empty store.", "restored", 1, 0, {"accounts": {}}, {"accounts": {}}),
             moment("It commits ann and bob.", "committed", 1, 2, before, before),
-            moment("kill task 0 at kafka_committed after 3 more records", "struck", 1, step=0),
-            moment("Incarnation 2 of task 0 starts on host 0.", "started", 2),
+            moment("kill task 0_0 at kafka_committed after 3 more records", "injected", 1, step=0),
+            moment("Incarnation 2 of task 0_0 starts on host 0.", "started", 2),
             moment("It restores the difference from the changelog.", "restored", 2, 5, after, before),
+            moment("query key of accounts at READ_COMMITTED: 1 rows", "queried", 2, step=1),
+            moment("A standby's copies on host 1.", "standby", 3, 5, after, after),
             moment("The run ends.", "final", 2, 5, after, before),
         ),
         executions=147,
@@ -109,8 +118,19 @@ def moment(
     actual: dict[str, dict[str, Any]] | None = None,
     step: int | None = None,
 ) -> Moment:
-    task = None if incarnation is None else 0
-    return Moment(what, kind, task, incarnation, position, expected, actual, expected != actual, step)
+    task = None if incarnation is None else "0_0"
+    positions = None if position is None else {"input": position}
+    return Moment(what, kind, task, incarnation, positions, expected, actual, expected != actual, step)
+
+
+def cells(runtime: str, numbers: dict[Point, int]) -> list[Cell]:
+    return [Cell(runtime, "kill", point, number) for point, number in numbers.items()]
+
+
+def varied(schedules: int) -> dict[str, dict[str, int]]:
+    return {
+        name: {text(value): schedules // len(values) for value in values} for name, values in VALUES.items()
+    }
 
 
 def simulation() -> WorldResult:
@@ -118,13 +138,24 @@ def simulation() -> WorldResult:
         schedules=2_000,
         seconds=4.8,
         schedules_per_second=416.7,
+        scenarios={"balances": 2_000},
         runtimes={"worker": 1_400, "spark": 600},
+        varied=varied(2_000),
         kills={"worker": 3_120, "spark": 944},
-        crashes={
-            "worker": {point: 80 + 7 * index for index, point in enumerate(WORKER_POINTS)},
-            "spark": {point: 11 + 3 * index for index, point in enumerate(Point)},
-        },
-        operations={"kill": 3_011, "wipe": 512, "power": 541, "pause": 230, "lose_reply": 198, "expire": 77},
+        faults={"kill": 3_011, "wipe": 512, "power_loss": 541, "pause": 230, "lose_reply": 198},
+        queries=312,
+        cells=[
+            *cells("worker", {point: 80 + 7 * index for index, point in enumerate(WORKER_POINTS)}),
+            *cells("spark", {point: 11 + 3 * index for index, point in enumerate(Point)}),
+            Cell("worker", "pause", Point.FLUSHED, 230),
+            Cell("worker", "lose_reply", "on commit_transaction", 198),
+            Cell("worker", "power_loss", "before flush", 541),
+        ],
+        pairs=[
+            Pair(mechanism, "key value", fault, 70)
+            for mechanism in ("none", "rocksdb_indexbatch", "rocksdb_secondary")
+            for fault in ("kill", "power_loss", "wipe")
+        ],
         skipped=311,
         reached={point: 9_000 + 13 * index for index, point in enumerate(Point)},
         repeated=40,
@@ -136,14 +167,16 @@ def local() -> WorldResult:
         schedules=26,
         seconds=71.4,
         schedules_per_second=0.36,
+        scenarios={"balances": 26},
         runtimes={"worker": 20, "spark": 6},
+        varied={"commit.records": {"3": 26}},
         kills={"worker": 31, "spark": 7},
         sigkills=38,
-        crashes={
-            "worker": dict.fromkeys(WORKER_POINTS, 2),
-            "spark": {Point.RECORD_PROCESSED: 3, Point.FLUSHED: 2, Point.KAFKA_COMMITTED: 2},
-        },
-        operations={"kill": 33, "wipe": 5},
+        faults={"kill": 33, "wipe": 5},
+        cells=[
+            *cells("worker", dict.fromkeys(WORKER_POINTS, 2)),
+            *cells("spark", {Point.RECORD_PROCESSED: 3, Point.FLUSHED: 2, Point.KAFKA_COMMITTED: 2}),
+        ],
         skipped=2,
         reached={point: 60 + index for index, point in enumerate(Point)},
     )
@@ -157,7 +190,8 @@ def result(verdict: Outcome, **changes: Any) -> Result:
         "worlds": {"sim": simulation(), "local": local()},
         "failures": [],
         "report": "crashproof-report/report.html",
-        "scenarios": ["balances"],
+        "scenarios": {"balances": 2_026},
+        "varied": varied(2_000),
         "seed": 20_417,
         "seconds": 76.2,
         "environment": {
@@ -185,10 +219,20 @@ def violated() -> Result:
     )
 
 
+MISSING: tuple[Missing, ...] = (
+    Cell("worker", "kill", Point.RESTORE_BATCH),
+    Cell("spark", "kill", Point.BATCH_APPLIED),
+    Pair("rocksdb_secondary", "window", "kill_after_write"),
+    Value("statestore.sync", "250ms"),
+)
+
+
 def inconclusive() -> Result:
     world = local()
-    del world.crashes["worker"][Point.RESTORE_BATCH]
-    world.missing = ["worker × kill × restore_batch", "spark × kill × batch_applied"]
+    world.cells = [
+        cell for cell in world.cells if (cell.runtime, cell.point) != ("worker", Point.RESTORE_BATCH)
+    ]
+    world.missing = list(MISSING)
     return result(
         Outcome.INCONCLUSIVE,
         worlds={"sim": simulation(), "local": world},
@@ -216,8 +260,22 @@ def hostile() -> Result:
     wrong = {"s": dict.fromkeys(texts, "wrong")}
     schedule = Schedule(
         scenario=HOSTILE[0],
-        input=tuple(Input(0, texts[index % len(texts)], value) for index, value in enumerate(values)),
-        steps=(Step(Operation.KILL, 0, Point.FLUSHED),),
+        input=tuple(
+            Input(
+                0,
+                texts[index % len(texts)],
+                value,
+                topic=texts[(index + 1) % len(texts)],
+                headers=((texts[index % len(texts)], texts[(index + 2) % len(texts)]),),
+            )
+            for index, value in enumerate(values)
+        ),
+        steps=(
+            Step("kill", at=Point.FLUSHED),
+            Step(texts[0], topic=texts[1], task=texts[2], settings={texts[3]: texts[4]}),
+            Step(query=Query(texts[0], QueryKind.KEY, texts[1]), task=texts[2]),
+        ),
+        settings={text: text for text in texts},
         runtime=Runtime.SPARK,
         mutant=HOSTILE[1],
     )
@@ -227,7 +285,10 @@ def hostile() -> Result:
             file=text,
             minimal=schedule,
             original=schedule,
-            findings=(Finding(text, text, 0, text, value, text), Finding("state", text)),
+            findings=(
+                Finding(text, text, Anomaly.LOST, text, text, value, text),
+                Finding("state", text, Anomaly.LOST),
+            ),
             moments=(
                 moment(text, text, 1, 1, state if text is texts[0] else {text: {text: value}}, wrong),
                 moment(text, "struck", None, None, {text: {text: value}}, None),
@@ -242,10 +303,13 @@ def hostile() -> Result:
             schedules=1,
             runtimes={text: 1},
             kills={text: 1},
-            crashes={text: {text: 1}},
-            operations={text: 1},
+            scenarios={text: 1},
+            varied={text: {text: 1}},
+            faults={text: 1},
+            cells=[Cell(text, text, text, 1)],
+            pairs=[Pair(text, text, text, 1)],
             reached={text: 1},
-            missing=[text, f"{text} × {text} × {text}"],
+            missing=[Cell(text, text, text), Pair(text, text, text), Value(text, text)],
         )
         for text in texts
     }
@@ -255,7 +319,8 @@ def hostile() -> Result:
         failures=texts,
         details=failures,
         report=HOSTILE[0],
-        scenarios=texts,
+        scenarios=dict.fromkeys(texts, 1),
+        varied={text: {text: 1} for text in texts},
         mutant=HOSTILE[0],
         reasons=texts,
         environment={text: text for text in texts},

@@ -15,8 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.schedule import Input, Operation, decode
-from harness.verdict import Outcome, Result
+from harness.faults import FAULTS
+from harness.oracles import PROPERTIES
+from harness.result import Cell, Pair, Result, Value
+from harness.schedule import Input, QueryKind, decode
+from harness.verdict import Outcome
 from reports import html, summary
 from store.points import Point
 from tests.reports import samples
@@ -168,14 +171,15 @@ def test_why_a_run_is_inconclusive_stands_on_the_page() -> None:
     text = Page(html.render(result)).text
     assert "Why it is inconclusive" in text
     assert result.reasons[0] in text
-    assert "worker × kill × restore_batch had to be reached and was not" in text
+    for missing in samples.MISSING:
+        assert f"{missing} had to be met and was not" in text
 
 
 def test_all_counts_of_a_world_stand_on_the_page() -> None:
     result = samples.holds()
     text = Page(html.render(result)).text
     for world in result.worlds.values():
-        for numbers in (world.runtimes, world.kills, world.operations):
+        for numbers in (world.scenarios, world.runtimes, world.kills):
             for name, number in numbers.items():
                 assert f"{name} {number:,}" in text
         assert (
@@ -186,40 +190,52 @@ def test_all_counts_of_a_world_stand_on_the_page() -> None:
         assert f"Run twice {world.repeated:,}" in text
 
 
-def rows(page: str) -> dict[str, list[str]]:
-    """Protocol point → the texts of its cells."""
-    table = page[page.index('<table class="matrix">') :]
-    table = table[: table.index("</table>")]
+def rows(page: str, section: str = "places") -> dict[str, list[str]]:
+    """First cell of a row of a section's table → the texts of the others."""
+    table = page[page.index(f'<h2 id="{section}">') :]
+    table = table[: table.index("</section>")]
     found = {}
     for row in re.findall(r"<tr><th scope=\"row\".*?</tr>", table, re.DOTALL):
         cells = re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
-        point = re.search(r"<code>(.*?)</code>", row)
+        point = re.search(r"<th[^>]*>(?:<code>(.*?)</code>|([^<]*))", row)
         assert point is not None
-        found[point[1]] = [" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in cells]
+        found[point[1] or point[2]] = [" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in cells]
     return found
 
 
-def test_the_matrix_has_every_point_in_protocol_order_with_its_meaning() -> None:
+def test_the_places_are_every_point_in_protocol_order_with_its_meaning_and_then_the_calls() -> None:
     page = html.render(samples.holds())
-    assert list(rows(page)) == list(Point)
+    assert list(rows(page)) == [*Point, "on commit_transaction", "before flush"]
     text = Page(page).text
     assert set(summary.meanings(Point)) == set(Point)
-    assert set(summary.meanings(Operation)) == set(Operation)
+    assert set(summary.meanings(QueryKind)) == set(QueryKind)
     assert all(meaning in text for meaning in summary.meanings(Point).values())
 
 
-def test_the_matrix_says_how_often_each_world_and_runtime_crashed_at_a_point() -> None:
+def test_the_places_say_how_often_processes_died_there_in_each_world_and_runtime() -> None:
     result = samples.holds()
     sim, local = result.worlds["sim"], result.worlds["local"]
-    for point, cells in rows(html.render(result)).items():
+    found = rows(html.render(result))
+    for point in Point:
         crashes = [
-            world.crashes[runtime].get(point, 0) for world in (sim, local) for runtime in ("worker", "spark")
+            sum(
+                cell.count
+                for cell in world.cells
+                if (cell.runtime, cell.point, cell.fault) == (runtime, point, "kill")
+            )
+            for world in (sim, local)
+            for runtime in ("worker", "spark")
         ]
-        expected = [*crashes, sim.reached[point], local.reached[point]]
-        assert cells == [f"{number:,}" if number else "·" for number in expected]
+        numbers = [*crashes, sim.reached[point], local.reached[point]]
+        expected = [f"{number:,}" if number else "·" for number in numbers]
+        if point is Point.FLUSHED:
+            expected[0] += " + 230"
+        assert found[point] == expected
+    assert found["on commit_transaction"][0] == "+ 198"
+    assert found["before flush"][0] == "541"
 
 
-def test_a_cell_that_had_to_be_reached_and_was_not_is_marked_and_no_other() -> None:
+def test_a_place_that_had_to_be_met_and_was_not_is_marked_and_no_other() -> None:
     found = rows(html.render(samples.inconclusive()))
     marked = {
         (point, column)
@@ -230,18 +246,47 @@ def test_a_cell_that_had_to_be_reached_and_was_not_is_marked_and_no_other() -> N
     assert marked == {("restore_batch", 2), ("batch_applied", 3)}
 
 
-def test_a_missing_cell_that_was_reached_by_another_operation_shows_both() -> None:
+def test_a_missing_fault_where_another_one_struck_shows_both() -> None:
     result = samples.holds()
-    result.worlds["local"].missing = ["worker × wipe × flushed"]
+    result.worlds["local"].missing = [Cell("worker", "wipe", "flushed")]
     assert rows(html.render(result))["flushed"][2] == "2 missing wipe"
 
 
-def test_a_missing_cell_of_an_unknown_form_is_not_dropped() -> None:
+def test_a_place_that_this_release_does_not_know_is_not_dropped() -> None:
     result = samples.inconclusive()
-    result.worlds["local"].missing = ["something else", "worker × kill × a_new_point"]
+    result.worlds["local"].missing = [Cell("worker", "kill", "a_new_point")]
+    result.worlds["local"].faults["a_new_fault"] = 7
     page = html.render(result)
-    assert "local: something else" in Page(page).text
     assert rows(page)["a_new_point"][2] == "missing kill"
+    assert rows(page, "faults")["a_new_fault"] == ["·", "7"]
+
+
+def test_every_fault_is_listed_with_its_sentence_and_how_often_it_happened_where_it_is_possible() -> None:
+    page = html.render(samples.holds())
+    found = rows(page, "faults")
+    assert list(found) == list(FAULTS)
+    text = Page(page).text
+    assert all(fault.sentence in text for fault in FAULTS.values())
+    assert (found["wipe"], found["power_loss"]) == (["512", "5"], ["541", "impossible"])
+    assert found["resume"] == ["·", "·"]
+
+
+def test_deaths_are_counted_by_mechanism_and_type_of_store() -> None:
+    result = samples.holds()
+    result.worlds["sim"].pairs = [Pair("none", "window", "kill", 1_234)]
+    result.worlds["sim"].missing = [Pair("rocksdb_secondary", "window", "wipe")]
+    found = rows(html.render(result), "pairs")
+    assert found == {"none": ["window", "1,234", "·"], "rocksdb_secondary": ["window", "·", "missing"]}
+
+
+def test_settings_are_listed_with_the_schedules_that_ran_with_each_value() -> None:
+    result = samples.holds()
+    result.varied = {"commit.records": {"1": 1_500, "3": 526}}
+    result.worlds["sim"].missing = [Value("commit.records", "5")]
+    text = Page(html.render(result)).text
+    assert "commit.records 1 1,500 3 526 5 missing" in text.replace(
+        "1 1,5003 5265 missing", "1 1,500 3 526 5 missing"
+    )
 
 
 def test_a_failure_tells_what_differs_how_it_came_and_how_to_run_it_again() -> None:
@@ -254,9 +299,14 @@ def test_a_failure_tells_what_differs_how_it_came_and_how_to_run_it_again() -> N
         assert moment.what in page.text
     assert page.by_id["failure-1-replay"] == failure.replay
     assert "input records 24 4" in page.text
-    assert "steps 4 1" in page.text
+    assert "steps 4 2" in page.text
+    assert "commit.records 2 num.standby.replicas 1" in page.text
+    assert FAULTS["kill"].sentence in page.text
+    assert "Another thread of the task's process asks. One row" in page.text
+    assert "next to read: input 5" in page.text
     assert "147 executions" in page.text
-    assert "1 0 ann 5 committed 2 0 bob 7 committed 3 0 cy 1 aborted 4 0 ann null committed" in page.text
+    assert "1 input 0 ann 5 60000 committed 2 input 0 bob 7 0 trace=17 committed" in page.text
+    assert "3 input 0 cy 1 0 aborted 4 closed 0 ann null 0 committed" in page.text
 
 
 def test_only_the_keys_that_differ_are_highlighted() -> None:
@@ -396,7 +446,7 @@ def test_without_scripts_every_moment_is_there_and_no_dead_control() -> None:
 def test_what_it_shows_says_what_is_unknown() -> None:
     text = Page(html.render(samples.holds())).text
     shows = text[text.index("What this shows") :]
-    assert "Demonstrated In the simulation" in shows
+    assert "Demonstrated In the world sim" in shows
     assert "38 real processes ended by SIGKILL" in shows
     assert "drawn from seed 20417" in shows
     assert "Power loss of a real disk." in shows
@@ -407,7 +457,7 @@ def test_a_run_of_the_simulation_alone_claims_nothing_about_real_processes() -> 
     result.worlds = {"sim": result.worlds["sim"]}
     text = Page(html.render(result)).text
     assert "SIGKILL, on a real broker" not in text
-    assert "only the simulation ran" in text
+    assert "only simulations ran" in text
 
 
 def test_a_violated_or_inconclusive_run_does_not_claim_that_the_specification_held() -> None:
@@ -417,8 +467,13 @@ def test_a_violated_or_inconclusive_run_does_not_claim_that_the_specification_he
     assert claim not in html.render(samples.inconclusive())
 
 
+def test_a_run_that_holds_lists_every_property_that_was_judged() -> None:
+    text = Page(html.render(samples.holds())).text
+    assert all(each.sentence in text for each in PROPERTIES)
+
+
 def test_an_empty_result_gives_a_page() -> None:
-    result = Result(Outcome.INCONCLUSIVE, 0, 0.0, {}, [], "", [], 0, 0.0)
+    result = Result(Outcome.INCONCLUSIVE, 0, 0.0, {}, [], "", {}, 0, 0.0)
     text = Page(html.render(result)).text
     assert "no world took part" in text
     assert "No reason was recorded." in text

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.verdict import Result
+from harness.result import Result
 from reports import json_report
 from tests.reports import samples
 
@@ -34,7 +34,7 @@ def test_any_value_gives_strict_json_that_can_be_read_again(tmp_path: Path) -> N
 @pytest.mark.parametrize("text", [*samples.HOSTILE, "k" * 10_000])
 def test_a_hostile_text_comes_back_equal(text: str, tmp_path: Path) -> None:
     result = samples.holds()
-    result.scenarios = [text]
+    result.scenarios = {text: 1}
     result.environment = {text: text}
     json_report.write(result, tmp_path / "report.json")
     assert json_report.load(tmp_path / "report.json") == result

@@ -8,10 +8,13 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from harness.verdict import Outcome, Result, WorldResult
+from harness.oracles import PROPERTIES
+from harness.result import Cell, Result, WorldResult
+from harness.verdict import Outcome
 from reports import junit
-from reports.summary import ORACLES
 from tests.reports import samples
+
+ORACLES = [each.name for each in PROPERTIES]
 
 
 def suites(result: Result, path: Path) -> dict[str, ElementTree.Element]:
@@ -69,7 +72,7 @@ def test_nothing_is_green_in_an_inconclusive_run_and_each_world_has_one_error(pa
 
 def test_a_world_with_a_missing_cell_is_not_green_even_if_the_verdict_says_it_holds(path: Path) -> None:
     result = samples.holds()
-    result.worlds["local"].missing = ["worker × kill × flushed"]
+    result.worlds["local"].missing = [Cell("worker", "kill", "flushed")]
     found = suites(result, path)
     assert "passed" not in outcomes(found["local"]).values()
     assert set(outcomes(found["sim"]).values()) == {"passed"}
@@ -79,6 +82,15 @@ def test_a_world_without_a_schedule_is_not_green(path: Path) -> None:
     result = samples.holds()
     result.worlds["local"] = WorldResult()
     assert set(outcomes(suites(result, path)["local"]).values()) == {"skipped"}
+
+
+def test_a_scenario_that_did_not_run_in_a_world_is_not_green_there(path: Path) -> None:
+    result = samples.holds()
+    result.scenarios["windows"] = 7
+    result.worlds["sim"].scenarios["windows"] = 7
+    cases = suites(result, path)["local"].findall("testcase[@classname='crashproof.local.windows']")
+    assert len(cases) == len(ORACLES)
+    assert all(case.find("skipped") is not None for case in cases)
 
 
 def test_a_violation_without_details_is_red(path: Path) -> None:
@@ -96,18 +108,18 @@ def test_a_failure_without_findings_is_red(path: Path) -> None:
 def test_a_failure_in_a_world_or_scenario_that_is_not_counted_is_red(path: Path) -> None:
     result = samples.violated()
     result.details = [msgspec.structs.replace(result.details[0], world="containers")]
-    result.scenarios = []
+    result.scenarios = {}
     assert outcomes(suites(result, path)["containers"])["state"] == "failure"
 
 
 def test_a_result_without_worlds_is_not_an_empty_green_file(path: Path) -> None:
-    result = Result(Outcome.INCONCLUSIVE, 0, 0.0, {}, [], "", [], 0, 0.0)
+    result = Result(Outcome.INCONCLUSIVE, 0, 0.0, {}, [], "", {}, 0, 0.0)
     assert outcomes(suites(result, path)["run"]) == {"verdict": "error"}
 
 
 def test_one_case_for_each_scenario_and_oracle(path: Path) -> None:
     result = samples.holds()
-    result.scenarios = ["balances", "windows"]
+    result.scenarios = {"balances": 1, "windows": 1}
     cases = [(c.get("classname"), c.get("name")) for c in suites(result, path)["sim"].findall("testcase")]
     assert len(set(cases)) == len(cases) == 2 * len(ORACLES) + 1
 
@@ -117,7 +129,7 @@ def test_counts_are_properties(path: Path) -> None:
     found = {entry.get("name"): entry.get("value") for entry in suite.findall("properties/property")}
     assert found["schedules"] == "26"
     assert found["kills.worker"] == "31"
-    assert found["crashes.spark.record_processed"] == "3"
+    assert found["cells.spark.kill.record_processed"] == "3"
     assert found["seed"] == "20417"
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from harness.verdict import Result
+from harness.result import Result
 from reports import summary, terminal
 from tests.reports import samples
 
@@ -34,13 +34,14 @@ def test_the_verdict_comes_first_and_the_report_last(make: object) -> None:
 
 def test_each_world_has_a_line_with_its_counts() -> None:
     text = printed(samples.holds())
-    assert re.search(r"simulation\s+2,000\s+416\.7\s+3,120 worker, 944 spark\s+16 of 16\s+311\s+0", text)
-    assert re.search(r"local world\s+26\s+0\.4\s+31 worker, 7 spark\s+14 of 16\s+2\s+0", text)
+    assert re.search(r"sim\s+2,000\s+416\.7\s+3,120 worker, 944 spark\s+16 of 16\s+311\s+0", text)
+    assert re.search(r"local\s+26\s+0\.4\s+31 worker, 7 spark\s+14 of 16\s+2\s+0", text)
 
 
 def test_missing_cells_are_named() -> None:
     text = printed(samples.inconclusive())
-    assert "worker × kill × restore_batch had to be reached and was not" in text
+    for missing in samples.MISSING:
+        assert f"In the world local, {missing} had to be met and was not." in text
 
 
 def test_a_failure_tells_its_finding_its_steps_and_its_replay_command() -> None:
@@ -49,6 +50,7 @@ def test_a_failure_tells_its_finding_its_steps_and_its_replay_command() -> None:
     failure = result.details[0]
     assert failure.findings[0].sentence in text
     assert f"step 0: {failure.minimal.steps[0]}" in text
+    assert "setting num.standby.replicas: 1" in text
     assert f"replay: {failure.replay}\n" in text
 
 
@@ -72,7 +74,7 @@ def test_data_is_shown_and_not_obeyed(hostile: str) -> None:
     findings = (msgspec.structs.replace(failure.findings[0], sentence=hostile),)
     result.details = [msgspec.structs.replace(failure, findings=findings, replay=hostile, world=hostile)]
     result.reasons = [hostile]
-    result.scenarios = [hostile]
+    result.scenarios = {hostile: 1}
     text = printed(result, colour=True)
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert not re.search(
@@ -84,8 +86,8 @@ def test_data_is_shown_and_not_obeyed(hostile: str) -> None:
 
 def test_colour_codes_in_data_change_no_colour() -> None:
     friendly, attacked = samples.violated(), samples.violated()
-    attacked.scenarios = ["[red]x[/red]\x1b[31m"]
-    friendly.scenarios = ["x"]
+    attacked.scenarios = {"[red]x[/red]\x1b[31m": 1}
+    friendly.scenarios = {"x": 1}
     codes = r"\x1b\[[0-9;]*m"
     assert re.findall(codes, printed(friendly, colour=True)) == re.findall(
         codes, printed(attacked, colour=True)

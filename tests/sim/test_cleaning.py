@@ -173,6 +173,17 @@ def test_how_far_a_cleaning_goes_is_asked() -> None:
     assert [value for _, _, value in keys(broker)] == [b"2", b"3", b"4"]
 
 
+def test_a_cleaning_has_nothing_to_do_below_the_start() -> None:
+    chooser = RecordedChoices()
+    broker = SimBroker(chooser=chooser)
+    broker.create_topic("both", 1, {"cleanup.policy": "compact,delete"})
+    for _ in range(6):
+        broker.append("both", b"k", b"1")
+    broker.delete_records(BOTH, 3)
+    broker.compact(BOTH)
+    assert chooser.asked == [(LEFT_DIRTY, 2, 0)]
+
+
 def test_a_topic_that_is_not_compacted_is_passed_over() -> None:
     broker = SimBroker()
     broker.create_topic("log", 1)

@@ -117,9 +117,13 @@ def commit_offsets_when_they_are_sent(patch: pytest.MonkeyPatch) -> None:
     hold = sim.SimBroker._hold_offsets
 
     def at_once(
-        broker: sim.SimBroker, group: Group, producer_id: int, offsets: Mapping[TopicPartition, int]
+        broker: sim.SimBroker,
+        group: Group,
+        producer_id: int,
+        offsets: Mapping[TopicPartition, int],
+        metadata: str = "",
     ) -> None:
-        hold(broker, group, producer_id, offsets)
+        hold(broker, group, producer_id, offsets, metadata)
         broker._settle_offsets(group, producer_id, True)
         group.pending[producer_id] = {}
 

@@ -181,6 +181,7 @@ def test_a_rebalance_goes_on_without_a_member_that_holds_it_up_for_too_long(brok
     first, second = Owner(broker), Owner(broker)
     poll(first)
     second.member.poll(0)
+    joined = second.member.membership().member_id
     for _ in range(9):
         broker.advance(SESSION // 2)
         first.member.heartbeat()
@@ -189,6 +190,30 @@ def test_a_rebalance_goes_on_without_a_member_that_holds_it_up_for_too_long(brok
     broker.advance(SESSION // 2)
     second.member.poll(0)
     assert second.told == [("assigned", parts(0, 1, 2, 3))]
+    assert second.member.membership().member_id == joined
+
+
+def test_a_member_that_waits_for_the_end_of_a_rebalance_is_not_taken_for_dead(broker: SimBroker) -> None:
+    first, second = Owner(broker), Owner(broker)
+    poll(first)
+    second.member.poll(0)
+    joined = [member.member_id for member in broker.members(GROUP)]
+    for _ in range(4):
+        broker.advance(SESSION // 2)
+        first.member.heartbeat()
+    assert [member.member_id for member in broker.members(GROUP)] == joined
+
+
+def test_a_static_member_whose_owner_is_away_too_long_stays_for_its_session(broker: SimBroker) -> None:
+    static = Owner(broker, instance_id="s")
+    poll(static)
+    for _ in range(10):
+        broker.advance(SESSION // 2)
+        static.member.heartbeat()
+    assert len(broker.members(GROUP)) == 1
+    poll(static)
+    assert [what for what, _ in static.told] == ["assigned", "lost", "assigned"]
+    assert static.member.membership().generation == 1
 
 
 def test_the_owner_may_still_send_positions_while_its_partitions_are_revoked(broker: SimBroker) -> None:

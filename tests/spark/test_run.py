@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from pathlib import Path
 
 import pytest
 
-from harness.history import Ended, History, Started, Struck
+from harness.history import Ended, History, Injected, Started
 from harness.oracles import judge
-from harness.schedule import Input, Operation, Runtime, Schedule, Step, load
+from harness.schedule import Input, Runtime, Schedule, Step, load
 from harness.verdict import Outcome, Verdict
-from harness.worlds.director import DRIVER
+from harness.worlds.actors import is_driver
 from harness.worlds.local.world import LocalWorld
+from scenarios import load as load_scenario
 from scenarios.balances import SCENARIO
 from store.points import Point
-from store.streams.topology import Context, Processor, Topology
-from store.types import Record
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -34,12 +31,18 @@ def schedule(*steps: Step, partitions: int = 1, records: int = 6) -> Schedule:
         for number in range(records)
     ]
     return Schedule(
-        SCENARIO.name, tuple(items), steps, Runtime.SPARK, partitions, commit_records=2, batch_records=4
+        SCENARIO.name,
+        tuple(items),
+        steps,
+        Runtime.SPARK,
+        partitions,
+        batch_records=4,
+        settings={"commit.records": 2},
     )
 
 
 def struck(history: History) -> list[tuple[str, Point | None]]:
-    return [(event.op, event.point) for event in history.events if isinstance(event, Struck)]
+    return [(event.fault, event.point) for event in history.events if isinstance(event, Injected)]
 
 
 def run(world: LocalWorld, plan: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
@@ -58,18 +61,18 @@ def test_killed_python_workers_leave_neither_duplicates_nor_gaps(world: LocalWor
         Point.STORE_COMMITTED,
         Point.TASK_CLOSED,
     )
-    before = world.sigkills
+    before = world.killed
     history, verdict = run(
-        world, schedule(*(Step(Operation.KILL, at=point) for point in places), partitions=2, records=16)
+        world, schedule(*(Step("kill", at=point) for point in places), partitions=2, records=16)
     )
     assert verdict == Verdict(Outcome.HOLDS)
     assert struck(history) == [("kill", point) for point in places]
-    assert world.sigkills - before == len(places)
+    assert world.killed - before == len(places)
 
 
 @pytest.mark.requirement("card.2", "card.3")
 def test_a_task_may_be_killed_many_times_at_one_point(world: LocalWorld) -> None:
-    history, verdict = run(world, schedule(*[Step(Operation.KILL, at=Point.PRODUCER_READY)] * 16))
+    history, verdict = run(world, schedule(*[Step("kill", at=Point.PRODUCER_READY)] * 16))
     assert verdict == Verdict(Outcome.HOLDS)
     assert struck(history) == [("kill", Point.PRODUCER_READY)] * 16
 
@@ -78,70 +81,50 @@ def test_a_task_may_be_killed_many_times_at_one_point(world: LocalWorld) -> None
 def test_a_batch_that_the_driver_did_not_note_as_done_is_run_again_without_duplicates(
     world: LocalWorld,
 ) -> None:
-    plan = schedule(
-        Step(Operation.KILL, at=Point.BATCH_APPLIED), Step(Operation.KILL, at=Point.BATCH_PLANNED)
-    )
+    plan = schedule(Step("kill", at=Point.BATCH_APPLIED), Step("kill", at=Point.BATCH_PLANNED))
     history, verdict = run(world, plan)
     assert verdict == Verdict(Outcome.HOLDS)
     assert struck(history) == [("kill", Point.BATCH_APPLIED), ("kill", Point.BATCH_PLANNED)]
-    assert sum(isinstance(event, Started) and event.task == DRIVER for event in history.events) == 3
+    assert sum(isinstance(event, Started) and is_driver(event.task) for event in history.events) == 3
 
 
 @pytest.mark.requirement("card.2")
 def test_lost_state_and_commits_that_go_wrong_are_recovered_from(world: LocalWorld) -> None:
     steps = (
-        Step(Operation.LOSE_REPLY),
-        Step(Operation.WIPE, at=Point.STORE_COMMITTED),
-        Step(Operation.LOSE_REQUEST),
-        Step(Operation.REFUSE, wait=3),
+        Step("lose_reply"),
+        Step("wipe", at=Point.STORE_COMMITTED),
+        Step("lose_request"),
+        Step("abort_commit", wait=3),
     )
     history, verdict = run(world, schedule(*steps, records=10))
     assert verdict == Verdict(Outcome.HOLDS)
-    assert [op for op, _ in struck(history)] == [step.op for step in steps]
+    assert [fault for fault, _ in struck(history)] == [step.fault for step in steps]
     assert any(isinstance(event, Ended) and event.reason == "retried" for event in history.events)
 
 
 @pytest.mark.requirement("card.2")
 def test_one_machine_has_no_second_host_so_zombies_are_skipped_and_said_to_be(world: LocalWorld) -> None:
-    history, verdict = run(world, schedule(Step(Operation.PAUSE, at=Point.FLUSHED)))
+    history, verdict = run(world, schedule(Step("pause", at=Point.FLUSHED)))
     assert verdict == Verdict(Outcome.HOLDS)
     assert struck(history) == []
 
 
 @pytest.mark.requirement("card.2")
 def test_a_pipeline_that_applies_batches_again_is_caught_when_the_driver_dies(world: LocalWorld) -> None:
-    plan = schedule(Step(Operation.KILL, at=Point.BATCH_APPLIED))
+    plan = schedule(Step("kill", at=Point.BATCH_APPLIED))
     _, verdict = run(world, plan, "batch-applied-again")
     assert verdict.outcome is Outcome.VIOLATED
     assert "output" in {finding.oracle for finding in verdict.findings}
 
 
-def raises(_context: Context, record: Record) -> None:
-    raise ArithmeticError(f"no account {record.key!r}")
-
-
-def dies(_context: Context, _record: Record) -> None:
-    os._exit(3)
-
-
-@dataclasses.dataclass(frozen=True)
-class Broken:
-    """The scenario's topology with a processing function that cannot work."""
-
-    process: Processor
-
-    def __call__(self, application_id: str) -> Topology:
-        return dataclasses.replace(SCENARIO.topology(application_id), process=self.process)
-
-
 @pytest.mark.requirement("card.2")
-@pytest.mark.parametrize("process", [raises, dies])
+@pytest.mark.parametrize("name", ["FAILS", "EXITS"])
 def test_a_pipeline_that_fails_by_itself_is_a_violation_and_ends_the_run(
-    world: LocalWorld, process: Processor
+    world: LocalWorld, name: str
 ) -> None:
-    broken = dataclasses.replace(SCENARIO, topology=Broken(process))
-    plan = schedule(partitions=2)
-    verdict = judge(broken, plan, world.run(broken, plan))
+    scenario = load_scenario(f"tests.local.broken:{name}")
+    plan = schedule(partitions=2, records=10)
+    verdict = judge(scenario, plan, world.run(scenario, plan))
     assert verdict.outcome is Outcome.VIOLATED
     assert verdict.findings[0].oracle == "errors"
 

@@ -87,6 +87,20 @@ def test_a_pipeline_without_stores_goes_on_when_the_groups_positions_are_gone(gu
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_worker_without_input_gives_the_group_its_positions_back(guarantee: Guarantee) -> None:
+    made = Relay(guarantee)
+    made.run()
+    before = made.broker.committed_offsets("app")
+    made.broker.forget_group("app")
+    clock = BrokerClock(made.broker)
+    worker = Worker(made.topology, [0], made.log, HostStorage(Host(0), 0), made.config, clock)
+    while worker.poll():
+        pass
+    worker.close()
+    assert made.broker.committed_offsets("app") == before
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_an_input_that_the_group_has_a_position_in_is_read_from_there(guarantee: Guarantee) -> None:
     made = Relay(guarantee)
     made.run()

@@ -1,0 +1,33 @@
+"""The local world, see `harness.worlds.local.world`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from harness.faults import Capability
+from harness.worlds.protocol import Options, World, WorldKind
+
+
+def _open(options: Options) -> AbstractContextManager[World]:
+    from harness.worlds.local.world import LocalWorld
+
+    return LocalWorld(options.directory, port=options.port)
+
+
+KIND = WorldKind(
+    "local",
+    "A real broker, real processes that are really killed, real Spark and RocksDB, on this machine.",
+    _open,
+    frozenset(
+        {
+            Capability.PROCESSES,
+            Capability.HOSTS,
+            Capability.CALLS,
+            Capability.RECORDS,
+            Capability.WRITES,
+            Capability.SETTINGS,
+        }
+    ),
+    uncaused=True,
+    schedules=8,
+)

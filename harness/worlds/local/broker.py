@@ -100,11 +100,11 @@ _JVM = (
 class BrokerError(CrashproofError):
     """The broker did not start, or is not there. The message ends with the last lines of its log."""
 
+    exit_code = 4
+
 
 class PortInUseError(BrokerError):
     """Another process listens on the port that was asked for."""
-
-    exit_code = 4
 
     def __init__(self, port: int) -> None:
         super().__init__(
@@ -268,7 +268,8 @@ class LocalBroker:
             f"@{self._directory / 'classpath'}",
         ]
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        self._run("kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config")
+        # Joined, because an id may begin with a dash.
+        self._run("kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config")
         code = self._wait(START_SECONDS)
         if code != 0:
             raise BrokerError(f"Kafka's data directory could not be formatted (code {code}).\n{self.log()}")

@@ -1,15 +1,14 @@
 """The judge's own client of a real cluster: plain confluent-kafka, and nothing of the adapter under test.
 
 Must survive: markers that are written after a commit was acknowledged (a write returns when it is visible, a read of
-the end waits until every transaction is decided), answers that may be asked for again, and a cluster that is gone
-(`ClientError`, which says nothing about the pipeline).
+the end waits until every transaction is decided), answers that may be asked for again, a cluster that is gone
+(`ClientError`, which says nothing about the pipeline), and schedules whose time is not that of the cluster.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from confluent_kafka import (
     OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
+    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
@@ -60,6 +60,10 @@ _MAY_PASS = frozenset(
 )
 """Errors of a cluster that has just started, or has just made a topic: asking again is right."""
 
+_KEPT = {"retention.ms": "-1", "segment.ms": str((1 << 63) - 1)}
+"""By the cluster's clock what a schedule writes is decades old. Retention would remove it, and each marker, which has
+the cluster's time, would close a segment, whose records may be compacted at once."""
+
 T = TypeVar("T")
 
 
@@ -72,15 +76,24 @@ class ClientError(CrashproofError):
 class PlainCluster:
     """See `harness.worlds.cluster.Cluster`. One thread. Use it as a context manager."""
 
-    def __init__(self, bootstrap: str) -> None:
+    earliest = 1
+    """librdkafka takes 0 for the time of writing."""
+
+    def __init__(self, bootstrap: str, *, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._call_s = min(_CALL_S, patience_s)
         self._settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
             # The default may hang for ever after a broker restarts.
             "metadata.recovery.strategy": "none",
+            # What was answered about a topic that is just being made is otherwise believed for a quarter of an hour.
+            "metadata.max.age.ms": 1000,
+            "topic.metadata.refresh.interval.ms": 1000,
         }
         self._admin: Any = AdminClient(self._settings)
         self._readers: dict[str, Consumer] = {}
+        self._producer: Producer | None = None
 
     def __enter__(self) -> PlainCluster:
         return self
@@ -93,12 +106,16 @@ class PlainCluster:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
+        self._producer = None
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
-        made = [NewTopic(spec.name, spec.partitions, 1, config=dict(spec.config)) for spec in topics]
-        if made:
-            for name, future in self._admin.create_topics(made, request_timeout=_CALL_S).items():
-                self._call(f"make topic {name}", future.result)
+        made = [NewTopic(spec.name, spec.partitions, 1, config={**spec.config, **_KEPT}) for spec in topics]
+        futures = self._admin.create_topics(made, request_timeout=self._patience_s) if made else {}
+        for name, future in futures.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                raise ClientError(f"The judge could not make the topic {name}: {error.args[0]}.") from error
         for spec in topics:
             for partition in range(spec.partitions):
                 self.bounds(spec.name, partition)
@@ -106,91 +123,91 @@ class PlainCluster:
     def write(self, records: Sequence[Written], *, abort: bool) -> None:
         if not records:
             return
-        producer = Producer(
-            {
-                **self._settings,
-                "transactional.id": f"judge-{uuid4().hex}",
-                "linger.ms": 0,
-                # Asking again after 100 ms, the default, would be most of the time that this takes.
-                "retry.backoff.ms": 5,
-            }
-        )
+        producer = self._writer()
         refused: list[KafkaError] = []
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 refused.append(error)
 
-        self._call("start writing", lambda: producer.init_transactions(_CALL_S))
-        producer.begin_transaction()
-        for record in records:
-            producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                on_delivery=delivered,
-                timestamp=record.timestamp,
-                headers=list(record.headers),
-            )
-        # Flushed first: an aborted record that was never sent would not be in the log at all.
-        if producer.flush(PATIENCE_S) or refused:
-            raise ClientError(f"The input could not be written: {refused or 'no answer'}")
-        end = producer.abort_transaction if abort else producer.commit_transaction
-        self._call("finish writing", lambda: end(_CALL_S))
-        self.settled({(record.topic, record.partition) for record in records}, PATIENCE_S)
+        try:
+            producer.begin_transaction()
+            for record in records:
+                producer.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    on_delivery=delivered,
+                    timestamp=max(record.timestamp, self.earliest),
+                    headers=list(record.headers),
+                )
+            # Flushed first: an aborted record that was never sent would not be in the log at all.
+            if producer.flush(self._patience_s) or refused:
+                raise ClientError(f"The input could not be written: {refused or 'no answer'}.")
+            end = producer.abort_transaction if abort else producer.commit_transaction
+            self._call("finish writing", lambda: end(self._call_s))
+        except (ClientError, KafkaException):
+            self._producer = None
+            raise
+        self.settled({(record.topic, record.partition) for record in records}, self._patience_s)
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         tp = TopicPartition(topic, partition)
         start, stable = self._call(
-            f"bounds of {topic}-{partition}",
-            lambda: self._reader("read_committed").get_watermark_offsets(tp, _CALL_S),
+            f"ask for the bounds of {topic}-{partition}",
+            lambda: self._reader("read_committed").get_watermark_offsets(tp, self._call_s),
         )
         _, high = self._call(
-            f"bounds of {topic}-{partition}",
-            lambda: self._reader("read_uncommitted").get_watermark_offsets(tp, _CALL_S),
+            f"ask for the bounds of {topic}-{partition}",
+            lambda: self._reader("read_uncommitted").get_watermark_offsets(tp, self._call_s),
         )
         return Bounds(start, stable, high)
 
     def committed(self, topic: str, partition: int) -> Sequence[Record]:
         bounds = self.bounds(topic, partition)
+        if bounds.start == bounds.stable:
+            return []
         reader = self._reader("read_committed")
         records: list[Record] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
         reader.assign([TopicPartition(topic, partition, bounds.start)])
         try:
-            while self._position(reader, topic, partition, bounds.start) < bounds.stable:
-                message = reader.poll(0.1)
+            while time.monotonic() < deadline:
+                message = reader.poll(self._call_s)
                 error = None if message is None else message.error()
                 if message is not None and error is None:
                     records.append(_record(message))
+                elif message is not None and error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    if (message.offset() or 0) >= bounds.stable:
+                        return records
                 elif error is not None and error.code() not in _MAY_PASS:
-                    raise ClientError(f"{topic}-{partition} cannot be read: {error}")
-                if time.monotonic() > deadline:
-                    raise ClientError(
-                        f"{topic}-{partition} could not be read to its end within {PATIENCE_S:g} s"
-                    )
+                    raise ClientError(f"The judge cannot read {topic}-{partition}: {error}.")
         finally:
             reader.unassign()
-        return records
+        raise ClientError(
+            f"The judge could not read {topic}-{partition} to its end within {self._patience_s:g} s."
+        )
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
         """See `Cluster.position`. A position that stays undecided for `SETTLE_S` is none."""
-        with closing(
-            Consumer({**self._settings, "group.id": group, "isolation.level": "read_committed"})
-        ) as reader:
-            deadline = time.monotonic() + SETTLE_S
-            while True:
-                try:
-                    (found,) = reader.committed([TopicPartition(topic, partition)], timeout=1.0)
-                except KafkaException as error:
-                    if error.args[0].code() not in _MAY_PASS:
-                        raise ClientError(f"position of {group} in {topic}-{partition}: {error}") from error
-                else:
-                    return None if found.offset == OFFSET_INVALID else int(found.offset)
-                if time.monotonic() > deadline:
-                    return None
-                time.sleep(_PAUSE_S)
+        what = f"ask for the position of {group} in {topic}-{partition}"
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline:
+            (found,) = self._call(what, lambda: self._positions(group, topic, partition))
+            if found.error is None:
+                return None if found.offset == OFFSET_INVALID else int(found.offset)
+            if found.error.code() not in _MAY_PASS:
+                raise ClientError(f"The judge could not {what}: {found.error}.")
+            time.sleep(_PAUSE_S)
+        return None
+
+    def _positions(self, group: str, topic: str, partition: int) -> list[TopicPartition]:
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
+        answers = self._admin.list_consumer_group_offsets(
+            [asked], require_stable=True, request_timeout=self._call_s
+        )
+        return list(answers[group].result().topic_partitions)
 
     def settled(self, places: Iterable[tuple[str, int]], seconds: float = SETTLE_S) -> bool:
         """Wait until no transaction is open in any of these partitions; False if that takes too long."""
@@ -207,10 +224,21 @@ class PlainCluster:
                 time.sleep(_PAUSE_S)
         return True
 
-    @staticmethod
-    def _position(reader: Consumer, topic: str, partition: int, start: int) -> int:
-        (found,) = reader.position([TopicPartition(topic, partition)])
-        return start if found.offset < 0 else int(found.offset)
+    def _writer(self) -> Producer:
+        """One for all writes: a new one may need half a second to find its coordinator."""
+        if self._producer is None:
+            producer = Producer(
+                {
+                    **self._settings,
+                    "transactional.id": f"judge-{uuid4().hex}",
+                    "linger.ms": 0,
+                    # Asking again after 100 ms, the default, would be most of the time that this takes.
+                    "retry.backoff.ms": 5,
+                }
+            )
+            self._call("start writing", lambda: producer.init_transactions(self._call_s))
+            self._producer = producer
+        return self._producer
 
     def _reader(self, isolation: str) -> Consumer:
         if isolation not in self._readers:
@@ -221,23 +249,23 @@ class PlainCluster:
                     "isolation.level": isolation,
                     "enable.auto.commit": False,
                     "auto.offset.reset": "error",
+                    "enable.partition.eof": True,
                     "fetch.wait.max.ms": 20,
                 }
             )
         return self._readers[isolation]
 
     def _call(self, what: str, call: Callable[[], T]) -> T:
-        """What may be asked again is asked again, for `PATIENCE_S`."""
-        deadline = time.monotonic() + PATIENCE_S
+        """What may be asked again is asked again until patience ends. `what` completes "could not"."""
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return call()
             except KafkaException as error:
                 known: KafkaError = error.args[0]
-                if known.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise ClientError(f"{what}: it exists already") from error
-                if not (known.retriable() or known.code() in _MAY_PASS) or time.monotonic() > deadline:
-                    raise ClientError(f"{what}: {known}") from error
+                again = known.retriable() or known.code() in _MAY_PASS
+                if not again or time.monotonic() > deadline:
+                    raise ClientError(f"The judge could not {what}: {known}.") from error
             time.sleep(_PAUSE_S)
 
 

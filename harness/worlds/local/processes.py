@@ -35,7 +35,7 @@ from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds import images
 from harness.worlds.actors import ordinal_of, partition_of
-from harness.worlds.led import At, Died, Finished, Led, Message, Ready
+from harness.worlds.led import At, Died, Finished, Led, Message
 from harness.worlds.process import ObservedStorage, Watch, WatchedLog, run_worker, watched
 from harness.worlds.questions import Questions
 from scenarios import load, load_all, topologies
@@ -177,8 +177,6 @@ class WorkerProcess:
         self.job = job
         self.last = ""
         """Where it reported from last, in words; empty until it was ready to begin."""
-        self.told = not job.standby
-        """Whether it knows that it runs its task, and not only keeps a copy."""
         self.exit_code: int | None = None
         """None until the end of the process was seen; minus the number of the signal that killed it."""
         self._server = server
@@ -354,7 +352,7 @@ def work(connection: Connection) -> None:
         topology = parts[ordinal_of(job.task)]
         watch = Watch.of(job.schedule, parts, job.config)
         leader = _Leader(connection)
-        led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation)
+        led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation, standby=job.standby)
         storage = ObservedStorage(
             StateDirectory(job.host, job.application_id), led, watch.calls & {Occasion.OPEN, Occasion.WRITE}
         )
@@ -368,7 +366,7 @@ def work(connection: Connection) -> None:
                 questions if watch.queries else None,
             )
 
-        leader.ask(Ready())
+        led.begin()
         points.arm(reached)
         reason, error = run_worker(
             watched(topology, watch, led, storage),

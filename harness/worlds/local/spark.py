@@ -39,9 +39,9 @@ from harness.worlds.actors import DRIVER, Actor, Decision, Life, is_driver
 from harness.worlds.director import RestlessError
 from harness.worlds.led import At, Finished, Message
 from harness.worlds.local.attempt import ADDRESS, Hello, LedAttempt, Line
-from harness.worlds.local.processes import ANSWER_SECONDS, SilentWorkerError
+from harness.worlds.local.processes import SilentWorkerError
+from harness.worlds.local.run import LocalRun, Machine
 from harness.worlds.local.session import STOP_SECONDS, SparkError, in_short, spark_session
-from harness.worlds.local.world import LocalRun, LocalWorld
 from scenarios import Scenario
 from store import points
 from store.points import Point
@@ -97,9 +97,9 @@ class SparkRun(LocalRun):
     """One run of one schedule on Spark."""
 
     def __init__(
-        self, world: LocalWorld, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+        self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
-        super().__init__(world, scenario, msgspec.structs.replace(schedule, hosts=1, waves=1), mutant)
+        super().__init__(machine, scenario, msgspec.structs.replace(schedule, hosts=1, waves=1), mutant)
         self.runtime = _SparkRuntime(self)
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._attempts: list[_Attempt] = []
@@ -141,7 +141,7 @@ class SparkRun(LocalRun):
         try:
             attempt.process.kill()
             attempt.process.wait(STOP_SECONDS)
-            self.local.killed += 1
+            self.machine.killed += 1
         except psutil.NoSuchProcess:
             reason = f"the Python worker had died by itself after {attempt.last}"
             self.events.append(Ended(actor.task, actor.incarnation, End.FAILED, reason))
@@ -152,11 +152,11 @@ class SparkRun(LocalRun):
     # -- one run ------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
-        history = History("local", self.events)
+        history = self.history()
         self.directory.mkdir()
         try:
-            spark = spark_session(self.local.directory.parent)
-            clusters.set_up(self.local.cluster, self.topologies, self.schedule)
+            spark = spark_session(self.machine.directory.parent)
+            clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
             with planted(self.mutant), socket.create_server((ADDRESS, 0)) as self._server:
                 try:
                     for topology in self.topologies:
@@ -212,7 +212,7 @@ class SparkRun(LocalRun):
         return start_query(
             spark,
             self._topology,
-            bootstrap=self.local.bootstrap,
+            bootstrap=self.machine.bootstrap,
             state_dir=self._host(0),
             checkpoint=self.directory / f"checkpoint-{self._topology.ordinal}",
             config=self.config,
@@ -240,7 +240,7 @@ class SparkRun(LocalRun):
                     self._drop(attempt)
                 if not self._attempts:
                     return
-            if time.monotonic() - self._heard > ANSWER_SECONDS:
+            if time.monotonic() - self._heard > self.machine.answer_seconds:
                 raise SilentWorkerError(self._silence(query))
 
     def _silence(self, query: StreamingQuery) -> str:
@@ -248,7 +248,8 @@ class SparkRun(LocalRun):
             f"{attempt.actor} after {attempt.last}" for attempt in self._attempts if attempt.actor is not None
         ]
         return (
-            f"Spark reported nothing for {ANSWER_SECONDS:g} s. Waiting: {', '.join(last) or 'no attempt'}. "
+            f"Spark reported nothing for {self.machine.answer_seconds:g} s. "
+            f"Waiting: {', '.join(last) or 'no attempt'}. "
             f"The query {'says: ' + query.status['message'] if query.isActive else 'has ended'}."
         )
 

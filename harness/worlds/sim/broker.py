@@ -312,6 +312,11 @@ class SimBroker:
             written += 1
         return written
 
+    @property
+    def owes_markers(self) -> bool:
+        """Whether a transaction is decided whose markers are not all written."""
+        return bool(self._held)
+
     # What does not stay in a log.
 
     def compact(self, tp: TopicPartition, end: int | None = None) -> int:
@@ -321,7 +326,7 @@ class SimBroker:
         when nothing was added since the cleaning before, or the topic's `cleanup.policy` lacks `compact`.
         """
         log = self._log(tp)
-        last = log.cleanable()
+        last = log.cleanable(self.now)
         if end is None:
             most = last - log.cleaned
             end = last if most <= 1 else last - self._choice(LEFT_DIRTY, most)
@@ -403,6 +408,11 @@ class SimBroker:
     def committed_offsets(self, group_id: str) -> dict[TopicPartition, int]:
         """The positions that count now, whatever is pending."""
         return {tp: position for tp, (_, position) in self._group(group_id).committed.items()}
+
+    def committed_offset(self, group_id: str, tp: TopicPartition) -> int | None:
+        """The position of one partition that counts now, None if there is none."""
+        committed = self._group(group_id).committed.get(tp)
+        return None if committed is None else committed[1]
 
     def pending_offsets(self, group_id: str) -> list[tuple[int, TopicPartition, int]]:
         """Producer id, partition and position of every offset sent in a transaction that has not ended."""
@@ -698,6 +708,10 @@ class SimProducer:
             self._refuse("send_offsets")
         if self._error is not None:
             self._raise(self._error)
+        if membership is not None and membership.group_id != group_id:
+            raise ProtocolError(
+                f"{self.transactional_id}: a member of {membership.group_id} sends for {group_id}"
+            )
         if not offsets:
             return
         broker = self._broker
@@ -1000,7 +1014,6 @@ class SimMember:
 
     __slots__ = (
         "_assignor",
-        "_awaits",
         "_broker",
         "_closed",
         "_error",
@@ -1047,8 +1060,6 @@ class SimMember:
         self._error: LogError | None = None
         self._member_id = ""
         self._generation = NO_GENERATION
-        # It has joined, and the rebalance has not ended yet as far as it knows.
-        self._awaits = False
         # What the coordinator gave, until the owner was told.
         self._granted: tuple[TopicPartition, ...] | None = None
         self._held: tuple[TopicPartition, ...] | None = None
@@ -1081,7 +1092,6 @@ class SimMember:
             seat = self._must_rejoin(group)
             if seat is not None:
                 group.rejoin(seat, self._broker.now)
-                self._awaits = True
                 self._take_grant(seat)
         self._tell()
 
@@ -1110,9 +1120,10 @@ class SimMember:
         if seat is not None:
             self._take_grant(seat)
             if now - self._polled_ms >= self._rebalance_timeout_ms:
-                # A client whose owner does not come back in time leaves by itself.
+                # A client whose owner does not come back in time gives up by itself, and leaves unless static.
                 self._forgotten = True
-                group.leave(seat, now)
+                if self._instance_id is None:
+                    group.leave(seat, now)
                 return
             if seat.rejoined and group.phase is GroupPhase.PREPARING:
                 return
@@ -1140,7 +1151,6 @@ class SimMember:
             self._error = error
             raise
         self._member_id = seat.member_id
-        self._awaits = True
         self._take_grant(seat)
 
     def _must_rejoin(self, group: Group) -> Seat | None:
@@ -1151,8 +1161,7 @@ class SimMember:
         )
 
     def _take_grant(self, seat: Seat) -> None:
-        if self._awaits and seat.generation > self._generation:
-            self._awaits = False
+        if seat.generation > self._generation:
             self._generation = seat.generation
             self._granted = seat.assignment
 

@@ -15,6 +15,8 @@ RC = IsolationLevel.READ_COMMITTED
 class SimCluster:
     """See `harness.worlds.cluster.Cluster`."""
 
+    earliest = 0
+
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
         self._kept: dict[TopicPartition, dict[int, Record]] = {}
@@ -43,6 +45,7 @@ class SimCluster:
             producer.abort_transaction()
         else:
             producer.commit_transaction()
+        self._broker.settle()
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         tp = TopicPartition(topic, partition)
@@ -66,4 +69,4 @@ class SimCluster:
         self._kept[tp] = {record.offset: record for record in self.committed(*tp)}
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
-        return self._broker.committed_offsets(group).get(TopicPartition(topic, partition))
+        return self._broker.committed_offset(group, TopicPartition(topic, partition))

@@ -148,8 +148,9 @@ class Group:
     def join(self, new: Seat, assignor: Assignor, now: int) -> Seat:
         """Take a new member in, or a new incarnation of a static one, whose predecessor is fenced.
 
-        A static member that comes back with the same topics to a stable group keeps its partitions, and nothing
-        else happens. Raises `FatalLogError` when the members use another assignor.
+        A static member that comes back to a stable group keeps its partitions, and nothing else happens: other
+        topics that it asks for count at the next rebalance. Raises `FatalLogError` when the members use another
+        assignor.
         """
         if self._members and assignor != self._assignor:
             raise FatalLogError(
@@ -167,8 +168,6 @@ class Group:
                 self._members.insert(before, seat)
             self._prepare(now)
         else:
-            if self.phase is not GroupPhase.STABLE or seat.topics != new.topics:
-                self._prepare(now)
             seat.topics = new.topics
             seat.session_timeout_ms = new.session_timeout_ms
             seat.rebalance_timeout_ms = new.rebalance_timeout_ms

@@ -10,6 +10,7 @@ containers) is shared.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -31,7 +32,7 @@ class Memory:
     def __init__(self, processes: Iterable[Callable[..., object]]) -> None:
         """`processes` are the processing functions of the pipeline."""
         self._modules = list(dict.fromkeys(map(_module_of, processes)))
-        self._first = self._take()
+        self._first = [_take(module) for module in self._modules]
         self._away: dict[int, list[_Variables]] = {}
         self._current: int | None = None
 
@@ -49,7 +50,7 @@ class Memory:
         self._put(self._first)
 
     def _take(self) -> list[_Variables]:
-        return [_take(module) for module in self._modules]
+        return [_take(module, known) for module, known in zip(self._modules, self._first, strict=True)]
 
     def _put(self, variables: list[_Variables]) -> None:
         for module, values in zip(self._modules, variables, strict=True):
@@ -63,27 +64,38 @@ def _module_of(process: Callable[..., object]) -> ModuleType:
     return sys.modules[named.__module__]
 
 
-def _take(module: ModuleType) -> _Variables:
-    names = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+def _take(module: ModuleType, known: _Variables | None = None) -> _Variables:
+    """The variables now; `known` are those of another moment, of which most have stayed."""
+    names = vars(module).copy()
+    if known is not None and _same(names, known.names):
+        return _Variables(names, [(container, _copy(container)) for container, _ in known.contents])
     containers = {
         id(value): value
-        for value in (_container(module, value) for value in names.values())
-        if value is not None
+        for name, variable in names.items()
+        if not name.startswith("__") and (value := _container(module, variable)) is not None
     }
     return _Variables(names, [(value, _copy(value)) for value in containers.values()])
 
 
 def _put(module: ModuleType, variables: _Variables) -> None:
     namespace = vars(module)
-    for name in [name for name in namespace if not name.startswith("__") and name not in variables.names]:
-        del namespace[name]
-    namespace.update(variables.names)
+    if not _same(namespace, variables.names):
+        for name in [name for name in namespace if name not in variables.names]:
+            del namespace[name]
+        namespace.update(variables.names)
     for container, content in variables.contents:
         container.clear()
         if isinstance(container, (dict, set)):
             container.update(_copy(content))
         else:
             container.extend(_copy(content))
+
+
+def _same(names: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether the same names stand for the same objects."""
+    return names.keys() == others.keys() and all(
+        map(operator.is_, names.values(), map(others.__getitem__, names))
+    )
 
 
 def _container(module: ModuleType, value: object) -> object | None:

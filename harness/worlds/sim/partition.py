@@ -76,6 +76,8 @@ class Policy(NamedTuple):
     delete_retention_ms: int
     """How long a tombstone or a marker stays after the first cleaning that could take it."""
     max_bytes: int
+    min_compaction_lag_ms: int
+    """How old a record has to be before a cleaning may look at it."""
 
 
 def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
@@ -105,6 +107,7 @@ def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
         number("retention.ms", 7 * _DAY_MS, -1),
         number("delete.retention.ms", _DAY_MS, 0),
         number("max.message.bytes", 1_048_588, 0),
+        number("min.compaction.lag.ms", 0, 0),
     )
 
 
@@ -224,9 +227,17 @@ class Partition:
 
     # What does not stay.
 
-    def cleanable(self) -> int:
-        """The offset that no cleaning passes: the last stable one, or the newest batch in the active segment."""
-        return min(self.last_stable(), len(self.records) - 1)
+    def cleanable(self, now: int) -> int:
+        """The offset that no cleaning passes: the last stable one, the newest batch in the active segment, or the
+        first record that is not as old as `min.compaction.lag.ms` asks."""
+        end = min(self.last_stable(), len(self.records) - 1)
+        if self.policy.min_compaction_lag_ms:
+            old = now - self.policy.min_compaction_lag_ms
+            for at in range(self.cleaned, end):
+                record = self.records[at]
+                if record is not None and record.timestamp > old:
+                    return at
+        return end
 
     def expired(self, before_ms: int) -> int:
         """Up to where every offset holds something older than `before_ms`."""

@@ -7,6 +7,7 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
@@ -37,9 +38,11 @@ from harness.worlds.director import DRIVER_POINTS, RestlessError
 from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
 from harness.worlds.questions import Questions
 from harness.worlds.run import Run, WorkerRuntime
+from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
-from harness.worlds.sim.disk import Host, HostStorage
+from harness.worlds.sim.disk import Host
+from harness.worlds.sim.files import FileHost, root
 from harness.worlds.sim.memory import Memory
 from harness.worlds.sim.spark import SparkRuntime
 from scenarios import Scenario
@@ -69,10 +72,10 @@ class Process:
     def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
         self.run = run
         self.actor = actor
+        # Writes to real files are met at the engine, not at the disk.
+        met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
         self.storage = ObservedStorage(
-            HostStorage(run.hosts[actor.host], actor.process, self.around_write),
-            self,
-            run.watch.calls & {Occasion.OPEN},
+            run.hosts[actor.host].storage(actor.process, self.around_write), self, run.watch.calls & met
         )
         self.questions: Questions | None = None
         self._uncommitted: dict[str, int] = {}
@@ -203,8 +206,7 @@ class GivenChoices:
 class SimRun(Run):
     """One run of one schedule in the simulation."""
 
-    world = "sim"
-    capabilities = frozenset(Capability)
+    kind = KIND
 
     def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
         given = GivenChoices(schedule.choices) if schedule.choices else None
@@ -213,11 +215,16 @@ class SimRun(Run):
         self.asked = given.asked if given is not None else []
         self.prefix = f"{APPLICATION}-"
         self.memory = Memory([topology.process for topology in self.topologies])
-        self.broker = SimBroker(linger_records=2)
+        self.broker = SimBroker(linger_records=2, chooser=self.chooser)
         self.cluster = SimCluster(self.broker)
         self.log = SimLog(self.broker)
         self.watch = Watch.of(schedule, self.topologies, self.config)
-        self.hosts = [Host(number) for number in range(schedule.hosts)]
+        self.hosts: list[Host] | list[FileHost]
+        if schedule.files:
+            shutil.rmtree(root(), ignore_errors=True)
+            self.hosts = [FileHost(number, root(), APPLICATION) for number in range(schedule.hosts)]
+        else:
+            self.hosts = [Host(number) for number in range(schedule.hosts)]
         self.clock = VirtualClock(self)
         self.processes: dict[Actor, Process] = {}
         self.sleepers: list[tuple[int, int, Process]] = []
@@ -251,8 +258,11 @@ class SimRun(Run):
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
-        self.wakes = self.wakes or not faults.isdisjoint(("open_transaction", "delay_markers"))
-        self._suppliers = {topology.ordinal: topology.suppliers() for topology in self.topologies}
+        self.wakes = (
+            self.wakes
+            or bool(schedule.choices)
+            or not faults.isdisjoint(("open_transaction", "delay_markers"))
+        )
         self._outputs: list[tuple[str, Row]] = []
         self._compared = 0
         self._reader = self.log.reader()
@@ -275,7 +285,7 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         task = process.actor.task
-        config = self.config_for(task)
+        config = self.config_for(process.actor)
         topology = self.new_topologies(config)[ordinal_of(task)]
         return run_worker(
             self.led(process, topology),
@@ -346,7 +356,7 @@ class SimRun(Run):
     def settle(self) -> bool:
         held, self._held_open = self._held_open, []
         # Who reads behind a marker that was held back has something to do once it is there.
-        late = self.broker.hold_markers
+        late = self.broker.hold_markers or self.broker.owes_markers
         self.broker.hold_markers = False
         self.broker.settle()
         for producer in held:
@@ -368,6 +378,11 @@ class SimRun(Run):
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
+    def can(self, fault: Fault) -> str:
+        if self.schedule.files and Capability.POWER in fault.needs:
+            return f"{fault.name}: what real files lose with the power cannot be said"
+        return super().can(fault)
+
     def advance(self, ms: int) -> None:
         self.broker.advance(ms)
 
@@ -382,6 +397,8 @@ class SimRun(Run):
         ]
         if not names and topic != CHANGELOGS:
             raise SkipError(f"there is no topic {topic}")
+        # What is committed has to be known before it is cleaned away.
+        self.broker.settle()
         for name in names:
             for number in range(self.broker.topics()[name]):
                 tp = TopicPartition(name, number)
@@ -393,6 +410,7 @@ class SimRun(Run):
     def truncate(self, topic: str) -> None:
         if self.prefix + topic not in self.broker.topics():
             raise SkipError(f"there is no topic {topic}")
+        self.broker.settle()
         positions = self.broker.committed_offsets(APPLICATION)
         for number in range(self.schedule.partitions):
             tp = TopicPartition(self.prefix + topic, number)
@@ -415,7 +433,7 @@ class SimRun(Run):
     def observe(self, process: Process, moment: Moment) -> None:
         """Record what the stores of a process hold, and what can be read of the outputs."""
         # While markers lag, outputs and positions become visible one by one.
-        if not self.broker.hold_markers:
+        if not self.broker.hold_markers and not self.broker.owes_markers:
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.actor
@@ -458,7 +476,7 @@ class SimRun(Run):
     # -- one run ------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
-        history = History("sim", self.events)
+        history = self.history()
         previous = points.arm(self._hook)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
@@ -470,6 +488,8 @@ class SimRun(Run):
         finally:
             points.arm(previous)
             self._unwind()
+            if self.schedule.files:
+                shutil.rmtree(root(), ignore_errors=True)
             self.memory.leave()
         history.choices = tuple(self.asked)
         return history
@@ -479,30 +499,28 @@ class SimRun(Run):
         self.current.reached(point)
 
     def _finish(self) -> None:
-        for topology in self.topologies:
-            for partition in range(self.schedule.partitions):
-                for host in self.hosts:
-                    self._look(topology, topology.task_id(partition), host)
+        for task in self.tasks:
+            for host in self.hosts:
+                self._look(self.topology_at_the_end(task), task, host)
         self.events.append(
             clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
         )
 
-    def _look(self, topology: Topology, task: str, host: Host) -> None:
+    def _look(self, topology: Topology, task: str, host: Host | FileHost) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
-        suppliers = [
-            supplier
-            for supplier in self._suppliers[topology.ordinal].values()
-            if images.is_persistent(supplier)
-        ]
-        if not suppliers or not all((task, supplier.name) in host.files for supplier in suppliers):
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
+        if not suppliers:
             return
         try:
-            found = {
-                supplier.name: images.of_store(
-                    self.scenario, topology, partition_of(task), supplier, host.open(task, supplier.name)
-                )
-                for supplier in suppliers
-            }
+            with host.look(task, [supplier.name for supplier in suppliers]) as views:
+                if views is None:
+                    return
+                found = {
+                    supplier.name: images.of_store(
+                        self.scenario, topology, partition_of(task), supplier, views[supplier.name]
+                    )
+                    for supplier in suppliers
+                }
         except CrashproofError as error:
             self.events.append(Ended(task, None, End.FAILED, str(error)))
             return

@@ -80,12 +80,12 @@ class KafkaLog:
             "group.id": group_id,
             "partition.assignment.strategy": assignor,
             "session.timeout.ms": session_timeout_ms,
-            "heartbeat.interval.ms": min(3_000, session_timeout_ms // 3),
             "max.poll.interval.ms": rebalance_timeout_ms,
         }
+        often: Config = {"heartbeat.interval.ms": min(3_000, session_timeout_ms // 3)}
         if instance_id is not None:
             own["group.instance.id"] = instance_id
-        consumer = build(Consumer, client.config(CONSUMER, self._config, own))
+        consumer = build(Consumer, client.config(CONSUMER, often, self._config, own))
         return KafkaMember(client, consumer, group_id, topics, rebalance)
 
     def admin(self) -> KafkaAdmin:

@@ -1,0 +1,68 @@
+"""What becomes of an error: one message, an exit code, and, where the harness itself failed, a file with the traceback.
+
+Must survive: any exception, from anywhere. Only what a run has found in a pipeline ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+from pathlib import Path
+
+from harness.mutants import UnknownMutantError
+from harness.requirements import CollectionError
+from harness.schedule import ScheduleError
+from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome
+from scenarios import ScenarioError
+from store.errors import ConfigError, CrashproofError, StoreIOError, UnreachableError
+
+EXIT_FAILED = EXIT_CODES[Outcome.INCONCLUSIVE]
+"""The harness itself failed: nothing is known about the pipeline."""
+
+USAGE = (ScheduleError, ScenarioError, ConfigError, UnknownMutantError)
+"""What a user has to write differently."""
+ENVIRONMENT = (UnreachableError, StoreIOError)
+"""What the machine lacks."""
+
+
+class Told(Exception):  # noqa: N818 - it stands for an error that has been told
+    """An error whose message and exit code are settled."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code for an error that nobody handled. Errors of worlds and of what they need bring theirs along."""
+    if isinstance(error, USAGE):
+        return EXIT_USAGE
+    if isinstance(error, ENVIRONMENT):
+        return EXIT_ENVIRONMENT
+    return int(getattr(error, "exit_code", EXIT_FAILED))
+
+
+def message(error: Exception, directory: Path | None = None) -> str:
+    """What to tell. The traceback of an error that nobody could expect is kept in `directory`, or else in that for
+    temporary files."""
+    if exit_code(error) != EXIT_FAILED or isinstance(error, (CollectionError, Told)):
+        return str(error)
+    said = str(error) if isinstance(error, CrashproofError) else f"{type(error).__name__}: {error}"
+    where = keep("".join(traceback.format_exception(error)), directory)
+    return f"crashproof itself failed, so nothing is known: {' '.join(said.split())} ({where})"
+
+
+def keep(text: str, directory: Path | None = None) -> str:
+    """Write a traceback down, and say where it is."""
+    try:
+        if directory is None:
+            handle, name = tempfile.mkstemp(prefix="crashproof-", suffix=".txt")
+            os.close(handle)
+            path = Path(name)
+        else:
+            path = directory / "error.txt"
+        path.write_text(text)
+    except OSError as error:
+        return f"the traceback could not be kept: {error.strerror}"
+    return f"the traceback is in {path}"

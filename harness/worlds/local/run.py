@@ -1,0 +1,285 @@
+"""One run of one schedule with worker processes, and what all runs of a local world share.
+
+The leader asks and answers its processes one at a time. What a process reports goes to the director; what the judge
+writes and reads goes through a client of its own (`harness.worlds.local.client`).
+
+Must survive: workers that crash by themselves or never answer (the run is then a failure, or inconclusive).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from harness.choices import FirstChoice
+from harness.faults import FAULTS
+from harness.history import End, Ended, History, Moment, Processed, StateObserved
+from harness.schedule import Input, Schedule
+from harness.worlds import cluster as clusters
+from harness.worlds import images
+from harness.worlds.actors import Actor, Decision, ordinal_of, partition_of
+from harness.worlds.director import RestlessError
+from harness.worlds.led import (
+    Answered,
+    At,
+    Called,
+    Died,
+    Finished,
+    Go,
+    Idle,
+    Meeting,
+    Message,
+    Processing,
+    Ready,
+    Struck,
+)
+from harness.worlds.local import KIND
+from harness.worlds.local.client import PlainCluster
+from harness.worlds.local.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
+from harness.worlds.process import LOOKED_AT, Watch
+from harness.worlds.run import Run, WorkerRuntime
+from scenarios import Scenario
+from store.errors import CrashproofError
+from store.recovery.directory import StateDirectory
+from store.streams.topology import Topology
+
+
+@dataclass
+class Machine:
+    """What the runs of one local world share. One thread."""
+
+    bootstrap: str
+    """The address of the broker."""
+    cluster: PlainCluster
+    """The broker as the judge sees it."""
+    fork_server: ForkServer
+    directory: Path
+    """Where runs keep their files, each in a directory that it removes."""
+    prefix: str
+    """What names of applications begin with; no other world on this broker has it."""
+    answer_seconds: float
+    """A process that reports nothing for so long is given up, and the run with it."""
+    killed: int = 0
+    """Processes of pipelines that were killed with SIGKILL on order of a schedule."""
+    runs: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def application_id(self) -> str:
+        """One that no run on this broker has had: topics, transactional ids and directories begin with it."""
+        return f"{self.prefix}-{next(self.runs)}"
+
+
+class LocalRun(Run):
+    """One run of one schedule with worker processes."""
+
+    kind = KIND
+
+    def __init__(
+        self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+    ) -> None:
+        super().__init__(scenario, schedule, machine.application_id(), FirstChoice())
+        self.machine = machine
+        self.mutant = mutant
+        self.directory = machine.directory / self.application_id
+        self.processes: dict[Actor, WorkerProcess] = {}
+        """Those whose end was not yet seen."""
+        self.wiped = count()
+        self.watches_records = Watch.of(schedule, self.topologies, self.config).records
+        self.runtime = WorkerRuntime(self)
+
+    # -- processes --------------------------------------------------------------------------------------------
+
+    def spawn(self, actor: Actor) -> None:
+        job = Job(
+            scenario=self.scenario.reference_name,
+            schedule=self.schedule,
+            application_id=self.application_id,
+            task=actor.task,
+            incarnation=actor.incarnation,
+            bootstrap=self.machine.bootstrap,
+            host=self._host(actor.host),
+            config=self.config_for(actor),
+            output=self.directory / f"incarnation-{actor.incarnation}.log",
+            standby=actor.standby,
+            mutant=self.mutant,
+        )
+        self.processes[actor] = self.machine.fork_server.start(job)
+
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+        assert not power, "the director knows that only a simulated disk forgets"
+        process = self.processes.pop(actor)
+        if process.kill():
+            self.machine.killed += 1
+        else:
+            self.events.append(Ended(actor.task, actor.incarnation, End.FAILED, process.fate()))
+        if wipe:
+            self.wipe(actor)
+
+    def suspend(self, actor: Actor) -> None:
+        self.processes[actor].stop()
+
+    def proceed(self, actor: Actor) -> None:
+        self.processes[actor].resume()
+
+    def write(self, items: Sequence[Input]) -> None:
+        clusters.write(self.machine.cluster, self.topologies, items)
+
+    def input_of(self, actor: Actor) -> object:
+        topology = self.topologies[ordinal_of(actor.task)]
+        topics = (
+            [
+                topology.changelog_topic(name)
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            ]
+            if actor.standby
+            else [*topology.sources, *(store.topic for store in topology.global_stores)]
+        )
+        places = [(topic, number) for topic in topics for number in range(self.schedule.partitions)]
+        self.machine.cluster.settled(places)
+        return tuple(self.machine.cluster.bounds(*place).stable for place in places)
+
+    def _host(self, number: int) -> Path:
+        return self.directory / f"host-{number}"
+
+    def wipe(self, actor: Actor) -> None:
+        """Put the task's state on the host out of the way. It goes with the run's other files at the end."""
+        state = self._host(actor.host) / self.application_id / actor.task
+        if state.exists():
+            wiped = self.directory / "wiped"
+            wiped.mkdir(exist_ok=True)
+            state.rename(wiped / str(next(self.wiped)))
+
+    def turn(self, actor: Actor) -> None:
+        process = self.processes[actor]
+        # The answer to `Ready`, to `Idle`, or to a point at which it let others go first.
+        process.answer(self.go(actor))
+        while True:
+            message = process.next(self.machine.answer_seconds)
+            if isinstance(message, Ready):
+                continue
+            if isinstance(message, Finished | Died):
+                self._ended(actor, message)
+                return
+            # A standby that became active while it looked for changes has its task still to begin.
+            if isinstance(message, Idle) and not actor.stopping and message.standby == actor.standby:
+                self.rests(actor)
+                return
+            decision, answer = self.heard(actor, message)
+            if decision is Decision.YIELD:
+                self.runnable.append(actor)
+            if decision is not Decision.GO:
+                return
+            process.answer(answer)
+
+    def heard(self, actor: Actor, message: Message) -> tuple[Decision, object]:
+        """What becomes of a process that reported this, and the answer that it gets if it goes on."""
+        director = self.director
+        if isinstance(message, At):
+            self._looked(actor, message)
+            decision = director.reached(actor, message.point)
+            return decision, self.go(actor)
+        if isinstance(message, Called):
+            return director.called(actor, message.edge, message.call), self.go(actor)
+        if isinstance(message, Meeting):
+            fault = director.meet(actor, message.occasion)
+            return Decision.GO, None if fault is None else fault.name
+        if isinstance(message, Struck):
+            return director.strike(actor, FAULTS[message.fault]), None
+        if isinstance(message, Processing):
+            if self.watches_records:
+                self.events.append(Processed(actor.task, actor.incarnation, message.topic, message.offset))
+            return Decision.GO, None
+        if isinstance(message, Answered):
+            # A standby that became active is an incarnation of its own, and does not know that.
+            self.events.append(msgspec.structs.replace(message.answer, incarnation=actor.incarnation))
+            return Decision.GO, None
+        return Decision.GO, self.go(actor)
+
+    def go(self, actor: Actor) -> Go:
+        """Leave to go on, with what the process has to know."""
+        return Go(tuple(self.director.questions(actor)), actor.stopping, actor.standby)
+
+    def _looked(self, actor: Actor, message: At) -> None:
+        moment = LOOKED_AT.get(message.point)
+        if message.stores is not None and moment is not None:
+            self.events.append(
+                StateObserved(
+                    actor.task, actor.incarnation, actor.host, moment, message.stores, actor.standby
+                )
+            )
+
+    def _ended(self, actor: Actor, message: Finished | Died) -> None:
+        del self.processes[actor]
+        if isinstance(message, Died):
+            self.exited(actor, End.FAILED, message.how)
+        else:
+            self.exited(actor, message.reason, message.error)
+
+    # -- one run ----------------------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        """Set up, drive, and look at the end."""
+        history = self.history()
+        with ExitStack() as stack:
+            self.directory.mkdir()
+            stack.callback(shutil.rmtree, self.directory)
+            stack.callback(self._kill_what_is_left)
+            try:
+                clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
+                self.drive()
+                self._kill_what_is_left()
+                self.finish()
+            except RestlessError as error:
+                self.director.ended(error.actor, End.FAILED, str(error))
+            except SilentWorkerError as error:
+                history.inconclusive = str(error)
+        return history
+
+    def _kill_what_is_left(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+        self.processes.clear()
+
+    def finish(self) -> None:
+        """Look at what lies on the disks and in the topics."""
+        for task in self.tasks:
+            for host in range(self.schedule.hosts):
+                self._look(self.topology_at_the_end(task), partition_of(task), host)
+        places = clusters.places_of(self.topologies)
+        changelogs = (topic for _, topic in places.changelogs.values())
+        self.machine.cluster.settled(
+            (topic, number)
+            for topic in (*places.inputs, *places.outputs, *changelogs)
+            for number in range(self.schedule.partitions)
+        )
+        self.events.append(
+            clusters.final(self.machine.cluster, self.scenario, self.topologies, self.schedule.partitions)
+        )
+
+    def _look(self, topology: Topology, partition: int, host: int) -> None:
+        """Record what lies on the host's disk for the task, opened anew; nothing if no process opened its stores."""
+        storage = StateDirectory(self._host(host), self.application_id)
+        task = topology.task_id(partition)
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
+        if not suppliers or not all(storage.path(task, supplier.name).exists() for supplier in suppliers):
+            return
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(storage.lock(task))
+                found = {}
+                for supplier in suppliers:
+                    engine = storage.open(task, supplier.name)
+                    stack.callback(engine.close)
+                    found[supplier.name] = images.of_store(
+                        self.scenario, topology, partition, supplier, engine
+                    )
+            except CrashproofError as error:
+                self.events.append(Ended(task, None, End.FAILED, str(error)))
+                return
+        self.events.append(StateObserved(task, None, host, Moment.FINAL, found))

@@ -1,0 +1,60 @@
+"""Scenarios whose processing function does what no pipeline should: see `scenarios.load`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from scenarios import Stores, balances
+from store.streams.context import Context
+from store.streams.topology import Processor, Topology
+from store.types import Record
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Balances, but the process does `how` at the record with the value 3, each time."""
+
+    inner: Processor
+    how: Callable[[], object]
+
+    def __call__(self, context: Context, record: Record) -> None:
+        if record.value == b"3":
+            self.how()
+        self.inner(context, record)
+
+
+def segfault() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exit_without_a_word() -> None:
+    os._exit(3)
+
+
+def hang() -> None:
+    time.sleep(3600)
+
+
+def fail() -> None:
+    raise ArithmeticError("no such account")
+
+
+class BrokenScenario(balances.Scenario):
+    """Balances with a broken process."""
+
+    def __init__(self, how: Callable[[], object]) -> None:
+        self.how = how
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        topology = super().pipeline(application_id, stores)
+        return replace(topology, process=Broken(topology.process, self.how))
+
+
+SEGFAULTS = BrokenScenario(segfault)
+EXITS = BrokenScenario(exit_without_a_word)
+HANGS = BrokenScenario(hang)
+FAILS = BrokenScenario(fail)

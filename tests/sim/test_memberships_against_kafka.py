@@ -1,0 +1,56 @@
+"""Members of a consumer group come and go alike on the simulated and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+
+from harness.worlds.local.broker import LocalBroker
+from store.log import Assignor
+from tests.sim.differential import script
+from tests.sim.memberships import FACTS, Op, compare, generate
+
+pytestmark = pytest.mark.xdist_group("hasty-broker")
+
+DEADLINE_S = 60.0
+LANES = 8
+SEEDS = range(24)
+MORE_SEEDS = range(1_000, 1_300)
+ASSIGNORS: tuple[Assignor, ...] = ("range", "roundrobin")
+
+
+def check(name: str, broker: LocalBroker, sequences: Sequence[tuple[Assignor, Sequence[Op]]]) -> None:
+    """Run all sequences, several at a time since most of each is waiting."""
+
+    def run(number: int) -> None:
+        assignor, ops = sequences[number]
+        comparison = compare(f"{name}-{number}", assignor, ops, broker.bootstrap, DEADLINE_S)
+        if comparison.differs:
+            pytest.fail(f"sequence {number}:\n{script(comparison)}", pytrace=False)
+
+    with ThreadPoolExecutor(LANES) as pool:
+        list(pool.map(run, range(len(sequences))))
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_the_facts_of_membership_hold_on_both_brokers(
+    assignor: Assignor, hasty_broker: LocalBroker, unique: Callable[[str], str]
+) -> None:
+    check(unique(f"facts-{assignor}"), hasty_broker, [(assignor, ops) for ops in FACTS.values()])
+
+
+def test_random_comings_and_goings_have_the_same_results_on_both_brokers(
+    hasty_broker: LocalBroker, unique: Callable[[str], str]
+) -> None:
+    check(unique("random"), hasty_broker, [(ASSIGNORS[seed % 2], generate(Random(seed))) for seed in SEEDS])
+
+
+@pytest.mark.long
+def test_many_random_comings_and_goings_have_the_same_results_on_both_brokers(
+    hasty_broker: LocalBroker, unique: Callable[[str], str]
+) -> None:
+    sequences = [(ASSIGNORS[seed % 2], generate(Random(seed))) for seed in MORE_SEEDS]
+    check(unique("many"), hasty_broker, sequences)
