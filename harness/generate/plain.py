@@ -148,7 +148,8 @@ class _Generator:
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
-            time = max(0, time) if sample.timestamp is None else sample.timestamp
+            # The clients of real systems take 0 for no time at all.
+            time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
             times.append(time)
             items.append(

@@ -18,15 +18,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import count
 from statistics import median
 
 import msgspec
 
-from harness.campaign import Found, Plan, chunks_of, reduce, run_world, simulate_part
+from harness.campaign import Found, Plan, chunks_of, reduce, schedule_at, simulate_part
 from harness.mutants import MUTANTS, Mutant
+from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate_within
 from harness.verdict import Outcome
-from harness.worlds import WORLDS, Options
+from harness.worlds import WORLDS, Options, World
 from scenarios import load, load_all
 
 PASS_SHARE = 0.95
@@ -75,18 +77,34 @@ class Exam(msgspec.Struct, frozen=True):
 Progress = Callable[[Sat], None]
 
 
-def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, options: Options | None = None) -> Sat:
-    """Ask one mutant in one world."""
+def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, running: World | None = None) -> Sat:
+    """Ask one mutant in one world; `running` is that world, where it is not simulated."""
     plan = Plan(tuple(load_all()), seed, seconds=seconds, mutant=mutant.name)
     try:
-        if WORLDS[world].spreads:
-            return _simulated(mutant, plan, world)
-        started = time.monotonic()
-        with WORLDS[world].open(options or Options()) as running:
-            part = run_world(plan, world, running, lambda *_: None)
-        return _sat(mutant, world, part.result.schedules, time.monotonic() - started, part.found)
+        return (
+            _simulated(mutant, plan, world)
+            if running is None
+            else _on_real_systems(mutant, plan, world, running)
+        )
     except Exception as error:  # noqa: BLE001 - whatever a mutant breaks, the others are asked
         return _sat(mutant, world, 0, 0.0, [], f"{type(error).__name__}: {error}")
+
+
+def _on_real_systems(mutant: Mutant, plan: Plan, world: str, running: World) -> Sat:
+    """The sample of the default campaign, scenario by scenario, without its tours: those are many minutes long."""
+    assert plan.seconds is not None
+    started = time.monotonic()
+    for number in count():
+        scenario = load(plan.scenarios[number % len(plan.scenarios)])
+        schedule = schedule_at(scenario, plan.seed, number, world)
+        verdict = judge(scenario, schedule, running.run(scenario, schedule, mutant.name))
+        took = time.monotonic() - started
+        found = verdict.outcome is Outcome.VIOLATED
+        if found and judge(scenario, schedule, running.run(scenario, schedule)).outcome is Outcome.HOLDS:
+            return _sat(mutant, world, number + 1, took, [Found(world, schedule, verdict)])
+        if took >= plan.seconds:
+            return _sat(mutant, world, number + 1, took, [])
+    raise AssertionError("counting has no end")
 
 
 def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
@@ -164,10 +182,12 @@ def examine(
     for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, seconds, seed):
         sats[sat.name] = sat
         progress(sat)
-    for mutant, place in asked:
-        if mutant.name not in sats:
-            sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, options=options)
-            progress(sat)
+    rest = [one for one in asked if one[0].name not in sats]
+    for place in dict.fromkeys(place for _, place in rest):
+        with WORLDS[place].open(options or Options()) as running:
+            for mutant in (mutant for mutant, its in rest if its == place):
+                sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, running=running)
+                progress(sat)
     return summarize([sats[mutant.name] for mutant, _ in asked])
 
 
