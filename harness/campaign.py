@@ -201,7 +201,7 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
     What the processes found is taken in the order of the schedules, so that it does not depend on who was faster.
     """
     total = _Total(plan, SIMULATION, progress)
-    chunks = _chunks(plan)
+    chunks = chunks_of(plan)
     if jobs <= 1:
         for scenario, start, stop in chunks:
             total.add(simulate_part(scenario, plan.seed, start, stop, plan.mutant))
@@ -234,7 +234,7 @@ def schedules_of(plan: Plan, world: str) -> int | None:
     return None if plan.seconds is not None else sum(1 for _ in _samples(plan, world))
 
 
-def _chunks(plan: Plan) -> Iterator[tuple[str, int, int]]:
+def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
     """Scenario, first index, and the one after the last: the tours, then all scenarios in turns."""
     schedules = WORLDS[SIMULATION].schedules if plan.whole else plan.schedules
     tours = {name: tours_of(load(name)) for name in plan.scenarios}

@@ -50,8 +50,22 @@ def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
 
 
 def check_input(scenario: Scenario, schedule: Schedule, source: str = "the schedule") -> None:
-    """`ScheduleError` names the first input record that the scenario's pipeline does not take."""
-    topics = parts_of(scenario).inputs
+    """`ScheduleError` names the first thing that the scenario's pipeline does not have or take: the runtime, an input
+    record, a store that a query asks."""
+    parts = parts_of(scenario)
+    topics = parts.inputs
+    if schedule.runtime not in scenario.runtimes:
+        raise ScheduleError(
+            f"{source}: runtime is {schedule.runtime}, scenario {scenario.name} runs on {', '.join(scenario.runtimes)}"
+        )
+    for index, step in enumerate(schedule.steps):
+        ordinal = int(step.task.partition("_")[0])
+        if step.query is not None and (ordinal, step.query.store) not in parts.stores:
+            there = ", ".join(f"{store} in tasks {number}_…" for number, store in parts.stores) or "none"
+            raise ScheduleError(
+                f"{source}: steps[{index}].query.store is {step.query.store!r} of task {step.task}, scenario "
+                f"{scenario.name} has {there}"
+            )
     for index, item in enumerate(schedule.input):
         if item.topic not in topics:
             raise ScheduleError(

@@ -39,6 +39,8 @@ MAX_INPUT = 10_000
 MAX_STEPS = 1_000
 MAX_PARTITIONS = 16
 MAX_HOSTS = 8
+MAX_AMOUNT = 1 << 42
+"""A hundred years and more, in milliseconds: what a clock and a store can still hold."""
 
 INPUT = "input"
 """The topic of an input record that names none."""
@@ -192,6 +194,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Machines, each with a disk of its own."""
     batch_records: int = 6
     """Spark: records per partition in one micro-batch."""
+    waves: int = 1
+    """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
+    before it was processed."""
     files: bool = False
     """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
     have real files anyway."""
@@ -206,6 +211,11 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     def faults(self) -> int:
         return sum(step.query is None for step in self.steps)
+
+    def parts(self) -> list[tuple[Input, ...]]:
+        """The input, wave by wave."""
+        size = max(1, -(-len(self.input) // self.waves))
+        return [self.input[at : at + size] for at in range(0, max(1, len(self.input)), size)]
 
     def describe(self) -> list[str]:
         return [str(step) for step in self.steps]
@@ -307,6 +317,7 @@ def validate(schedule: Schedule, source: str = "the schedule") -> None:
     for name, value, low, high in (
         ("partitions", schedule.partitions, 1, MAX_PARTITIONS),
         ("hosts", schedule.hosts, 1, MAX_HOSTS),
+        ("waves", schedule.waves, 1, MAX_INPUT),
         ("batch_records", schedule.batch_records, 1, 1_000_000),
         ("number of input records", len(schedule.input), 0, MAX_INPUT),
         ("number of steps", len(schedule.steps), 0, MAX_STEPS),
@@ -359,8 +370,9 @@ def _wrong(step: Step, schedule: Schedule) -> str:
         return f".call is {step.call}, {step.fault} lies in wait for {', '.join(fault.occasions)}"
     if fault.where is Where.NOW and step.call is not None:
         return f": {step.fault} takes no call"
-    if step.amount and (not fault.amount or step.amount < 0):
-        return f".amount is {step.amount}: {step.fault} takes {'a positive one' if fault.amount else 'none'}"
+    if step.amount and (not fault.amount or not 0 < step.amount <= MAX_AMOUNT):
+        takes = f"a positive one of at most {MAX_AMOUNT}" if fault.amount else "none"
+        return f".amount is {step.amount}: {step.fault} takes {takes}"
     if bool(step.topic) != fault.on_topics:
         return f": {step.fault} {'strikes a topic, name it' if fault.on_topics else 'takes no topic'}"
     if bool(step.settings) != fault.changes_settings:

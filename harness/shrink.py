@@ -77,6 +77,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         len(schedule.steps),
         len(schedule.settings),
         len(schedule.choices),
+        schedule.waves,
         schedule.runtime is Runtime.SPARK,
         len(schedule.input),
         schedule.partitions,
@@ -250,6 +251,8 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
     for index, item in enumerate(schedule.input):
         for simpler in _plainer_items(item, schedule.input[max(0, index - 1)], schedule):
             yield _with(schedule, input=(*schedule.input[:index], simpler, *schedule.input[index + 1 :]))
+    if schedule.waves > 1:
+        yield _with(schedule, waves=schedule.waves - 1)
     choices = schedule.choices
     for length in sorted({0, len(choices) // 2, len(choices) - 1} - {-1, len(choices)}):
         yield _with(schedule, choices=choices[:length])

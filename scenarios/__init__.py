@@ -210,6 +210,8 @@ class Scenario(ABC):
     """What can run the pipeline, by the names of `harness.schedule.Runtime`. A query of Spark takes one topology."""
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
+    durations_ms: ClassVar[tuple[int, ...]] = ()
+    """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
 
     _reference: str = ""
 

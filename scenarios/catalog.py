@@ -57,9 +57,11 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                 return [_readable(met), _readable(rows)]
         case "sweep":
             met = []
-            with catalog.prefix_scan(product) as rows:
-                for name, price in rows:
+            with catalog.prefix_scan(product) as found, catalog.prefix_scan(product) as rows:
+                for name, _ in found:
                     catalog.delete(name)
+                # All of it is gone, and an iterator that was open before shows it.
+                for name, price in rows:
                     met.append((name, price))
                 with catalog.all() as left:
                     return [_readable(met), left.peek_next_key().decode() if left.has_next() else None]

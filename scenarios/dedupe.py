@@ -50,6 +50,7 @@ class Scenario(scenarios.Scenario):
     name = "dedupe"
     summary = "Events passed on once, by the ids in a window store."
     time_step_ms = 10_000
+    durations_ms = (WITHIN_MS, RETENTION_MS)
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         output, seen = f"{application_id}-output", f"{application_id}-seen"

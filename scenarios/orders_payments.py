@@ -58,6 +58,7 @@ class Scenario(scenarios.Scenario):
     name = "orders_payments"
     summary = "A join of two topics within a time difference, over window stores that keep duplicates."
     time_step_ms = 12_000
+    durations_ms = (WITHIN_MS, RETENTION_MS)
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         return Topology(

@@ -69,6 +69,7 @@ class Scenario(scenarios.Scenario):
     name = "versioned_prices"
     summary = "Trades valued as of their own time, over a versioned store of prices."
     time_step_ms = 8_000
+    durations_ms = (RETENTION_MS,)
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         return Topology(

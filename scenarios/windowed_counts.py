@@ -5,7 +5,8 @@ The first sub-topology numbers the views of each user and passes them on by page
 30 s of event time, takes records up to 30 s after the end of their window, and keeps windows for 90 s.
 
 Output, keyed by page: null for a cleared window, then the number of the view, the page's windows, newest first, and
-all windows there are. A view that comes too late goes to the topic `late`, with the time that it was too late for.
+all windows there are, each with the time of its last view. A view that comes too late goes to the topic `late`, with
+the time that it was too late for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 import scenarios
 from scenarios import InputRecord, Output, Sample, Serdes, State, Stores
 from store.serdes import JsonSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.state.windowed import LATEST
 from store.streams.topology import Context, Topology
 from store.types import Record
@@ -68,15 +70,16 @@ class Count:
             return
         page = record.key.decode()
         number, clears = msgspec.json.decode(record.value)
-        counts.put(page, (counts.fetch(page, start) or 0) + 1, start)
+        before = counts.fetch(page, start) or ValueAndTimestamp(0, 0)
+        counts.put(page, ValueAndTimestamp(before.value + 1, max(before.timestamp, record.timestamp)), start)
         if clears and start >= SIZE_MS:
             counts.put(page, None, start - SIZE_MS)
             context.forward(self.output, record.key, None)
         with counts.backward_fetch(page, 0, LATEST) as own, counts.all() as every:
             result = [
                 number,
-                [[at, count] for at, count in own],
-                [[found.key, found.window.start, count] for found, count in every],
+                [[at, *count] for at, count in own],
+                [[found.key, found.window.start, *count] for found, count in every],
             ]
         context.forward(self.output, record.key, msgspec.json.encode(result))
 
@@ -87,12 +90,15 @@ class Scenario(scenarios.Scenario):
     name = "windowed_counts"
     summary = "Tumbling windows with grace and expiry, counted behind a repartition topic."
     time_step_ms = 15_000
+    durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS, RETENTION_MS)
     runtimes = ("worker",)
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         pages = f"{application_id}-pages"
         output, late = f"{application_id}-output", f"{application_id}-late"
-        counts = stores.window(COUNTS, retention_ms=RETENTION_MS, size_ms=SIZE_MS, serdes=SERDES)
+        counts = stores.window(
+            COUNTS, retention_ms=RETENTION_MS, size_ms=SIZE_MS, serdes=SERDES, timestamped=True
+        )
         return (
             Topology(
                 application_id=application_id,
@@ -133,12 +139,13 @@ class Scenario(scenarios.Scenario):
             return [Output("late", record.key, now)]
         number, clears = record.value
         outputs = []
-        counts.put(record.key, (counts.get(record.key, start) or 0) + 1, start)
+        count, last = counts.get(record.key, start) or [0, 0]
+        counts.put(record.key, [count + 1, max(last, record.timestamp)], start)
         if clears and start > 0:
             counts.put(record.key, None, start - SIZE_MS)
             outputs.append(Output("output", record.key, None))
-        own = [list(window) for window in reversed(counts.fetch(record.key, 0, now))]
-        every = [list(window) for window in counts.fetch_range(None, None, 0, now)]
+        own = [[at, *value] for at, value in reversed(counts.fetch(record.key, 0, now))]
+        every = [[key, at, *value] for key, at, value in counts.fetch_range(None, None, 0, now)]
         return [*outputs, Output("output", record.key, [number, own, every])]
 
     def accepts(self, record: InputRecord) -> bool:

@@ -23,6 +23,8 @@ from harness.cli.listings import Listing, fault_list, fault_table, schedule_tabl
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
+from harness.mutants.exam import SECONDS
+from harness.mutants.exam import examine as examine_mutants
 from harness.provision.doctor import doctor as examine
 from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
@@ -30,6 +32,7 @@ from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
 from harness.worlds import WORLDS, Options
 from reports.bench import print_report
+from reports.exam import print_exam
 from reports.terminal import print_result
 from reports.text import dump, visible
 from scenarios import load as load_scenario
@@ -313,12 +316,37 @@ def schedule_format(
 
 
 @app.command()
-def mutants() -> None:
-    """List the bugs that `--mutant` can plant."""
-    _print_lines(
-        f"{mutant.name}: {mutant.summary} In {mutant.place}; known from {mutant.source}."
-        for mutant in MUTANTS.values()
+def mutants(
+    names: Annotated[list[str] | None, typer.Argument(help="Which to ask; all of them by default.")] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="List them, and ask none.")] = False,
+    jobs: Annotated[str, typer.Option(help="Processes for the simulation: auto or a number.")] = "auto",
+    duration: Annotated[
+        str, typer.Option("--for", metavar="60s", help="Time of one processor for each mutant.")
+    ] = "60s",
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the local broker on 127.0.0.1.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Examine the harness: plant each known bug, and see whether the default campaign finds it. Exit 1 if too few."""
+    asked = [find_mutant(name) for name in names or MUTANTS]
+    if only_list:
+        _print_lines(f"{one.name}: {one.summary} In {one.place}; known from {one.source}." for one in asked)
+        return
+    exam = examine_mutants(
+        [one.name for one in asked],
+        _jobs(jobs),
+        lambda sat: say(f"{sat.name}: {'caught by ' + sat.oracle if sat.caught else 'not caught'}"),
+        seconds=_duration(duration) or SECONDS,
+        options=Options(port=port),
     )
+    if json:
+        _print_json(exam)
+    else:
+        with _printing() as console:
+            console.width = max(console.width, 160)
+            print_exam(exam, console)
+    raise typer.Exit(0 if exam.passed else 1)
 
 
 @app.command()

@@ -62,11 +62,12 @@ def _raise(_: Callable[[], Any]) -> NoReturn:
 FAULTS = (
     Fault(
         "abort_commit",
-        "The next commit of the task is answered with an error that requires an abort.",
+        "The next commit of the task, or another call of its transaction, is answered with an error that requires an "
+        "abort.",
         Where.OCCASION,
         needs=_CALLS,
         excuses=_STARTS_AGAIN,
-        occasions=_TRANSACTION,
+        occasions=(*_TRANSACTION, Occasion.PRODUCE),
         around=_refuse,
     ),
     Fault(

@@ -174,6 +174,8 @@ class Fault:
     """Whether the process is asked to end by itself."""
     changes_settings: bool = False
     """Whether a step names settings."""
+    yields: bool = False
+    """Whether the process that reached the place lets all others go on first, until they rest."""
     runtimes: tuple[str, ...] = ("worker", "spark")
 
     def __hash__(self) -> int:

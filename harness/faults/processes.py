@@ -38,6 +38,13 @@ FAULTS = (
         apply=lambda stage, actor, _: stage.pause(actor),
     ),
     Fault(
+        "stall",
+        "The process that runs the task stands still for a moment that nobody notices, and all others go on meanwhile.",
+        Where.POINT,
+        yields=True,
+        apply=lambda *_: None,
+    ),
+    Fault(
         "resume",
         "The longest stopped zombie of the task goes on.",
         Where.NOW,
@@ -49,6 +56,7 @@ FAULTS = (
         "A second incarnation of the task starts on another host while the first one runs on.",
         Where.POINT,
         needs=_HOSTS,
+        yields=True,
         apply=lambda stage, actor, _: stage.start_another(actor),
     ),
     Fault(

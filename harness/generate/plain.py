@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
-from harness.faults import DEADLY, Fault, Where, possible
+from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
+from harness.faults.logs import HOUR_MS
 from harness.generate import settings
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
@@ -22,12 +23,22 @@ from store.types import IsolationLevel
 MOST_RECORDS = 15
 """Input records per schedule at most: draining costs more than anything else."""
 
+WIDE = 40
+"""One schedule in so many is wide: it has more records and more keys, and commits them all at once or nearly so."""
+
+WIDE_RECORDS = (30, 60)
+WIDE_KEYS = 30
+
 MECHANISMS: tuple[dict[str, object], ...] = (
     {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
     {"statestore.transactional.mechanism": "rocksdb_secondary"},
     {"default.dsl.store": "rocksDB"},
 )
 """Settings that every deadly fault has to meet: both mechanisms, and no transactions."""
+
+
+_WHILE_STARTING = (Occasion.INIT_TRANSACTIONS, Occasion.COMMITTED, Occasion.OFFSETS, Occasion.READ)
+"""Calls that a new incarnation makes before it processes anything."""
 
 
 def generate(
@@ -64,6 +75,8 @@ class _Generator:
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
+        self._settings: dict[str, object] = {}
+        self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
             for name, fault in possible(capabilities).items()
@@ -76,6 +89,8 @@ class _Generator:
     def schedule(self) -> Schedule:
         random = self._random
         drawn = settings.draw(random, self._scenario)
+        if self._many:
+            drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
         steps: list[Step] = []
         if self._index % 3 == 0:
             number = self._index // 3
@@ -86,6 +101,7 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        self._settings = drawn
         steps += self._steps()
         return Schedule(
             scenario=self._scenario.reference_name,
@@ -94,7 +110,8 @@ class _Generator:
             runtime=self._runtime,
             partitions=self._partitions,
             hosts=random.choice((1, 2, 2, 3)),
-            batch_records=random.choice((2, 4, 8)),
+            batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
+            waves=random.choice((1, 1, 1, 2, 3)),
             settings=drawn,
             choices=self._choices(),
         )
@@ -115,22 +132,33 @@ class _Generator:
         aborts = random.random() < 0.3
         lateness = random.choice((0.0, 0.1, 0.3))
         step = scenario.time_step_ms
+        apart = (0, step // 4, step, step, 3 * step, 12 * step)
+        back = (step // 2, 2 * step, 8 * step, 30 * step)
+        spans = (0, *(span + near for span in scenario.durations_ms for near in (0, 0, -1, 1)))
+        exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
         now = 10 * step
+        times: list[int] = []
         items = []
-        for _ in range(random.randint(1, MOST_RECORDS)):
+        for _ in range(self._many or random.randint(1, MOST_RECORDS)):
             sample = scenario.input(random)
-            now += random.choice((0, step // 4, step, step, 3 * step, 12 * step))
-            late = (
-                random.choice((step // 2, 2 * step, 8 * step, 30 * step)) if random.random() < lateness else 0
-            )
+            key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
+            if times and random.random() < exact:
+                # Just so far before or after one of the last records that something changes between them.
+                time = random.choice(times[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
+            else:
+                now += random.choice(apart)
+                time = now - (random.choice(back) if random.random() < lateness else 0)
+            time = max(0, time) if sample.timestamp is None else sample.timestamp
+            now = max(now, time)
+            times.append(time)
             items.append(
                 Input(
-                    partition_for(encode_key(sample.key), self._partitions),
-                    sample.key,
+                    partition_for(encode_key(key), self._partitions),
+                    key,
                     sample.value,
                     aborts and random.random() < 0.25,
                     sample.topic,
-                    max(0, now - late) if sample.timestamp is None else sample.timestamp,
+                    time,
                     sample.headers,
                 )
             )
@@ -224,7 +252,52 @@ class _Generator:
         random = self._random
         wait = random.choice((0, 0, 1, 2, 4))
         violent = random.choice(("kill", "kill", "wipe", "pause", "power_loss"))
-        match random.randrange(8):
+        match random.randrange(14):
+            case 8 | 9:
+                # A successor that stands still while the zombie goes on, at a place where it may not see that.
+                inside = random.choice(
+                    (Point.RECORD_PROCESSED, Point.COMMIT_STARTED, Point.OFFSETS_SENT, *TASK_POINTS)
+                )
+                if Capability.CALLS in self._capable and random.random() < 0.6:
+                    call = random.choice(_WHILE_STARTING)
+                    stall = Step("stall", task=task, call=call, edge=random.choice(tuple(Edge)))
+                else:
+                    stall = Step("stall", task=task, at=random.choice(TASK_POINTS))
+                return [Step("pause", task=task, at=inside, wait=wait), stall, Step("resume", task=task)]
+            case 13:
+                # Others read while a transaction is in the middle of something, and then it comes to nothing.
+                stall = Step("stall", task=task, at=random.choice(TASK_POINTS), wait=wait)
+                return [stall, Step(violent, task=task, wait=random.choice((0, 0, 1)))]
+            case 10:
+                # A disk that comes back after deletions were compacted away.
+                changelog = random.choice(self._parts.changelogs) if self._parts.changelogs else ""
+                cleaned = [Step("compact", task=task, topic=changelog)] if changelog else []
+                return [
+                    Step("pause", task=task, at=random.choice((None, Point.STORE_COMMITTED)), wait=wait),
+                    Step("resume", task=task, wait=random.choice((2, 4, 6))),
+                    *cleaned,
+                    Step("long_absence", task=task, amount=40 * 24 * HOUR_MS),
+                    Step("pause", task=task),
+                ]
+            case 11:
+                # The other guarantee takes over what the one has left, whose markers may still be to come.
+                now = self._settings.get("processing.guarantee", settings.VALUES["processing.guarantee"][0])
+                other = next(value for value in settings.VALUES["processing.guarantee"] if value != now)
+                late = [Step("delay_markers", task=task, wait=wait)] if random.random() < 0.5 else []
+                changed = {"processing.guarantee": other}
+                if "processing.guarantee" in self._scenario.settings:
+                    return late
+                return [
+                    *late,
+                    Step("change_settings", task=task, wait=wait, settings=changed),
+                    Step(violent, task=task, at=random.choice(TASK_POINTS)),
+                ][: len(late) + random.choice((1, 1, 2))]
+            case 12:
+                # A crash of a process that was stopped in order before, and whose stores had vouched for themselves.
+                return [
+                    Step("clean_stop", task=task, wait=wait),
+                    Step(random.choice(("kill", "power_loss")), task=task, at=random.choice(TASK_POINTS)),
+                ]
             case 0:
                 # A crash while the difference that a crash left is being restored.
                 return [
@@ -232,10 +305,11 @@ class _Generator:
                     Step(violent, task=task, at=Point.RESTORE_BATCH),
                 ]
             case 1:
-                return [
-                    Step("abort_commit", task=task, wait=wait),
-                    Step(violent, task=task, at=Point.ABORTED),
-                ]
+                # An abort, after which the same process goes on, or dies.
+                refused = Step(
+                    "abort_commit", task=task, wait=wait, call=random.choice(FAULTS["abort_commit"].occasions)
+                )
+                return [refused, Step(violent, task=task, at=Point.ABORTED)][: random.choice((1, 1, 2))]
             case 2:
                 # A zombie that comes back while its successor is in the middle of something.
                 inside = random.choice((Point.RECORD_PROCESSED, Point.OFFSETS_SENT, Point.KAFKA_COMMITTED))

@@ -136,7 +136,8 @@ class _Ledger:
             return
         enough: tuple[Excuse, ...] = (excuse,)
         if excuse is Excuse.FAIL and incarnation in self._stopping:
-            enough = (excuse, Excuse.ABORT, Excuse.NEW_PRODUCER)
+            # It does not try again what a fault has spoilt; whoever comes next does.
+            enough = (excuse, Excuse.RETRY, Excuse.ABORT, Excuse.NEW_PRODUCER)
         for one in enough:
             if self._once[incarnation, one]:
                 self._once[incarnation, one] -= 1

@@ -93,11 +93,16 @@ def _sources(topology: Topology) -> Iterator[str]:
 
 
 def set_up(cluster: Cluster, topologies: Sequence[Topology], schedule: Schedule) -> None:
-    """Make the topics and write the input; at return all of it is visible under read_committed."""
+    """Make the topics and write the first wave of the input, see `write`."""
     places = places_of(topologies)
     outside = [TopicSpec(topic, schedule.partitions) for topic in (*places.inputs, *places.outputs)]
     inside = [spec for topology in topologies for spec in topology.internal_topics(schedule.partitions)]
     cluster.create([*outside, *inside])
+    write(cluster, topologies, schedule.parts()[0])
+
+
+def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Input]) -> None:
+    """Write a part of the input; at return all of it is visible under read_committed."""
     prefix = f"{topologies[0].application_id}-"
 
     def written(item: Input) -> Written:
@@ -111,8 +116,8 @@ def set_up(cluster: Cluster, topologies: Sequence[Topology], schedule: Schedule)
             headers,
         )
 
-    for aborted, items in groupby(schedule.input, lambda item: item.aborted):
-        cluster.write([written(item) for item in items], abort=aborted)
+    for aborted, group in groupby(items, lambda item: item.aborted):
+        cluster.write([written(item) for item in group], abort=aborted)
 
 
 def final(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology], partitions: int) -> Final:

@@ -133,7 +133,7 @@ class Director:
                 self._advance()
                 continue
             self._apply(step, target, point if target is actor else None, edge)
-            if step.fault == "second_incarnation":
+            if FAULTS[step.fault].yields:
                 decision = Decision.YIELD
         return decision if actor.life is Life.RUNNING else Decision.STOP
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from harness.choices import Chooser
 from harness.faults import FAULTS, Excuse, Fault, SkipError
 from harness.history import End, Event, History, Injected
-from harness.schedule import Schedule, config_of
+from harness.schedule import Input, Schedule, config_of
 from harness.worlds.actors import Actor, Life, is_driver, ordinal_of
 from harness.worlds.director import Director
 from harness.worlds.protocol import WorldKind
@@ -64,7 +64,13 @@ class Run(ABC):
         self.runtime: Runtime
         self._settings_to_come: dict[Actor, Mapping[str, Any] | None] = {}
         """Processes that were asked to end, to be started again with other settings, or (None) the same."""
-        self.wakes = len(self.topologies) > 1 or any(topology.global_stores for topology in self.topologies)
+        self.to_come = deque(schedule.parts()[1:])
+        """Waves of the input that are not written yet."""
+        self.wakes = (
+            bool(self.to_come)
+            or len(self.topologies) > 1
+            or any(topology.global_stores for topology in self.topologies)
+        )
         """Whether input may come while processes rest."""
 
     # -- what a world adds ------------------------------------------------------------------------------------
@@ -92,6 +98,10 @@ class Run(ABC):
     @abstractmethod
     def input_of(self, actor: Actor) -> object:
         """Something that changes when there is more for a process to read."""
+
+    @abstractmethod
+    def write(self, items: Sequence[Input]) -> None:
+        """Write a part of the input."""
 
     def settle(self) -> bool:
         """Nothing is left to do: let go of what was held back for the run. Whether there was anything."""
@@ -227,7 +237,9 @@ class Run(ABC):
         self.runtime.begin()
         while True:
             self._run_until_rest()
-            if not self.director.at_rest() and not self.settle():
+            if self.to_come:
+                self.write(self.to_come.popleft())
+            elif not self.director.at_rest() and not self.settle():
                 break
             self._wake_stopping()
         for actor in list(self.resting):
@@ -259,6 +271,11 @@ class Run(ABC):
     def rests(self, actor: Actor) -> None:
         """The process has nothing to do."""
         self.resting[actor] = self.input_of(actor) if self.wakes or actor.standby else None
+
+    def yields(self, actor: Actor) -> None:
+        """The process goes on after all others, also those that rested and have something to read by now."""
+        self._wake_those_with_input()
+        self.runnable.append(actor)
 
     def wake(self, actor: Actor) -> None:
         """Let a process that rests look again."""

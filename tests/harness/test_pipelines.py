@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,17 +9,15 @@ from hypothesis import given, settings
 
 from harness.generate import tour
 from harness.generate.strategy import schedules
-from harness.history import Reached, Seen
-from harness.oracles import judge
-from harness.schedule import Input, Operation, Runtime, Schedule, Step
+from harness.history import Moment, Reached, StateObserved
+from harness.replay import simulate
+from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome, Verdict
-from harness.worlds.sim.world import run
-from scenarios import Json, Output, Scenario, State, load_all
+from scenarios import InputRecord, Json, Output, Sample, Scenario, State, Stores
 from store.points import Point
 from store.streams.topology import Context, Topology
 from store.types import Record
-
-BALANCES = load_all()["balances"]
+from tests.harness.pipelines import BALANCES, Process, WithProcess
 
 
 class Numbering:
@@ -61,58 +58,55 @@ class Numbering:
             context.forward(self.gone, record.key, None)
 
 
-def reference(state: State, key: str, value: Json) -> list[Output]:
-    numbers, uses, marks = state["numbers"], state["uses"], state["marks"]
-    outputs = []
-    if value == "quiet":
-        return []
-    if value == "mark":
-        marks[key] = ""
-        return []
-    if key in marks:
-        del marks[key]
-        outputs.append(Output("gone", key, "mark"))
-    if key not in numbers:
-        numbers[key] = len(numbers)
-        outputs.append(Output("new", key, numbers[key]))
-    name = str(numbers[key])
-    uses[name] = uses.get(name, 0) + 1
-    if uses[name] == 3:
-        del uses[name], numbers[key]
-        outputs.append(Output("gone", key, None))
-    return outputs
+class SeveralStores(Scenario):
+    name = "stores"
+    summary = "Several stores, two sinks."
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        return Topology(
+            application_id,
+            (f"{application_id}-input",),
+            (f"{application_id}-new", f"{application_id}-gone"),
+            tuple(stores.key_value(name) for name in ("numbers", "uses", "marks")),
+            Numbering(application_id),
+        )
+
+    def input(self, random: Random) -> Sample:
+        return Sample(random.choice("abcd"), random.choice((None, None, None, "quiet", "mark", "commit")))
+
+    def decode(self, store: str, value: bytes) -> Json:
+        return value.decode() if store == "marks" else int(value)
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        numbers, uses, marks = state["numbers"], state["uses"], state["marks"]
+        key, outputs = record.key, []
+        if record.value == "quiet":
+            return []
+        if record.value == "mark":
+            marks[key] = ""
+            return []
+        if key in marks:
+            del marks[key]
+            outputs.append(Output("gone", key, "mark"))
+        if key not in numbers:
+            numbers[key] = len(numbers)
+            outputs.append(Output("new", key, numbers[key]))
+        name = str(numbers[key])
+        uses[name] = uses.get(name, 0) + 1
+        if uses[name] == 3:
+            del uses[name], numbers[key]
+            outputs.append(Output("gone", key, None))
+        return outputs
 
 
-def sample(random: Random) -> tuple[str, Json]:
-    return random.choice("abcd"), random.choice((None, None, None, "quiet", "mark", "commit"))
-
-
-def decode(store: str, key: bytes, value: bytes) -> tuple[str, Json]:
-    return key.decode(), value.decode() if store == "marks" else int(value)
-
-
-STORES = Scenario(
-    name="stores",
-    summary="Several stores, two sinks.",
-    topology=lambda application: Topology(
-        application,
-        (f"{application}-input",),
-        (f"{application}-new", f"{application}-gone"),
-        ("numbers", "uses", "marks"),
-        Numbering(application),
-    ),
-    reference=reference,
-    sample=sample,
-    decode=decode,
-    decode_key=lambda _store, key: key.decode(),
-)
+STORES = SeveralStores()
 
 
 def verdict(scenario: Scenario, schedule: Schedule) -> Verdict:
-    return judge(scenario, schedule, run(scenario, schedule))
+    return simulate(scenario, schedule)[1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(schedules(STORES))
 def test_a_pipeline_with_several_stores_and_sinks_holds(schedule: Schedule) -> None:
     found = verdict(STORES, schedule)
@@ -128,19 +122,22 @@ def test_the_tour_of_a_pipeline_with_several_stores_holds(runtime: Runtime) -> N
 @pytest.mark.parametrize("runtime", Runtime)
 def test_an_empty_value_survives_a_restore_from_nothing(runtime: Runtime) -> None:
     items = (Input(0, "a", "mark"), Input(0, "b", "quiet"), Input(0, "c", "commit"), Input(0, "d", None))
-    wipe = Step(Operation.WIPE, at=Point.STORE_COMMITTED)
-    schedule = Schedule("stores", items, (wipe,), runtime, commit_records=1, batch_records=2)
-    history = run(STORES, schedule)
-    assert judge(STORES, schedule, history).outcome is Outcome.HOLDS
-    (last,) = (event for event in history.events if isinstance(event, Seen) and event.when == "final")
-    assert last.state["marks"] == {"a": ""}
+    wipe = Step("wipe", at=Point.STORE_COMMITTED)
+    schedule = Schedule("stores", items, (wipe,), runtime, batch_records=2, settings={"commit.records": 1})
+    history, found = simulate(STORES, schedule)
+    assert found.outcome is Outcome.HOLDS
+    (last,) = (
+        event for event in history.events if isinstance(event, StateObserved) and event.moment is Moment.FINAL
+    )
+    assert last.stores["marks"].rows == {"a": ""}
 
 
 @pytest.mark.parametrize("runtime", Runtime)
 def test_a_commit_that_a_record_asks_for_comes_at_once(runtime: Runtime) -> None:
     items = (Input(0, "a", "commit"), Input(0, "b", None), Input(0, "c", None))
-    history = run(STORES, Schedule("stores", items, (), runtime, commit_records=100, batch_records=20))
-    points = [event.point for event in history.events if isinstance(event, Reached) and event.task == 0]
+    schedule = Schedule("stores", items, (), runtime, batch_records=20, settings={"commit.records": 100})
+    history, _ = simulate(STORES, schedule)
+    points = [event.point for event in history.events if isinstance(event, Reached) and event.task == "0_0"]
     commit = points.index(Point.COMMIT_STARTED)
     assert points[:commit].count(Point.RECORD_PROCESSED) == 1
 
@@ -148,11 +145,8 @@ def test_a_commit_that_a_record_asks_for_comes_at_once(runtime: Runtime) -> None
 INPUT = tuple(Input(0, key, value) for key, value in (("ann", 5), ("bob", 3), ("ann", None)))
 
 
-def broken(process: object) -> Scenario:
-    def topology(application: str) -> Topology:
-        return replace(BALANCES.topology(application), process=process)  # type: ignore[arg-type]
-
-    return replace(BALANCES, topology=topology)
+def broken(process: Process) -> Scenario:
+    return WithProcess(lambda: process)
 
 
 def test_a_pipeline_that_fails_is_a_violation_that_names_the_record() -> None:

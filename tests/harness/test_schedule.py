@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.faults import FAULTS
+from harness.faults import FAULTS, Occasion
 from harness.generate import generate
 from harness.generate.strategy import schedules
 from harness.replay import check, check_input, replay
@@ -18,9 +18,9 @@ from harness.schedule import (
     VERSION,
     Edge,
     Input,
-    Occasion,
     Query,
     QueryKind,
+    Runtime,
     Schedule,
     ScheduleError,
     Step,
@@ -29,7 +29,7 @@ from harness.schedule import (
     load,
 )
 from harness.verdict import Outcome
-from scenarios import load_all
+from scenarios import Scenario, load_all
 from store.points import Point
 
 SCENARIOS = load_all()
@@ -107,6 +107,10 @@ UNUSABLE: list[tuple[bytes, str]] = [
     ),
     (a_step('{"fault": "kill", "amount": 1}'), "kill takes none"),
     (a_step('{"fault": "transaction_timeout", "amount": -1}'), "takes a positive one"),
+    (
+        a_step('{"fault": "transaction_timeout", "amount": 1000000000000000000000}'),
+        "takes a positive one of at most",
+    ),
     (a_step('{"fault": "compact"}'), "compact strikes a topic, name it"),
     (a_step('{"fault": "kill", "topic": "input"}'), "kill takes no topic"),
     (a_step('{"fault": "change_settings"}'), "change_settings needs settings"),
@@ -217,7 +221,7 @@ def test_every_input_that_the_scenario_takes_is_run(value: object) -> None:
 
 
 def test_a_scenario_that_does_not_say_what_it_takes_takes_everything() -> None:
-    with patch.object(type(BALANCES), "accepts", super(type(BALANCES), BALANCES).accepts):
+    with patch.object(type(BALANCES), "accepts", Scenario.accepts):
         check_input(BALANCES, Schedule("balances", (Input(0, "ann", [1]),)))
 
 
@@ -226,4 +230,16 @@ def test_a_topic_that_the_scenario_does_not_read_is_refused() -> None:
     with pytest.raises(
         ScheduleError, match=r"input\[0\]\.topic is 'elsewhere', scenario balances reads input"
     ):
+        check_input(BALANCES, schedule)
+
+
+def test_a_runtime_that_the_scenario_does_not_run_on_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="runtime is spark, scenario windowed_counts runs on worker"):
+        check_input(SCENARIOS["windowed_counts"], Schedule("windowed_counts", runtime=Runtime.SPARK))
+
+
+@pytest.mark.parametrize(("task", "store"), [("0_0", "nowhere"), ("1_0", "accounts")])
+def test_a_query_of_a_store_that_its_task_does_not_have_is_refused(task: str, store: str) -> None:
+    schedule = Schedule("balances", steps=(Step(query=Query(store), task=task),))
+    with pytest.raises(ScheduleError, match=rf"query\.store is '{store}' of task {task}"):
         check_input(BALANCES, schedule)

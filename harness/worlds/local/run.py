@@ -9,7 +9,7 @@ Must survive: workers that crash by themselves or never answer (the run is then 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,7 +20,7 @@ import msgspec
 from harness.choices import FirstChoice
 from harness.faults import FAULTS
 from harness.history import End, Ended, History, Moment, Processed, StateObserved
-from harness.schedule import Schedule
+from harness.schedule import Input, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, ordinal_of, partition_of
@@ -125,6 +125,9 @@ class LocalRun(Run):
 
     def proceed(self, actor: Actor) -> None:
         self.processes[actor].resume()
+
+    def write(self, items: Sequence[Input]) -> None:
+        clusters.write(self.machine.cluster, self.topologies, items)
 
     def input_of(self, actor: Actor) -> object:
         topology = self.topologies[ordinal_of(actor.task)]

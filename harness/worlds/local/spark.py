@@ -99,7 +99,7 @@ class SparkRun(LocalRun):
     def __init__(
         self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
-        super().__init__(machine, scenario, msgspec.structs.replace(schedule, hosts=1), mutant)
+        super().__init__(machine, scenario, msgspec.structs.replace(schedule, hosts=1, waves=1), mutant)
         self.runtime = _SparkRuntime(self)
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         self._attempts: list[_Attempt] = []

@@ -30,7 +30,7 @@ from harness.history import (
     StoreImage,
 )
 from harness.mutants import planted
-from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Runtime, Schedule
+from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Input, Runtime, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
@@ -119,7 +119,7 @@ class Process:
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
-            self.run.runnable.append(self.actor)
+            self.run.yields(self.actor)
         if decision is not Decision.GO:
             self.run.hub.switch()
 
@@ -305,6 +305,11 @@ class SimRun(Run):
             )
         return watched(topology, self.watch, process, process.storage)
 
+    def write(self, items: Sequence[Input]) -> None:
+        held, self.broker.hold_markers = self.broker.hold_markers, False
+        clusters.write(self.cluster, self.topologies, items)
+        self.broker.hold_markers = held
+
     def turn(self, actor: Actor) -> None:
         if actor.life is not Life.RUNNING:
             return
@@ -349,12 +354,15 @@ class SimRun(Run):
 
     def settle(self) -> bool:
         held, self._held_open = self._held_open, []
+        # Who reads behind a marker that was held back has something to do once it is there.
+        late = self.broker.hold_markers or self.broker.owes_markers
+        self.broker.hold_markers = False
+        self.broker.settle()
         for producer in held:
             # The timeout may have settled it before.
             with suppress(LogError):
                 producer.abort_transaction()
-        # What becomes visible only now may be input of another sub-topology.
-        return self.broker.settle() > 0 or bool(held)
+        return late or bool(held)
 
     def elapse(self) -> Actor | None:
         while self.sleepers:

@@ -1,0 +1,68 @@
+"""Mutants of at least once, which is a matter of order."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_TASK = "store.streams.task:Task"
+_COMMIT = f"{_TASK}._commit_at_least_once"
+_POSITIONS = "self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))"
+
+MUTANTS = (
+    Mutant(
+        "positions-before-outputs",
+        "KAFKA-8204",
+        "Under at least once the positions are committed before outputs and changelog have arrived.",
+        (
+            Edit(
+                _COMMIT,
+                "        ends = self._retry(producer.flush)\n",
+                "        group = self.topology.application_id\n"
+                f"        {_POSITIONS}\n"
+                "        reach(Point.COMMIT_STARTED)\n"
+                "        ends = self._retry(producer.flush)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "positions-before-stores",
+        OWN,
+        "Under at least once the positions are committed before the stores.",
+        (
+            Edit(
+                _COMMIT,
+                "        self._commit_stores(ends)\n",
+                "        group = self.topology.application_id\n"
+                f"        {_POSITIONS}\n"
+                "        self._commit_stores(ends)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "caches-not-flushed-at-least-once",
+        OWN,
+        "Under at least once caches are flushed by the commit of the stores, when changelogs were flushed already.",
+        (Edit(_COMMIT, "self._flush_caches()", "pass"),),
+    ),
+    Mutant(
+        "positions-one-commit-behind",
+        OWN,
+        "Under at least once the positions committed are those of the commit before, so input is processed again "
+        "without a reason.",
+        (Edit(_COMMIT, "group, self._positions, self", "group, self._committed, self"),),
+        oracle="at least once",
+    ),
+    Mutant(
+        "unlogged-records-at-least-once",
+        OWN,
+        "Under at least once a commit does not wait until its outputs and changelog records have arrived.",
+        (
+            Edit(
+                _COMMIT,
+                "        ends = self._retry(producer.flush)\n",
+                "        ends = {}\n",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Mutants of the offsets that a checkpoint file keeps for stores that do not keep their own."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_OFFSETS = "store.recovery.offsets:TaskOffsets"
+
+MUTANTS = (
+    Mutant(
+        "entry-written-before-the-data",
+        "KAFKA-5474",
+        "The checkpoint speaks of data that is not on the disk yet.",
+        (Edit(f"{_OFFSETS}._write_entries", "self._stores[tp].sync()", "pass"),),
+    ),
+    Mutant(
+        "entry-stays-while-data-changes",
+        "KAFKA-7192",
+        "A store without transactions keeps its entry while it is written to, so a crash does not show.",
+        (Edit(f"{_OFFSETS}.begin_unclean", "self._forget(direct)", "pass"),),
+    ),
+    Mutant(
+        "entry-outlives-its-store",
+        "KAFKA-10391",
+        "The offset of a store that was set aside stays in the checkpoint.",
+        (Edit(f"{_OFFSETS}.set_aside", "self._forget([changelog])", "pass"),),
+    ),
+    Mutant(
+        "entry-of-an-empty-store-believed",
+        "KAFKA-9169",
+        "The checkpoint's entry is believed though the store is empty.",
+        (Edit("store.recovery.decision:origin", "    if empty():\n", "    if False:\n"),),
+    ),
+    Mutant(
+        "inexact-entry-believed",
+        OWN,
+        "Under exactly once a store is believed that ran under at least once and crashed.",
+        (
+            Edit(
+                "store.recovery.decision:origin",
+                "if not entry.exact and (exactly_once or keeping is OffsetKeeping.OWN):",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "entry-from-stale-offsets",
+        "KAFKA-13249",
+        "The checkpoint at a clean close has the offsets of the start.",
+        (
+            Edit(
+                f"{_OFFSETS}.committed",
+                "            if tp in ends:\n",
+                "            if tp in ends and held is None:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-entry-at-a-clean-close",
+        "KAFKA-10166",
+        "A clean close writes no checkpoint, so every start sets the store aside.",
+        (Edit(f"{_OFFSETS}.close", "if not self._in_transaction:", "if False:"),),
+        oracle="restore",
+    ),
+    Mutant(
+        "entry-at-an-unclean-close",
+        OWN,
+        "A close in the middle of a transaction writes the checkpoint.",
+        (Edit(f"{_OFFSETS}.close", "if not self._in_transaction:", "if True:"),),
+    ),
+    Mutant(
+        "entry-one-too-far",
+        "Faust-streaming#158",
+        "The entry of a commit is one offset further than the last record.",
+        (
+            Edit(
+                f"{_OFFSETS}.committed",
+                "Checkpointed(ends[tp], now, exact)",
+                "Checkpointed(ends[tp] + 1, now, exact)",
+            ),
+        ),
+    ),
+    Mutant(
+        "given-up-offset-believed-again",
+        OWN,
+        "A store whose transactions are switched off keeps the offset that it had with them.",
+        (
+            Edit(
+                "store.state.store:EngineStore._inherit",
+                "        if kept:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+)

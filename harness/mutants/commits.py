@@ -1,0 +1,217 @@
+"""Mutants of the commit protocol, of fencing, of aborts and of attempts that Spark repeats."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_TASK = "store.streams.task:Task"
+_WORKER = "store.streams.worker:Worker"
+
+MUTANTS = (
+    Mutant(
+        "fenced-commit-ignored",
+        "KAFKA-10631",
+        "A task that was fenced while committing goes on to commit its store.",
+        (
+            Edit(
+                f"{_TASK}._retry",
+                "            except RetriableError as error:",
+                "            except FencedError:\n"
+                "                if not self.uncommitted_records:\n"
+                "                    raise\n"
+                "                return {}\n"
+                "            except RetriableError as error:",
+            ),
+        ),
+    ),
+    Mutant(
+        "fencing-after-restoring",
+        "KAFKA-6634",
+        "A new incarnation fences its predecessor after it has restored, so what that one commits meanwhile is missed.",
+        (
+            Edit(f"{_TASK}._make_producer", "self._retry(producer.init_transactions)", "pass"),
+            Edit(
+                f"{_TASK}.open",
+                "            self._restore(context, reader)\n",
+                "            self._restore(context, reader)\n"
+                "            if self._producer is not None:\n"
+                "                self._retry(self._producer.init_transactions)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "stores-commit-before-kafka",
+        "FLINK-23509",
+        "Stores commit before Kafka has the transaction.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "            self._retry(producer.commit_transaction)\n",
+                "            self._commit_stores(ends)\n"
+                "            self._retry(producer.commit_transaction)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "stores-do-not-commit",
+        "KAFKA-20489",
+        "A commit reaches Kafka, and not the stores.",
+        (Edit(f"{_TASK}._commit_exactly_once", "self._commit_stores(ends)", "pass"),),
+    ),
+    Mutant(
+        "positions-not-in-the-transaction",
+        OWN,
+        "The input positions are not sent with the transaction.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "positions-of-one-input-alone",
+        "faust#599",
+        "Of several inputs only the position of the first one is committed.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "producer.send_offsets(group, self._positions, self._committed_by)",
+                "producer.send_offsets(group, dict(list(self._positions.items())[:1]), self._committed_by)",
+            ),
+        ),
+    ),
+    Mutant(
+        "unknown-outcome-taken-for-a-commit",
+        "librdkafka#3575",
+        "A commit whose outcome nobody knows is taken for one that happened.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "        except BaseException:\n",
+                "        except OutcomeUnknownError:\n            pass\n        except BaseException:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "unknown-outcome-taken-for-an-abort",
+        "FLINK-11743",
+        "A commit whose outcome nobody knows is aborted, and its records are processed again.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "        except BaseException:\n",
+                "        except OutcomeUnknownError as error:\n"
+                "            for store in self.stores.values():\n"
+                "                store.discard()\n"
+                "            self._positions = dict(self._committed)\n"
+                "            self._state = _State.RUNNING\n"
+                "            self._processed = 0\n"
+                "            return\n"
+                "        except BaseException:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "abort-keeps-the-writes",
+        OWN,
+        "An abort does not drop the uncommitted writes of the stores.",
+        (Edit(f"{_TASK}.abort", "store.discard()", "pass"),),
+    ),
+    Mutant(
+        "abort-keeps-the-position",
+        OWN,
+        "An abort does not go back in the input.",
+        (Edit(f"{_TASK}.abort", "self._positions = dict(self._committed)", "pass"),),
+    ),
+    Mutant(
+        "flush-not-repeated",
+        OWN,
+        "A flush that may be repeated is taken for done at its first failure.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "        ends = self._retry(producer.flush)\n",
+                "        try:\n"
+                "            ends = producer.flush()\n"
+                "        except RetriableError:\n"
+                "            ends = {}\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "positions-not-repeated",
+        OWN,
+        "A call that sends the positions, and may be repeated, is taken for done at its first failure.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "        self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))\n",
+                "        try:\n"
+                "            producer.send_offsets(group, self._positions, self._committed_by)\n"
+                "        except RetriableError:\n"
+                "            pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "timeout-taken-for-a-takeover",
+        OWN,
+        "A task whose own transaction timed out believes that somebody has taken it over.",
+        (Edit(f"{_TASK}._why_refused", "if took < timeout:", "if True:"),),
+    ),
+    Mutant(
+        "worker-commits-nothing-when-it-stops",
+        OWN,
+        "A worker that is asked to end leaves its last transaction open.",
+        (
+            Edit(f"{_WORKER}._commit_all", "                task.commit()\n", "                pass\n"),
+            Edit(
+                f"{_WORKER}._process",
+                "if task.uncommitted_records and (task.should_commit() or not progress):",
+                "if task.should_commit():",
+            ),
+        ),
+    ),
+    Mutant(
+        "batch-applied-again",
+        "a Spark sink that committed while Spark's commit log did not",
+        "A micro-batch that Spark runs again is applied again.",
+        (
+            Edit(
+                "store.spark.executor:run_attempt",
+                "        applied = apply(task, records)\n",
+                "        records = list(records)\n"
+                "        for record in records[:1]:\n"
+                "            task._positions[task.inputs[0]] = record.offset\n"
+                "        applied = apply(task, records)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "attempt-ends-without-its-last-commit",
+        OWN,
+        "An attempt of Spark does not commit what it processed since its last commit in between.",
+        (Edit("store.spark.executor:run_attempt", "        task.commit()\n", "        pass\n"),),
+    ),
+    Mutant(
+        "timestamps-not-forwarded",
+        OWN,
+        "Outputs get the time 0 instead of that of their input.",
+        (
+            Edit(
+                "store.streams.context:TaskContext.forward",
+                "timestamp = self.record.timestamp",
+                "timestamp = 0",
+            ),
+        ),
+    ),
+    Mutant(
+        "positions-topic-not-written",
+        OWN,
+        "A pipeline without stores does not keep its positions where they outlive those of the group.",
+        (Edit(f"{_TASK}._write_positions", "if self._positions_at is not None:", "if False:"),),
+    ),
+)

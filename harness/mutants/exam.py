@@ -1,0 +1,208 @@
+"""The exam of the harness: for each planted bug the default campaign, until an oracle finds it or time is up.
+
+A campaign that catches nothing proves little: it may not reach the code, or not see what it does. So each mutant gets
+the campaign that unchanged code gets, scenarios in turns and the configuration drawn, with a fixed seed, and the
+share that is caught says how far a campaign without findings can be trusted. A mutant that only real systems run is
+asked there.
+
+Seconds are those of one processor where the simulation runs them, so that a busy machine changes no result by itself.
+Must survive: a mutant that makes a run loop for ever (the campaign's own watchdog), and one that breaks the harness
+itself, which is then not caught.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from statistics import median
+
+import msgspec
+
+from harness.campaign import Found, Plan, chunks_of, reduce, run_world, simulate_part
+from harness.mutants import MUTANTS, Mutant
+from harness.replay import WATCHDOG_SECONDS, simulate_within
+from harness.verdict import Outcome
+from harness.worlds import WORLDS, Options
+from scenarios import load, load_all
+
+PASS_SHARE = 0.95
+"""Of the mutants that have to be caught for the exam to be passed."""
+
+SECONDS = 60.0
+"""What a mutant gets by default."""
+
+
+class Sat(msgspec.Struct, frozen=True):
+    """What became of one mutant."""
+
+    name: str
+    source: str
+    caught: bool
+    oracle: str
+    """What found it first; empty if nothing did."""
+    world: str
+    schedules: int
+    """How many were run until then."""
+    seconds: float
+    """Of one processor, until then; of the clock in worlds that are not simulated."""
+    steps_after_shrinking: int | None
+    """Faults and queries of the smallest schedule that shows it; None if it was not caught, or not made smaller."""
+    oracles: tuple[str, ...] = ()
+    """All that found something in the schedules that caught it."""
+    scenario: str = ""
+    error: str = ""
+    """Why it could not be asked."""
+
+
+class Exam(msgspec.Struct, frozen=True):
+    """The results of all mutants."""
+
+    mutants: tuple[Sat, ...]
+    caught_share: float
+    """Of those that could be asked."""
+    median_seconds: float | None
+    """Of those that were caught."""
+    only: dict[str, tuple[str, ...]]
+    """Oracle → the mutants that no other oracle found."""
+    passed: bool
+    sentence: str
+
+
+Progress = Callable[[Sat], None]
+
+
+def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, options: Options | None = None) -> Sat:
+    """Ask one mutant in one world."""
+    plan = Plan(tuple(load_all()), seed, seconds=seconds, mutant=mutant.name)
+    try:
+        if WORLDS[world].spreads:
+            return _simulated(mutant, plan, world)
+        started = time.monotonic()
+        with WORLDS[world].open(options or Options()) as running:
+            part = run_world(plan, world, running, lambda *_: None)
+        return _sat(mutant, world, part.result.schedules, time.monotonic() - started, part.found)
+    except Exception as error:  # noqa: BLE001 - whatever a mutant breaks, the others are asked
+        return _sat(mutant, world, 0, 0.0, [], f"{type(error).__name__}: {error}")
+
+
+def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
+    assert plan.seconds is not None
+    started = time.process_time()
+    schedules = 0
+    found: list[Found] = []
+    for scenario, start, stop in chunks_of(plan):
+        part = simulate_part(scenario, plan.seed, start, stop, mutant.name)
+        schedules += part.result.schedules
+        found += [one for one in part.found if _holds_unchanged(one)]
+        if found or time.process_time() - started >= plan.seconds:
+            break
+    return _sat(mutant, world, schedules, time.process_time() - started, found)
+
+
+def _holds_unchanged(found: Found) -> bool:
+    """Whether a schedule shows the mutant and not something else: an alarm on unchanged code catches nobody."""
+    with _silence():
+        _, verdict = simulate_within(WATCHDOG_SECONDS, load(found.schedule.scenario), found.schedule)
+    return verdict.outcome is Outcome.HOLDS
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """No word to logs: what a mutant does to production code is not for people who ask which are caught."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+
+
+def _sat(
+    mutant: Mutant, world: str, schedules: int, seconds: float, found: Sequence[Found], error: str = ""
+) -> Sat:
+    steps = None
+    if found and WORLDS[world].spreads:
+        with _silence():
+            reduced = reduce(found[0], mutant.name)
+        steps = len(reduced.minimal.steps) if reduced.executions else None
+    oracles = dict.fromkeys(finding.oracle for one in found for finding in one.verdict.findings)
+    return Sat(
+        mutant.name,
+        mutant.source,
+        bool(found),
+        next(iter(oracles), ""),
+        world,
+        schedules,
+        round(seconds, 2),
+        steps,
+        tuple(oracles),
+        found[0].schedule.scenario if found else "",
+        error,
+    )
+
+
+def examine(
+    names: Iterable[str] | None,
+    jobs: int,
+    progress: Progress,
+    *,
+    seconds: float = SECONDS,
+    seed: int = 0,
+    world: str | None = None,
+    options: Options | None = None,
+) -> Exam:
+    """Ask the mutants with these names, by default all, `jobs` at a time: each in the first of its worlds, or all in
+    the one that is given."""
+    asked = [
+        (MUTANTS[name], world or MUTANTS[name].worlds[0]) for name in (MUTANTS if names is None else names)
+    ]
+    sats: dict[str, Sat] = {}
+    for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, seconds, seed):
+        sats[sat.name] = sat
+        progress(sat)
+    for mutant, place in asked:
+        if mutant.name not in sats:
+            sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, options=options)
+            progress(sat)
+    return summarize([sats[mutant.name] for mutant, _ in asked])
+
+
+def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float, seed: int) -> Iterator[Sat]:
+    if jobs <= 1:
+        for mutant, world in asked:
+            yield sit(mutant, world, seconds, seed=seed)
+        return
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.mutants.exam"])
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        futures = [pool.submit(_sit_by_name, mutant.name, world, seconds, seed) for mutant, world in asked]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _sit_by_name(name: str, world: str, seconds: float, seed: int) -> Sat:
+    return sit(MUTANTS[name], world, seconds, seed=seed)
+
+
+def summarize(sats: Sequence[Sat]) -> Exam:
+    """What the exam came to. A mutant that could not be asked counts as not caught."""
+    caught = [sat for sat in sats if sat.caught]
+    share = len(caught) / len(sats) if sats else 0.0
+    middle = round(median(sat.seconds for sat in caught), 2) if caught else None
+    only: dict[str, tuple[str, ...]] = {}
+    for sat in caught:
+        if len(sat.oracles) == 1:
+            only[sat.oracles[0]] = (*only.get(sat.oracles[0], ()), sat.name)
+    passed = share >= PASS_SHARE
+    missed = [sat.name for sat in sats if not sat.caught]
+    sentence = f"{len(caught)} of {len(sats)} planted bugs are caught"
+    if middle is not None:
+        sentence += f", half of them within {middle:g} s"
+    sentence += f"; not caught: {', '.join(missed)}." if missed else "."
+    if not passed:
+        sentence += f" At least {PASS_SHARE:.0%} have to be."
+    return Exam(tuple(sats), round(share, 4), middle, only, passed, sentence)

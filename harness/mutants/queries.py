@@ -1,0 +1,112 @@
+"""Mutants of queries: isolation of each type of store, position bounds, and the order of what they return."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_TYPES = {
+    "key-value": ("store.state.keyvalue:KeyValueStore.view", "ReadOnlyKeyValueStore"),
+    "list": ("store.state.listvalue:ListValueStore.view", "ReadOnlyListValueStore"),
+    "window": ("store.state.window:WindowStore.view", "ReadOnlyWindowStore"),
+    "session": ("store.state.session:SessionStore.view", "ReadOnlySessionStore"),
+    "version": ("store.state.versioned:VersionedKeyValueStore.view", "ReadOnlyVersionedKeyValueStore"),
+}
+
+MUTANTS = (
+    *(
+        Mutant(
+            f"uncommitted-{kind}-rows-in-queries",
+            "KAFKA-20497",
+            f"A query of a {kind} store at READ_COMMITTED sees uncommitted rows.",
+            (Edit(target, "self._reads_at(isolation, snapshot)", "self._rows"),),
+            oracle="queries",
+        )
+        for kind, (target, _) in _TYPES.items()
+    ),
+    Mutant(
+        "queries-read-the-cache",
+        "KAFKA-20497",
+        "A query at READ_COMMITTED reads the cache of a store that has one.",
+        (
+            Edit(
+                "store.state.store:EngineStore._reads_at",
+                "if isolation is IsolationLevel.READ_COMMITTED:",
+                "if isolation is IsolationLevel.READ_COMMITTED and not isinstance(self._rows, CachingLayer):",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "uncommitted-queries-see-the-last-commit",
+        OWN,
+        "A query at READ_UNCOMMITTED sees what is committed.",
+        (
+            Edit(
+                "store.state.store:EngineStore._reads_at",
+                "if isolation is IsolationLevel.READ_COMMITTED:",
+                "if True:",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "position-bound-ignored",
+        OWN,
+        "A query is answered by a store that has not come as far as asked.",
+        (Edit("store.query.answer:_answer", "    if missing:\n", "    if False:\n"),),
+        oracle="queries",
+    ),
+    Mutant(
+        "position-bound-one-too-low",
+        OWN,
+        "A query is answered by a store that lacks the last record asked for.",
+        (
+            Edit(
+                "store.query.position:PositionBound.missing",
+                "reached.get(tp, -1) < offset",
+                "reached.get(tp, -1) < offset - 1",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "uncommitted-position-behind-its-data",
+        OWN,
+        "An answer at READ_UNCOMMITTED has the position of the last commit.",
+        (
+            Edit(
+                "store.query.answer:_uncommitted_position",
+                "{**store.position(), **reached}",
+                "store.position()",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "committed-position-ahead-of-its-data",
+        "KAFKA-13249",
+        "An answer at READ_COMMITTED has the position of what is processed and not committed.",
+        (
+            Edit(
+                "store.query.answer:_ask",
+                "position = Position(inner.position(snapshot))",
+                "position = _uncommitted_position(inner)",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "backward-queries-come-forward",
+        OWN,
+        "A range that a query asks for backward comes forward.",
+        (
+            Edit(
+                "store.query.views:_range",
+                "asked.view.range if query.ascending else asked.view.reverse_range",
+                "asked.view.range",
+            ),
+        ),
+        oracle="queries",
+    ),
+)

@@ -1,0 +1,175 @@
+"""Mutants of key-value and list-value stores, of both mechanisms under them, and of the merge of ranges."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_MERGED = "store.transaction.merge:_merged"
+_BATCH = "store.transaction.indexed_batch:_Batch"
+_INDEXED = "store.transaction.indexed_batch:IndexedBatchTransaction"
+_SECONDARY = "store.transaction.secondary:SecondaryTransaction"
+_KEY_VALUE = "store.state.keyvalue:KeyValueStore"
+_READS = "store.state.keyvalue:ReadOnlyKeyValueStore"
+
+MUTANTS = (
+    Mutant(
+        "deleted-keys-in-ranges",
+        "KAFKA-4283",
+        "Ranges show keys that the open transaction has deleted.",
+        (
+            Edit(
+                f"{_INDEXED}.scan",
+                "return merge(base, overlay, reverse=reverse)",
+                "return merge(base, (pair for pair in overlay if pair[1] is not None), reverse=reverse)",
+            ),
+        ),
+    ),
+    Mutant(
+        "backward-ranges-end-with-the-committed-rows",
+        OWN,
+        "A range that is read backward ends with the last committed row, whatever uncommitted ones follow.",
+        (Edit(_MERGED, "while newer is not None:", "while newer is not None and not reverse:"),),
+    ),
+    Mutant(
+        "ranges-prefer-committed-rows",
+        OWN,
+        "A range shows the committed value of a row that the open transaction has replaced.",
+        (Edit(_MERGED, "                yield key, value\n", "                yield pair\n"),),
+    ),
+    Mutant(
+        "open-iterators-see-later-writes",
+        "KAFKA-15302",
+        "An open iterator shows what was written after it was opened.",
+        (Edit(f"{_BATCH}.put", "self._note(key)", "pass"),),
+    ),
+    Mutant(
+        "second-open-iterator-sees-later-writes",
+        OWN,
+        "Of several open iterators only the first one keeps its view.",
+        (Edit(f"{_BATCH}._note", "tuple(self._notes.values())", "tuple(self._notes.values())[:1]"),),
+    ),
+    Mutant(
+        "range-repeats-at-chunks",
+        OWN,
+        "A range of more uncommitted rows than are fetched at once repeats one of them.",
+        (Edit(f"{_BATCH}._range", "(False, inclusive[1])", "(True, inclusive[1])"),),
+    ),
+    Mutant(
+        "writes-bypass-the-transaction",
+        "KAFKA-7192",
+        "Uncommitted writes reach the database, and a crash does not roll them back.",
+        (
+            Edit(
+                f"{_KEY_VALUE}.put",
+                "        self._rows.put(key, value)\n",
+                "        self._rows.put(key, value)\n"
+                "        from store.engine import Family\n"
+                "        self._engine.write([(Family.DATA, key, value)])\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "secondary-commit-loses-deletions",
+        OWN,
+        "A commit of the secondary mechanism does not have the deletions.",
+        (
+            Edit(
+                f"{_SECONDARY}._writes",
+                "yield Family.DATA, key, flagged[1:] if flagged[0] else None",
+                "yield from [(Family.DATA, key, flagged[1:])] if flagged[0] else []",
+            ),
+        ),
+    ),
+    Mutant(
+        "secondary-commit-loses-offsets",
+        "KAFKA-20749",
+        "A commit of the secondary mechanism has the rows, and not the offsets that belong to them.",
+        (Edit(f"{_SECONDARY}._writes", "yield family, key, rows[family, key]", "continue"),),
+    ),
+    Mutant(
+        "secondary-outlives-an-abort",
+        OWN,
+        "The second database keeps the writes of an aborted transaction.",
+        (Edit(f"{_SECONDARY}.discard", "self._begin()", "pass"),),
+    ),
+    Mutant(
+        "secondary-marker-staged-and-forgotten",
+        "KAFKA-20753",
+        "A commit of the secondary mechanism is staged, and never applied.",
+        (Edit(f"{_SECONDARY}.commit", "self._engine.apply_staged(drop=drop)", "pass"),),
+    ),
+    Mutant(
+        "secondary-backward-ranges-miss-uncommitted-rows",
+        OWN,
+        "A range of the secondary mechanism that is read backward has only what is committed.",
+        (Edit(f"{_SECONDARY}.scan", "if not self._written:", "if reverse or not self._written:"),),
+    ),
+    Mutant(
+        "upper-bound-left-out",
+        OWN,
+        "A range does not have the key that is its upper bound.",
+        (Edit(f"{_READS}._range", 'upper + b"\\0"', "upper"),),
+    ),
+    Mutant(
+        "prefix-scan-runs-on",
+        OWN,
+        "A scan of a prefix goes on behind the keys that have it.",
+        (Edit(f"{_READS}.prefix_scan", "prefix_end(prefix)", "None"),),
+    ),
+    Mutant(
+        "put-if-absent-replaces",
+        OWN,
+        "A value that was there is replaced by one that is only to be put where there is none.",
+        (Edit(f"{_KEY_VALUE}.put_if_absent", "if present is None:", "if True:"),),
+    ),
+    Mutant(
+        "restored-rows-lose-their-time",
+        OWN,
+        "Restoring a store with timestamps keeps the time of the restore's first record for all.",
+        (
+            Edit(
+                f"{_KEY_VALUE}.restore_batch",
+                "row(record)) for record in records if record.key is not None]",
+                "row(record._replace(timestamp=records[0].timestamp))) for record in records "
+                "if record.key is not None]",
+            ),
+        ),
+    ),
+    Mutant(
+        "lists-read-backward-keep-their-order",
+        OWN,
+        "A range of a list-value store that is read backward has the values of each key forward.",
+        (
+            Edit(
+                "store.state.listvalue:_flattened",
+                "reversed(values) if reverse else values",
+                "values",
+            ),
+        ),
+    ),
+    Mutant(
+        "restored-lists-are-never-deleted",
+        "KAFKA-8446",
+        "Restoring a list-value store skips the deletions of lists.",
+        (
+            Edit(
+                "store.state.listvalue:ListValueStore._restore_record",
+                "rows.put(record.key, record.value)",
+                "record.value is None or rows.put(record.key, record.value)",
+            ),
+        ),
+    ),
+    Mutant(
+        "lists-grow-from-the-committed-one",
+        OWN,
+        "A value is appended to the committed list of its key, and not to what was put since.",
+        (
+            Edit(
+                "store.state.listvalue:ListValueStore.put",
+                "row = self._rows.get(key)",
+                "row = self._transaction._engine.get(__import__('store.engine').engine.Family.DATA, key)",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,120 @@
+"""Mutants of standbys, of those that take over from them, and of global stores."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_STANDBY = "store.recovery.standby:Standby"
+_GLOBAL = "store.recovery.global_store:GlobalStore"
+
+MUTANTS = (
+    Mutant(
+        "standby-applies-open-transactions",
+        "KAFKA-5474",
+        "A standby applies what is not committed.",
+        (
+            Edit(
+                f"{_STANDBY}._follow",
+                "bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)",
+                "bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_UNCOMMITTED)",
+                (
+                    (
+                        "self._batch, IsolationLevel.READ_COMMITTED",
+                        "self._batch, IsolationLevel.READ_UNCOMMITTED",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "standby-skips-a-record",
+        OWN,
+        "A standby leaves out the first record of each update.",
+        (
+            Edit(
+                f"{_STANDBY}._follow",
+                "place.position = decision.first_offset()",
+                "place.position = decision.first_offset() + (place.position > 0)",
+            ),
+        ),
+        oracle="standby",
+    ),
+    Mutant(
+        "standby-drops-deletions",
+        "KAFKA-9891",
+        "A standby skips records without a value.",
+        (
+            Edit(
+                f"{_STANDBY}._follow",
+                "            place.take(fetch, began)\n",
+                "            place.take(fetch._replace(records=[one for one in fetch.records "
+                "if one.value is not None]), began)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "standby-keeps-an-offset-ahead-of-its-data",
+        "KAFKA-9169",
+        "A standby writes down an offset that it has not reached.",
+        (
+            Edit(
+                f"{_STANDBY}._keep",
+                "            place.keep()\n",
+                "            place.keep()\n"
+                "            if place.committed is not None and place._own:\n"
+                "                from store.engine.protocol import Family\n"
+                "                from store.state import metadata\n"
+                "                from store.recovery.offsets import engine_store\n"
+                "                below = engine_store(place.store)\n"
+                "                end = self._reader.offsets(place.changelog, IsolationLevel.READ_COMMITTED).end\n"
+                "                if below is not None:\n"
+                "                    row = metadata.row(metadata.Kind.OFFSET, place.changelog, end - 1)\n"
+                "                    below._engine.write([row])\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "global-store-has-one-partition",
+        OWN,
+        "A global store follows the first partition of its topic alone.",
+        (Edit(f"{_GLOBAL}._begin", "range(number)", "range(1)"),),
+    ),
+    Mutant(
+        "global-store-stands-still",
+        OWN,
+        "A global store applies what its topic has when it is opened, and nothing later.",
+        (
+            Edit(
+                f"{_GLOBAL}.update",
+                "applied, reason = self._follow(None), None",
+                "applied, reason = 0, None",
+            ),
+        ),
+    ),
+    Mutant(
+        "global-store-shows-aborted-records",
+        OWN,
+        "A global store applies the records of aborted transactions.",
+        (
+            Edit(
+                f"{_GLOBAL}._commit_some",
+                "self._batch, IsolationLevel.READ_COMMITTED",
+                "self._batch, IsolationLevel.READ_UNCOMMITTED",
+            ),
+        ),
+    ),
+    Mutant(
+        "global-store-forgets-its-offsets",
+        OWN,
+        "A global store writes no offsets with its data, and reads its topic anew at every start over what is there.",
+        (
+            Edit(f"{_GLOBAL}._read_held", "if store.manages_offsets():", "if False:"),
+            Edit(
+                f"{_GLOBAL}._first_offset",
+                "strange=lambda: not self._held and not self._opened().is_empty()",
+                "strange=lambda: False",
+            ),
+        ),
+    ),
+)

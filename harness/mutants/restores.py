@@ -1,0 +1,135 @@
+"""Mutants of restoring, and of the decision what is done with a store that was found."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_RESTORE = "store.recovery.restore"
+_DECIDE = "store.recovery.decision:decide"
+
+MUTANTS = (
+    Mutant(
+        "restore-drops-deletions",
+        "KAFKA-8446",
+        "Restoring skips records without a value, so deleted keys come back.",
+        (
+            Edit(
+                "store.state.keyvalue:KeyValueStore.restore_batch",
+                "        self._begin_restore(records)\n",
+                "        self._begin_restore(records)\n"
+                "        records = [record for record in records if record.value is not None]\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "restore-ends-after-a-batch",
+        OWN,
+        "Restoring ends with its first batch.",
+        (
+            Edit(
+                f"{_RESTORE}:restore",
+                "        total += len(fetch.records)\n",
+                "        total += len(fetch.records)\n        if total:\n            break\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "restore-starts-over",
+        "KAFKA-20753",
+        "Every start replays the whole changelog over what is there.",
+        (
+            Edit(
+                f"{_RESTORE}:restore",
+                "    start = decision.first_offset()\n",
+                "    decision.first_offset()\n    start = bounds.earliest\n",
+            ),
+        ),
+        oracle="restore",
+    ),
+    Mutant(
+        "restore-reads-uncommitted",
+        OWN,
+        "Restoring applies the records of aborted transactions.",
+        (
+            Edit(
+                f"{_RESTORE}:_read",
+                "batch, IsolationLevel.READ_COMMITTED",
+                "batch, IsolationLevel.READ_UNCOMMITTED",
+            ),
+        ),
+    ),
+    Mutant(
+        "restore-does-not-wait-for-markers",
+        "KAFKA-6269",
+        "Restoring ends at the last stable offset, though an acknowledged commit lies behind it.",
+        (
+            Edit(
+                f"{_RESTORE}:_settled_bounds",
+                "stable if stable.end >= end else None",
+                "stable",
+            ),
+        ),
+    ),
+    Mutant(
+        "restore-stuck-at-a-control-record",
+        "KAFKA-20876",
+        "Restoring waits for a record where only the marker of a transaction is left.",
+        (
+            Edit(
+                f"{_RESTORE}:_read",
+                "fetch if fetch.next_offset > position else None",
+                "fetch if fetch.records else None",
+            ),
+        ),
+    ),
+    Mutant(
+        "restored-offset-one-too-far",
+        "Faust-streaming#155",
+        "The offset that a restored batch is kept with is that of the next record.",
+        (
+            Edit(
+                f"{_RESTORE}:Place.take",
+                "last = fetch.records[-1].offset",
+                "last = fetch.next_offset",
+            ),
+        ),
+    ),
+    Mutant(
+        "restored-batches-lose-their-offset",
+        OWN,
+        "A restored batch is kept without the offset that it reaches.",
+        (
+            Edit(
+                "store.state.store:EngineStore._offset_rows",
+                "metadata.rows(Kind.OFFSET, offsets) if self._manages_offsets else []",
+                "metadata.rows(Kind.OFFSET, offsets) if self._manages_offsets and self._now else []",
+            ),
+        ),
+    ),
+    Mutant(
+        "long-absence-not-noticed",
+        OWN,
+        "A store that was away while deletions were compacted away goes on.",
+        (Edit(_DECIDE, "if abs(age_ms) > limit_ms:", "if False:"),),
+    ),
+    Mutant(
+        "strange-data-is-restored-over",
+        "KAFKA-7192",
+        "A store with data and without an offset is restored over what is there.",
+        (Edit(_DECIDE, "        if known.strange():\n", "        if False:\n"),),
+    ),
+    Mutant(
+        "early-stop-counts-as-caught-up",
+        OWN,
+        "A store counts as up to date from its first restored batch on.",
+        (
+            Edit(
+                f"{_RESTORE}:Place.take",
+                "self.committed = self.committed._replace(offset=last)",
+                "self.committed = self.committed._replace(offset=last, last_caught_up_ms=began)\n"
+                "        self._keep_time()",
+            ),
+        ),
+    ),
+)

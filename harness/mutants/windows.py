@@ -1,0 +1,143 @@
+"""Mutants of window stores, and of the segments that they share with sessions."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_SEGMENTED = "store.state.segments:SegmentedStore"
+_READS = "store.state.segments:SegmentedReads"
+_WINDOW = "store.state.window:WindowStore"
+_READ_WINDOW = "store.state.window:ReadOnlyWindowStore"
+
+MUTANTS = (
+    Mutant(
+        "expiry-forgotten-by-restoring",
+        "KAFKA-7895",
+        "Restoring does not move the stream time, so what has expired is there again.",
+        (Edit(f"{_SEGMENTED}._restore_record", "self._observe(time)", "pass"),),
+    ),
+    Mutant(
+        "stream-time-not-committed",
+        OWN,
+        "The stream time is not written with a commit, so what has expired comes back after a crash.",
+        (
+            Edit(
+                f"{_SEGMENTED}._meta",
+                "if self._stream_time != self._committed_time:",
+                "if self._committed_time < 0 < self._stream_time:",
+            ),
+        ),
+    ),
+    Mutant(
+        "stream-time-of-an-aborted-transaction",
+        OWN,
+        "The stream time stays where an aborted transaction has moved it, so rows expire too early.",
+        (Edit(f"{_SEGMENTED}._discarded", "self._back_to_commit()", "pass"),),
+    ),
+    Mutant(
+        "segments-expire-one-too-early",
+        OWN,
+        "A segment goes while rows in it can still be read.",
+        (
+            Edit(
+                f"{_SEGMENTED}._lowest_at",
+                "// self.segment_interval_ms",
+                "// self.segment_interval_ms + (stream_time > self.retention_ms)",
+            ),
+        ),
+    ),
+    Mutant(
+        "expired-rows-in-ranges",
+        OWN,
+        "Ranges show rows that have expired, as long as their segment is there.",
+        (
+            Edit(
+                f"{_READS}._scan",
+                "max(first, stream_time - self._store.retention_ms + 1, 0)",
+                "max(first, 0)",
+            ),
+        ),
+    ),
+    Mutant(
+        "row-visible-at-its-retention",
+        OWN,
+        "A row that is as old as the retention can still be read.",
+        (
+            Edit(f"{_READS}.get", "time <= self._stream_time", "time < self._stream_time"),
+            Edit(f"{_READS}._scan", "self._store.retention_ms + 1, 0)", "self._store.retention_ms, 0)"),
+        ),
+    ),
+    Mutant(
+        "backward-segments-forward",
+        OWN,
+        "A range over several segments that is read backward has the segments in forward order.",
+        (Edit(f"{_READS}._ranges", "reversed(segments) if reverse else segments", "segments"),),
+    ),
+    Mutant(
+        "fetch-leaves-out-its-last-window",
+        OWN,
+        "A fetch of a key's windows leaves out one that starts at the last time asked for.",
+        (Edit(f"{_READ_WINDOW}._fetch_key", "if oldest <= start <= last:", "if oldest <= start < last:"),),
+    ),
+    Mutant(
+        "duplicates-numbered-anew",
+        OWN,
+        "A store that retains duplicates numbers them from the start again after it was opened.",
+        (
+            Edit(
+                f"{_WINDOW}._back_to_commit",
+                'metadata.read_sequence(self._engine, where=f"store {self._name}") or 0',
+                "0",
+            ),
+            Edit(
+                f"{_WINDOW}._free_sequence",
+                "if self._rows.get(prefix + _SUFFIX.pack(start, sequence)) is None:",
+                "if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "restored-duplicates-numbered-anew",
+        OWN,
+        "A store that retains duplicates does not know after a restore which numbers are taken.",
+        (
+            Edit(
+                f"{_WINDOW}._restore_record",
+                "if self.retain_duplicates and record.key is not None:",
+                "if False and record.key is not None:",
+            ),
+            Edit(
+                f"{_WINDOW}._free_sequence",
+                "if self._rows.get(prefix + _SUFFIX.pack(start, sequence)) is None:",
+                "if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        "cleared-windows-come-back",
+        "KAFKA-8446",
+        "Restoring a window store skips the deletions of windows.",
+        (
+            Edit(
+                f"{_SEGMENTED}._restore_record",
+                "rows.put(segment_prefix(segment) + binary_key, self._row_value(record))",
+                "record.value is None or "
+                "rows.put(segment_prefix(segment) + binary_key, self._row_value(record))",
+            ),
+        ),
+    ),
+    Mutant(
+        "restored-windows-lose-their-time",
+        OWN,
+        "Restoring a window store with timestamps takes the start of a window for the time of its value.",
+        (
+            Edit(
+                f"{_WINDOW}._row_value",
+                "timestamped_rows.from_record(record) if self.timestamped",
+                "timestamped_rows.from_record(record._replace(timestamp=self._time_of(record.key))) "
+                "if self.timestamped",
+            ),
+        ),
+    ),
+)

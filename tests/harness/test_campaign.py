@@ -1,0 +1,264 @@
+"""A campaign: what it runs does not depend on who runs it, it stops when it has enough, and it says what it missed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from harness.campaign import Part, Plan, reduce, run_simulation, run_world, schedule_at, schedules_of
+from harness.faults import DEADLY, FAULTS, Capability, possible
+from harness.generate import KILL_POINTS, generate
+from harness.generate.settings import VALUES, text
+from harness.history import History, Injected
+from harness.met import Met
+from harness.replay import simulate
+from harness.result import Cell, Pair, Value, WorldResult
+from harness.schedule import Runtime, Schedule, Step
+from harness.verdict import Outcome
+from harness.worlds import WORLDS
+from harness.worlds.sim.world import SimWorld
+from scenarios import Scenario, load_all
+from store.errors import CrashproofError
+from store.points import Point
+
+SCENARIOS = load_all()
+BALANCES = SCENARIOS["balances"]
+OWN = str(Path(__file__).parent.parent / "scenarios" / "loyalty.py")
+
+
+def quiet(*_: int) -> None: ...
+
+
+def without_speed(part: Part) -> Part:
+    result = msgspec.structs.replace(part.result, seconds=0.0, schedules_per_second=0.0)
+    return msgspec.structs.replace(part, result=result)
+
+
+@pytest.mark.parametrize("scenarios", [("balances", "relay"), (OWN,)])
+@pytest.mark.parametrize("mutant", [None, "fenced-commit-ignored"])
+def test_a_campaign_depends_on_the_seed_and_not_on_the_number_of_processes(
+    scenarios: tuple[str, ...], mutant: str | None
+) -> None:
+    plan = Plan(scenarios, seed=3, schedules=90, mutant=mutant, max_failures=2)
+    alone, shared = run_simulation(plan, 1, quiet), run_simulation(plan, 2, quiet)
+    assert without_speed(alone) == without_speed(shared)
+    assert alone.result.schedules > 0
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_campaign_stops_at_as_many_failures_as_were_asked_for(most: int) -> None:
+    plan = Plan(("balances",), seed=0, schedules=2_000, mutant="restore-drops-deletions", max_failures=most)
+    part = run_simulation(plan, 1, quiet)
+    assert len(part.found) == most
+    assert part.result.schedules < 2_000
+    assert part.result.missing == []
+
+
+class Recorded:
+    """A world that answers from the simulation and keeps what it was asked."""
+
+    killed = 0
+
+    def __init__(self, fails_at: int = 1_000_000) -> None:
+        self.asked: list[Schedule] = []
+        self._fails_at = fails_at
+        self._inner = SimWorld()
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        self.asked.append(schedule)
+        if len(self.asked) == self._fails_at:
+            raise CrashproofError("the broker is gone")
+        return self._inner.run(scenario, schedule, mutant)
+
+
+def test_a_world_in_which_schedules_are_dear_gets_one_tour_of_each_runtime_and_then_all_scenarios_in_turns() -> (
+    None
+):
+    world = Recorded()
+    plan = Plan(("orders_payments", "balances", "relay"), seed=1)
+    part = run_world(plan, "local", world, quiet)
+    assert schedules_of(plan, "local") == len(world.asked) == part.result.schedules
+    tours, samples = world.asked[:2], world.asked[2:]
+    assert {schedule.runtime for schedule in tours} == set(Runtime)
+    assert all({step.at for step in each.steps} >= set(KILL_POINTS[each.runtime]) for each in tours)
+    turns = Counter(schedule.scenario for schedule in samples)
+    assert max(turns.values()) - min(turns.values()) <= 1
+    assert set(turns) == set(plan.scenarios)
+
+
+@pytest.mark.parametrize("schedules", [1, 2, 5])
+def test_a_number_of_schedules_counts_for_each_scenario_with_its_tours(schedules: int) -> None:
+    world = Recorded()
+    run_world(Plan(("balances", "relay"), 1, schedules), "local", world, quiet)
+    assert Counter(each.scenario for each in world.asked) == {"balances": schedules, "relay": schedules}
+
+
+def test_a_world_stops_at_a_failure_also_in_a_tour() -> None:
+    world = Recorded()
+    plan = Plan(("balances",), 1, schedules=9, mutant="writes-bypass-the-transaction")
+    part = run_world(plan, "local", world, quiet)
+    assert len(part.found) == len(world.asked) == part.result.schedules == 1
+
+
+def test_a_world_that_fails_itself_makes_the_campaign_inconclusive_and_keeps_what_was_met() -> None:
+    part = run_world(Plan(("balances",), 1, 9), "local", Recorded(fails_at=4), quiet)
+    assert part.found == []
+    assert part.inconclusive == ["schedule 1 of balances could not be run: the broker is gone"]
+    assert "CrashproofError: the broker is gone" in part.traceback
+    assert part.result.schedules == 3
+
+
+# -- what was met ---------------------------------------------------------------------------------------------
+
+
+def met_by(scenario: Scenario, *schedules: Schedule) -> Met:
+    met = Met()
+    for schedule in schedules:
+        history, verdict = simulate(scenario, schedule)
+        assert verdict.outcome is Outcome.HOLDS, verdict
+        met.add(scenario, schedule, history)
+    return met
+
+
+@pytest.mark.requirement("card.4")
+def test_a_run_that_did_not_kill_at_a_point_says_so() -> None:
+    whole = schedule_at(BALANCES, 3, -2)
+    short = msgspec.structs.replace(
+        whole, steps=tuple(step for step in whole.steps if step.at is not Point.FLUSHED)
+    )
+    assert met_by(BALANCES, whole).missing([BALANCES], Capability, whole=False) == []
+    assert met_by(BALANCES, short).missing([BALANCES], Capability, whole=False) == [
+        Cell("worker", "kill", Point.FLUSHED)
+    ]
+
+
+def test_a_whole_run_says_which_values_and_which_deaths_of_which_stores_it_did_not_meet() -> None:
+    missing = met_by(BALANCES, schedule_at(BALANCES, 3, -2)).missing([BALANCES], Capability, whole=True)
+    assert Value("processing.guarantee", "at_least_once") in missing
+    assert Value("processing.guarantee", "exactly_once_v2") not in missing
+    assert Pair("rocksdb_secondary", "key value", "kill") in missing
+    assert Pair("rocksdb_indexbatch", "key value", "kill") not in missing
+    assert {each.fault for each in missing if isinstance(each, Pair)} == DEADLY
+
+
+def test_a_world_is_not_asked_for_a_fault_that_it_cannot_make() -> None:
+    capabilities = WORLDS["local"].capabilities
+    missing = met_by(BALANCES).missing([BALANCES], capabilities, whole=True)
+    asked = {each.fault for each in missing if isinstance(each, Pair)}
+    assert asked == DEADLY & set(possible(capabilities))
+    assert asked < DEADLY
+
+
+@pytest.mark.parametrize(("task", "kinds"), [("0_0", {"key value"}), ("1_0", {"key value", "window"})])
+def test_a_death_counts_for_the_stores_of_its_own_sub_topology_alone(task: str, kinds: set[str]) -> None:
+    scenario = SCENARIOS["windowed_counts"]
+    met = Met()
+    death = Injected(0, "kill", task, 0, 0, Point.FLUSHED)
+    met.add(scenario, Schedule(scenario.name, steps=(Step("kill", task=task),)), History("sim", [death]))
+    result = met.close()
+    assert {pair.store for pair in result.pairs} == kinds
+    assert result.kills == {"worker": 1}
+
+
+def test_the_end_of_sparks_driver_is_no_death_of_a_process_under_test() -> None:
+    met = Met()
+    death = Injected(0, "kill", "driver_0", 0, 0, Point.BATCH_PLANNED)
+    met.add(BALANCES, Schedule("balances", runtime=Runtime.SPARK), History("sim", [death]))
+    result = met.close()
+    assert (result.kills, result.pairs) == ({}, [])
+    assert result.cells == [Cell("spark", "kill", Point.BATCH_PLANNED, 1)]
+
+
+def test_what_parts_have_met_adds_up_to_what_the_whole_has_met() -> None:
+    schedules = [generate(BALANCES, 4, index) for index in range(8)]
+    whole = met_by(BALANCES, *schedules).close()
+    merged = Met()
+    for schedule in schedules:
+        merged.merge(met_by(BALANCES, schedule).close())
+    assert merged.close() == whole
+    assert whole.schedules == 8
+    assert all(sum(values.values()) == 8 for values in whole.varied.values())
+
+
+def test_a_setting_is_counted_by_the_text_of_the_value_that_was_drawn() -> None:
+    for name, values in VALUES.items():
+        for value in values:
+            settings = {"processing.guarantee": "at_least_once", name: value}
+            met = met_by(BALANCES, Schedule("balances", settings=settings)).close()
+            assert met.varied[name] == {text(value): 1}
+
+
+# -- what a campaign meets ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def some() -> WorldResult:
+    """What some hundreds of schedules of all scenarios have met."""
+    met = Met()
+    for scenario in SCENARIOS.values():
+        for index in range(60):
+            schedule = generate(scenario, 11, index)
+            met.add(scenario, schedule, SimWorld().run(scenario, schedule))
+    return met.close()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_of_the_registry_really_happens(some: WorldResult, fault: str) -> None:
+    assert some.faults.get(fault, 0) > 0
+
+
+@pytest.mark.parametrize("setting", VALUES)
+def test_every_setting_is_really_varied(some: WorldResult, setting: str) -> None:
+    assert {text(value) for value in VALUES[setting]} <= set(some.varied[setting])
+
+
+def test_queries_are_really_answered(some: WorldResult) -> None:
+    assert some.queries > 10
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_fault_that_a_world_cannot_make_is_not_generated_for_it(world: str) -> None:
+    capabilities = WORLDS[world].capabilities
+    drawn = {
+        step.fault
+        for scenario in SCENARIOS.values()
+        for index in range(150)
+        for step in generate(scenario, 2, index, capabilities).steps
+        if step.fault
+    }
+    assert drawn == set(possible(capabilities))
+
+
+@pytest.mark.parametrize("capability", Capability)
+def test_a_fault_that_needs_what_is_missing_is_not_generated(capability: Capability) -> None:
+    there = frozenset(Capability) - {capability}
+    if capability is Capability.PROCESSES:
+        assert not possible(there).keys() & {"kill", "wipe", "pause"}
+        return
+    for index in range(150):
+        for step in generate(BALANCES, 2, index, there).steps:
+            assert not step.fault or capability not in FAULTS[step.fault].needs
+
+
+def test_a_fault_that_means_nothing_to_a_runtime_is_not_generated_for_it() -> None:
+    for index in range(300):
+        for step in generate(BALANCES, 2, index, runtime=Runtime.SPARK).steps:
+            assert not step.fault or "spark" in FAULTS[step.fault].runtimes
+
+
+# -- reduction of what was found ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", ["restore-drops-deletions", "writes-bypass-the-transaction"])
+def test_a_reduced_schedule_fails_by_an_oracle_that_failed_before(mutant: str) -> None:
+    found = run_simulation(Plan(("carts", "balances"), 0, 500, mutant=mutant), 1, quiet).found[0]
+    before = {finding.oracle for finding in found.verdict.findings}
+    reduced = reduce(found, mutant)
+    after = {finding.oracle for finding in reduced.verdict.findings}
+    assert before & after
+    assert (reduced.verdict.outcome, reduced.minimal.mutant) == (Outcome.VIOLATED, mutant)
+    assert len(reduced.minimal.steps) <= len(found.schedule.steps)
+    assert reduced.executions > 0

@@ -1,0 +1,71 @@
+"""Runs that do not end are violations, and do not hold up a campaign; long ones are none."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from harness.campaign import Plan, reduce, run_simulation
+from harness.history import Reached
+from harness.replay import simulate, simulate_within, watchdog
+from harness.schedule import Input, Schedule
+from harness.verdict import Outcome
+from store.streams.task import Task
+from store.streams.worker import Worker
+from tests.harness.pipelines import BALANCES
+
+RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))
+
+
+@contextmanager
+def looping_forever() -> Iterator[None]:
+    def loop(_task: Task) -> None:
+        while True:
+            pass
+
+    with patch.object(Task, "commit", loop):
+        yield
+
+
+def test_production_code_that_loops_between_two_points_is_a_violation() -> None:
+    with looping_forever():
+        history, verdict = simulate_within(0.2, BALANCES, Schedule("balances", RECORDS))
+    assert verdict.outcome is Outcome.VIOLATED
+    assert (verdict.findings[0].oracle, history.events) == ("errors", [])
+    assert "did not end" in verdict.findings[0].sentence
+    assert simulate(BALANCES, Schedule("balances", RECORDS))[1].outcome is Outcome.HOLDS
+
+
+def test_a_campaign_ends_although_a_run_does_not_and_leaves_its_schedule_as_it_is() -> None:
+    plan = Plan(("balances",), seed=0, schedules=1)
+    with looping_forever(), patch("harness.campaign.WATCHDOG_SECONDS", 0.2):
+        (found,) = run_simulation(plan, 1, lambda *_: None).found
+        reduced = reduce(found, None)
+    assert reduced.minimal == found.schedule
+    assert "did not end" in reduced.verdict.findings[0].sentence
+
+
+def test_a_timer_that_ran_before_goes_on_after_the_watchdog() -> None:
+    previous = signal.setitimer(signal.ITIMER_REAL, 1_000)
+    try:
+        with watchdog(500):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] <= 500
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 500
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *previous)
+
+
+def test_a_worker_that_turns_without_reaching_a_point_is_a_violation() -> None:
+    with patch.object(Worker, "poll", lambda _worker: True):
+        _, verdict = simulate(BALANCES, Schedule("balances", RECORDS))
+    assert verdict.outcome is Outcome.VIOLATED
+    assert "did not come to rest" in verdict.findings[0].sentence
+
+
+def test_a_long_schedule_may_pass_as_many_points_as_it_needs() -> None:
+    items = tuple(Input(0, f"key {number % 7}", 1) for number in range(3_500))
+    history, verdict = simulate(BALANCES, Schedule("balances", items, settings={"commit.records": 1}))
+    assert verdict.outcome is Outcome.HOLDS
+    assert sum(isinstance(event, Reached) for event in history.events) > 20_000

@@ -1,0 +1,106 @@
+"""State outside of stores, the mistake that users make most, is found: a crash takes it, a rollback does not."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from harness.history import Moment, StateObserved
+from harness.replay import simulate
+from harness.schedule import Input, Runtime, Schedule, Step
+from harness.verdict import Outcome
+from store.points import Point
+from store.streams.topology import Context
+from store.types import Record
+from tests.harness.pipelines import Process, WithProcess
+
+RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))
+
+TOTALS: dict[bytes, dict[int, int]] = {}
+SEEN: list[tuple[bytes, int, int]] = []
+QUEUE: deque[tuple[bytes, int, int]] = deque()
+COUNT = 0
+
+
+def _write(context: Context, record: Record, amounts: Iterable[int]) -> None:
+    """What balances does, from a memory that replays and aborts do not disturb."""
+    assert record.key is not None
+    context.store("accounts").put(record.key, b"%d" % sum(amounts))
+    context.forward("app-output", record.key, b"%d" % sum(amounts))
+
+
+class InTheObject:
+    def __init__(self) -> None:
+        self.amounts: dict[bytes, dict[int, int]] = {}
+
+    def __call__(self, context: Context, record: Record) -> None:
+        amounts = self.amounts.setdefault(record.key or b"", {})
+        amounts[record.offset] = int(record.value or 0)
+        _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+
+KEPT = InTheObject()
+
+
+def in_a_dict(context: Context, record: Record) -> None:
+    amounts = TOTALS.setdefault(record.key or b"", {})
+    amounts[record.offset] = int(record.value or 0)
+    _write(context, record, [amounts[offset] for offset in amounts if offset <= record.offset])
+
+
+def in_a_list(context: Context, record: Record) -> None:
+    SEEN.append((record.key or b"", record.offset, int(record.value or 0)))
+    known = {offset: amount for key, offset, amount in SEEN if key == record.key and offset <= record.offset}
+    _write(context, record, list(known.values()))
+
+
+def in_a_queue(context: Context, record: Record) -> None:
+    QUEUE.append((record.key or b"", record.offset, int(record.value or 0)))
+    known = {offset: amount for key, offset, amount in QUEUE if key == record.key and offset <= record.offset}
+    _write(context, record, list(known.values()))
+
+
+def in_a_number(context: Context, record: Record) -> None:
+    """Right without faults: every key and every amount is the same in this test."""
+    global COUNT
+    COUNT = max(COUNT + 1, 1)
+    _write(context, record, [COUNT])
+
+
+KEEPERS: dict[str, Callable[[], Process]] = {
+    "dict": lambda: in_a_dict,
+    "list": lambda: in_a_list,
+    "deque": lambda: in_a_queue,
+    "number": lambda: in_a_number,
+    "new object": InTheObject,
+    "object of the module": lambda: KEPT,
+}
+
+
+@pytest.mark.parametrize("runtime", Runtime)
+@pytest.mark.parametrize("keeper", KEEPERS)
+def test_state_that_is_only_in_the_memory_of_the_process_is_found(keeper: str, runtime: Runtime) -> None:
+    scenario = WithProcess(KEEPERS[keeper])
+    steps = (Step("kill", at=Point.STORE_COMMITTED),)
+    for faults, outcome in (((), Outcome.HOLDS), (steps, Outcome.VIOLATED)):
+        schedule = Schedule(
+            "balances", RECORDS, faults, runtime, batch_records=20, settings={"commit.records": 2}
+        )
+        assert simulate(scenario, schedule)[1].outcome is outcome
+
+
+def test_the_memory_of_one_process_is_not_seen_by_another() -> None:
+    """A right pipeline with a cache in its module: each task fills it for itself."""
+    scenario = WithProcess(lambda: in_a_dict)
+    items = tuple(Input(partition, "ann", 1) for _ in range(4) for partition in (0, 1))
+    schedule = Schedule("balances", items, partitions=2, settings={"commit.records": 1})
+    history, _ = simulate(scenario, schedule)
+    last = [
+        event.stores["accounts"].rows
+        for event in history.events
+        if isinstance(event, StateObserved) and event.moment is Moment.FINAL
+    ]
+    assert last == [{"ann": 4}] * 2
+    assert not TOTALS
