@@ -39,8 +39,9 @@ CHUNK = 20
 AHEAD = 3
 """Units of work that each process has before it."""
 
-FILES_EVERY = 200
-"""One simulated schedule in this many has its stores in real files, which takes some twenty times as long."""
+FILES_EVERY = 199
+"""One simulated schedule in this many has its stores in real files, which takes some twenty times as long. A prime, so
+that what generators do in turns falls on all of them."""
 
 REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""

@@ -3,7 +3,7 @@
 A task's state lies in a directory of its own. A process that is killed leaves its files as they are and, as its engine
 cannot be closed without writing, keeps them: whoever comes next has a copy, made at the moment of the kill. Nothing
 writes then, since every call of an engine has returned before another greenlet runs. What a power loss would take
-cannot be said of such files, so no schedule on them has one.
+cannot be said of such files, so no schedule on them has one. Open stores are looked at as another process reads them.
 
 Must survive: kills at every protocol point and in the middle of a restore, and processes that are never unwound.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from harness.choices import Chooser
 from store.engine import Engine
 from store.engine.protocol import Checkpointed, View
+from store.engine.rocksdb import ReadOnlyRocksEngine
 from store.errors import StateLockedError
 from store.recovery.directory import StateDirectory
 from store.types import TopicPartition
@@ -135,6 +136,15 @@ class FileStorage:
 
     def directory(self, task_id: str, store_name: str) -> Path | None:
         return self._held[task_id].directory(task_id, store_name)
+
+    @contextmanager
+    def read_only(self, task_id: str, store_name: str) -> Iterator[View]:
+        """A store that this process has open, as another process reads it."""
+        view = ReadOnlyRocksEngine(self._held[task_id].path(task_id, store_name))
+        try:
+            yield view
+        finally:
+            view.close()
 
     def exists(self, task_id: str, store_name: str) -> bool:
         return self._held[task_id].exists(task_id, store_name)

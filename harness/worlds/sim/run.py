@@ -40,7 +40,7 @@ from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
 from harness.worlds.sim.disk import Host
-from harness.worlds.sim.files import FileHost, root
+from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
 from store import points
@@ -71,9 +71,8 @@ class Process:
         self.actor = actor
         # Writes to real files are met at the engine, not at the disk.
         met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
-        self.storage = ObservedStorage(
-            run.hosts[actor.host].storage(actor.process, self.around_write), self, run.watch.calls & met
-        )
+        self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
+        self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
         self.questions: Questions | None = None
         self._uncommitted: dict[str, int] = {}
         self._main = main
@@ -447,7 +446,15 @@ class SimRun(Run):
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
         task = process.actor.task
         topology = self.topologies[ordinal_of(task)]
-        return images.of_storage(self.scenario, topology, partition_of(task), process.storage)
+        found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
+        if isinstance(process.disk, FileStorage):
+            suppliers = topology.suppliers()
+            for name in [name for name in found if (task, name) in process.storage.engines]:
+                with process.disk.read_only(task, name) as view:
+                    found[name] = images.of_store(
+                        self.scenario, topology, partition_of(task), suppliers[name], view
+                    )
+        return found
 
     def _visible_outputs(self) -> tuple[tuple[str, Row], ...] | None:
         """What readers under read_committed have been given so far, in the order in which they got it.
