@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.replay import simulate
+from harness.replay import scenario_of, simulate
 from harness.schedule import load
 from harness.verdict import Outcome
 
@@ -15,12 +15,13 @@ CORPUS = sorted((Path(__file__).parent.parent / "corpus").glob("*.json"))
 
 @pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
 def test_a_schedule_that_found_something_holds_now(file: Path) -> None:
-    _, verdict = simulate(load(file))
+    schedule = load(file)
+    _, verdict = simulate(scenario_of(schedule), schedule)
     assert verdict.outcome is Outcome.HOLDS, verdict
 
 
 @pytest.mark.parametrize("file", [file for file in CORPUS if load(file).mutant], ids=lambda file: file.stem)
 def test_it_finds_the_bug_that_it_was_made_with(file: Path) -> None:
     schedule = load(file)
-    _, verdict = simulate(schedule, schedule.mutant)
+    _, verdict = simulate(scenario_of(schedule), schedule, schedule.mutant)
     assert verdict.outcome is Outcome.VIOLATED
