@@ -12,7 +12,7 @@ from random import Random
 from harness.faults import DEADLY, Fault, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.generate import settings
-from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of
+from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -122,7 +122,7 @@ class _Generator:
         now = 10 * step
         items = []
         for _ in range(random.randint(1, MOST_RECORDS)):
-            sample = scenario.input(random)
+            sample = sample_of(scenario, random)
             now += random.choice((0, step // 4, step, step, 3 * step, 12 * step))
             late = (
                 random.choice((step // 2, 2 * step, 8 * step, 30 * step)) if random.random() < lateness else 0
@@ -201,7 +201,7 @@ class _Generator:
     def _query(self) -> Step:
         random = self._random
         ordinal, store = random.choice(self._parts.stores)
-        key, upper = sorted(self._scenario.input(random).key for _ in range(2))
+        key, upper = sorted(sample_of(self._scenario, random).key for _ in range(2))
         query = Query(
             store,
             random.choice(tuple(QueryKind)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.faults import FAULTS, Fault, Where
 from harness.generate.settings import VALUES, consistent
-from harness.generate.vocabulary import KILL_POINTS, parts_of
+from harness.generate.vocabulary import KILL_POINTS, parts_of, sample_of
 from harness.schedule import Input, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -69,7 +69,7 @@ def schedules(
     items = []
     now = 10 * scenario.time_step_ms
     for number in draw(st.lists(st.integers(0, 999), max_size=max_records)):
-        sample = scenario.input(Random(number))
+        sample = sample_of(scenario, Random(number))
         now += scenario.time_step_ms * draw(st.sampled_from((1, 0, 3, -2)))
         items.append(
             Input(
