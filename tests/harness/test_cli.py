@@ -123,7 +123,7 @@ def test_bad_input_is_one_clear_error(
 
 def test_the_lists_name_what_exists(tmp_path: Path) -> None:
     assert "balances" in crashproof("scenarios", cwd=tmp_path).stdout
-    assert "KAFKA-8446" in crashproof("mutants", cwd=tmp_path).stdout
+    assert "KAFKA-8446" in crashproof("mutants", "--list", cwd=tmp_path).stdout
 
 
 def test_the_list_of_faults_is_the_registry_with_the_worlds_that_can_make_each(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.faults import FAULTS
+from harness.faults import FAULTS, Occasion
 from harness.generate import generate
 from harness.generate.strategy import schedules
 from harness.replay import check, check_input, replay
@@ -18,7 +18,6 @@ from harness.schedule import (
     VERSION,
     Edge,
     Input,
-    Occasion,
     Query,
     QueryKind,
     Schedule,
@@ -29,7 +28,7 @@ from harness.schedule import (
     load,
 )
 from harness.verdict import Outcome
-from scenarios import load_all
+from scenarios import Scenario, load_all
 from store.points import Point
 
 SCENARIOS = load_all()
@@ -217,7 +216,7 @@ def test_every_input_that_the_scenario_takes_is_run(value: object) -> None:
 
 
 def test_a_scenario_that_does_not_say_what_it_takes_takes_everything() -> None:
-    with patch.object(type(BALANCES), "accepts", super(type(BALANCES), BALANCES).accepts):
+    with patch.object(type(BALANCES), "accepts", Scenario.accepts):
         check_input(BALANCES, Schedule("balances", (Input(0, "ann", [1]),)))
 
 
