@@ -29,7 +29,7 @@ from harness.result import WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
 from harness.verdict import Outcome, Verdict
-from harness.worlds import WORLDS, Options, World
+from harness.worlds import SIMULATION, WORLDS, Options, World
 from scenarios import Scenario, ScenarioError, load
 from store.errors import CrashproofError
 
@@ -38,6 +38,10 @@ CHUNK = 20
 
 AHEAD = 3
 """Units of work that each process has before it."""
+
+FILES_EVERY = 199
+"""One simulated schedule in this many has its stores in real files, which takes some twenty times as long. A prime, so
+that what generators do in turns falls on all of them."""
 
 REPEAT_EVERY = 50
 """One simulated schedule in this many is run twice."""
@@ -82,9 +86,6 @@ class Plan:
 Progress = Callable[[int, int], None]
 """Called with schedules done and failures found so far."""
 
-SIMULATION = next(name for name, kind in WORLDS.items() if kind.spreads)
-"""The world that the schedules of a campaign are spread over processes in, and that reduction runs in."""
-
 
 def run_campaign(plan: Plan, world: str, jobs: int, options: Options, progress: Progress) -> Part:
     """The campaign in one world. Raises `CrashproofError` when the world cannot be set up."""
@@ -98,7 +99,8 @@ def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATI
     """The schedule at `index`; below zero are the tours, one per runtime of the scenario."""
     if index < 0:
         return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
-    return generate(scenario, seed, index, WORLDS[world].capabilities)
+    schedule = generate(scenario, seed, index, WORLDS[world].capabilities)
+    return msgspec.structs.replace(schedule, files=world == SIMULATION and index % FILES_EVERY == 0)
 
 
 def tours_of(scenario: Scenario) -> int:

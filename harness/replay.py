@@ -32,7 +32,7 @@ from harness.oracles.evidence import Evidence
 from harness.oracles.state import plain
 from harness.schedule import Schedule, ScheduleError, decode
 from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
-from harness.worlds import WORLDS, Options
+from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import is_driver
 from harness.worlds.sim.world import SimWorld
 from scenarios import InputRecord, Scenario, ScenarioError, load
@@ -50,8 +50,22 @@ def scenario_of(schedule: Schedule, source: str = "the schedule") -> Scenario:
 
 
 def check_input(scenario: Scenario, schedule: Schedule, source: str = "the schedule") -> None:
-    """`ScheduleError` names the first input record that the scenario's pipeline does not take."""
-    topics = parts_of(scenario).inputs
+    """`ScheduleError` names the first thing that the scenario's pipeline does not have or take: the runtime, an input
+    record, a store that a query asks."""
+    parts = parts_of(scenario)
+    topics = parts.inputs
+    if schedule.runtime not in scenario.runtimes:
+        raise ScheduleError(
+            f"{source}: runtime is {schedule.runtime}, scenario {scenario.name} runs on {', '.join(scenario.runtimes)}"
+        )
+    for index, step in enumerate(schedule.steps):
+        ordinal = int(step.task.partition("_")[0])
+        if step.query is not None and (ordinal, step.query.store) not in parts.stores:
+            there = ", ".join(f"{store} in tasks {number}_…" for number, store in parts.stores) or "none"
+            raise ScheduleError(
+                f"{source}: steps[{index}].query.store is {step.query.store!r} of task {step.task}, scenario "
+                f"{scenario.name} has {there}"
+            )
     for index, item in enumerate(schedule.input):
         if item.topic not in topics:
             raise ScheduleError(
@@ -126,7 +140,9 @@ def simulate_within(
         sentence = (
             f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
         )
-        return History("sim", []), Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
+        return History(SIMULATION, []), Verdict(
+            Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
+        )
 
 
 def replay(
@@ -165,7 +181,7 @@ def replay(
     return verdict, skipped
 
 
-def check(text: str, world: str = "sim") -> None:
+def check(text: str, world: str = SIMULATION) -> None:
     """For generated tests: run the schedule in `text` and raise AssertionError with the findings, if any."""
     verdict, _ = replay(decode(text.encode()), world)
     if verdict.outcome is not Outcome.HOLDS:

@@ -39,6 +39,8 @@ MAX_INPUT = 10_000
 MAX_STEPS = 1_000
 MAX_PARTITIONS = 16
 MAX_HOSTS = 8
+MAX_AMOUNT = 1 << 42
+"""A hundred years and more, in milliseconds: what a clock and a store can still hold."""
 
 INPUT = "input"
 """The topic of an input record that names none."""
@@ -195,6 +197,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     waves: int = 1
     """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
     before it was processed."""
+    files: bool = False
+    """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
+    have real files anyway."""
     settings: Mapping[str, Any] = {}
     """Configuration of the tasks, by the dotted names of `store.config.StreamsConfig`, where it is not that of
     `config_of`."""
@@ -365,8 +370,9 @@ def _wrong(step: Step, schedule: Schedule) -> str:
         return f".call is {step.call}, {step.fault} lies in wait for {', '.join(fault.occasions)}"
     if fault.where is Where.NOW and step.call is not None:
         return f": {step.fault} takes no call"
-    if step.amount and (not fault.amount or step.amount < 0):
-        return f".amount is {step.amount}: {step.fault} takes {'a positive one' if fault.amount else 'none'}"
+    if step.amount and (not fault.amount or not 0 < step.amount <= MAX_AMOUNT):
+        takes = f"a positive one of at most {MAX_AMOUNT}" if fault.amount else "none"
+        return f".amount is {step.amount}: {step.fault} takes {takes}"
     if bool(step.topic) != fault.on_topics:
         return f": {step.fault} {'strikes a topic, name it' if fault.on_topics else 'takes no topic'}"
     if bool(step.settings) != fault.changes_settings:

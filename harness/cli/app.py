@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
-from harness.campaign import SIMULATION, default_jobs
+from harness.campaign import default_jobs
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
@@ -29,7 +30,7 @@ from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
-from harness.worlds import WORLDS, Options
+from harness.worlds import SIMULATION, WORLDS, Options
 from reports.bench import print_report
 from reports.exam import print_exam
 from reports.terminal import print_result
@@ -59,6 +60,7 @@ def _worlds(name: str) -> tuple[str, ...]:
 
 class Bench(StrEnum):
     STORE = "store"
+    SIMULATION = "simulation"
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -251,15 +253,36 @@ def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; done within 50 seconds.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run."""
-    assert what is Bench.STORE
+    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run; or the
+    simulation, as schedules per second of processor time."""
+    if what is Bench.SIMULATION:
+        return _bench_simulation(quick=quick, json=json)
     report = measure_store(quick=quick, progress=lambda name: say(f"measuring {name}"))
     if json:
         _print_json(report)
-        return
+        return None
     with _printing() as console:
         console.width = max(console.width, 118)
         print_report(report, console)
+    return None
+
+
+def _bench_simulation(*, quick: bool, json: bool) -> None:
+    measured = measure_simulation(quick=quick, progress=lambda name: say(f"measuring {name}"))
+    if json:
+        return _print_json(measured)
+    table = Table("scenario", "schedules", "run per CPU second", "run and judged", "judge / run", box=None)
+    for rate in measured.rates:
+        table.add_row(
+            rate.scenario,
+            str(rate.schedules),
+            f"{rate.run_per_second:.0f}",
+            f"{rate.judged_per_second:.0f}",
+            f"{rate.judging:.2f}",
+        )
+    with _printing() as console:
+        console.print(table)
+    return None
 
 
 @app.command()

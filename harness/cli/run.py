@@ -27,13 +27,13 @@ from rich.progress import (
 )
 
 from harness import schedule as schedules
-from harness.campaign import SIMULATION, Found, Part, Plan, reduce, run_campaign, schedules_of
+from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_of
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
 from harness.replay import tell
 from harness.result import Failure, Result, WorldResult
 from harness.verdict import Outcome
-from harness.worlds import Options
+from harness.worlds import SIMULATION, Options
 from reports import html, json_report, junit
 from store.errors import ConfigError
 

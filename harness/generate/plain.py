@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
-import msgspec
-
-from harness.faults import DEADLY, FAULTS, Fault, Where, possible
+from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
+from harness.faults.logs import HOUR_MS
 from harness.generate import settings
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
@@ -36,6 +35,10 @@ MECHANISMS: tuple[dict[str, object], ...] = (
     {"default.dsl.store": "rocksDB"},
 )
 """Settings that every deadly fault has to meet: both mechanisms, and no transactions."""
+
+
+_WHILE_STARTING = (Occasion.INIT_TRANSACTIONS, Occasion.COMMITTED, Occasion.OFFSETS, Occasion.READ)
+"""Calls that a new incarnation makes before it processes anything."""
 
 
 def generate(
@@ -72,6 +75,7 @@ class _Generator:
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
+        self._settings: dict[str, object] = {}
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -97,6 +101,7 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        self._settings = drawn
         steps += self._steps()
         return Schedule(
             scenario=self._scenario.reference_name,
@@ -143,7 +148,8 @@ class _Generator:
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
-            time = max(0, time) if sample.timestamp is None else sample.timestamp
+            # The clients of real systems take 0 for no time at all.
+            time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
             times.append(time)
             items.append(
@@ -247,14 +253,51 @@ class _Generator:
         random = self._random
         wait = random.choice((0, 0, 1, 2, 4))
         violent = random.choice(("kill", "kill", "wipe", "pause", "power_loss"))
-        match random.randrange(10):
+        match random.randrange(14):
             case 8 | 9:
                 # A successor that stands still while the zombie goes on, at a place where it may not see that.
-                stall = self._step(self._possible["stall"], task)
+                inside = random.choice(
+                    (Point.RECORD_PROCESSED, Point.COMMIT_STARTED, Point.OFFSETS_SENT, *TASK_POINTS)
+                )
+                if Capability.CALLS in self._capable and random.random() < 0.6:
+                    call = random.choice(_WHILE_STARTING)
+                    stall = Step("stall", task=task, call=call, edge=random.choice(tuple(Edge)))
+                else:
+                    stall = Step("stall", task=task, at=random.choice(TASK_POINTS))
+                return [Step("pause", task=task, at=inside, wait=wait), stall, Step("resume", task=task)]
+            case 13:
+                # Others read while a transaction is in the middle of something, and then it comes to nothing.
+                stall = Step("stall", task=task, at=random.choice(TASK_POINTS), wait=wait)
+                return [stall, Step(violent, task=task, wait=random.choice((0, 0, 1)))]
+            case 10:
+                # A disk that comes back after deletions were compacted away.
+                changelog = random.choice(self._parts.changelogs) if self._parts.changelogs else ""
+                cleaned = [Step("compact", task=task, topic=changelog)] if changelog else []
                 return [
-                    Step("pause", task=task, at=random.choice(TASK_POINTS), wait=wait),
-                    msgspec.structs.replace(stall, wait=0),
-                    Step("resume", task=task),
+                    Step("pause", task=task, at=random.choice((None, Point.STORE_COMMITTED)), wait=wait),
+                    Step("resume", task=task, wait=random.choice((2, 4, 6))),
+                    *cleaned,
+                    Step("long_absence", task=task, amount=40 * 24 * HOUR_MS),
+                    Step("pause", task=task),
+                ]
+            case 11:
+                # The other guarantee takes over what the one has left, whose markers may still be to come.
+                now = self._settings.get("processing.guarantee", settings.VALUES["processing.guarantee"][0])
+                other = next(value for value in settings.VALUES["processing.guarantee"] if value != now)
+                late = [Step("delay_markers", task=task, wait=wait)] if random.random() < 0.5 else []
+                changed = {"processing.guarantee": other}
+                if "processing.guarantee" in self._scenario.settings:
+                    return late
+                return [
+                    *late,
+                    Step("change_settings", task=task, wait=wait, settings=changed),
+                    Step(violent, task=task, at=random.choice(TASK_POINTS)),
+                ][: len(late) + random.choice((1, 1, 2))]
+            case 12:
+                # A crash of a process that was stopped in order before, and whose stores had vouched for themselves.
+                return [
+                    Step("clean_stop", task=task, wait=wait),
+                    Step(random.choice(("kill", "power_loss")), task=task, at=random.choice(TASK_POINTS)),
                 ]
             case 0:
                 # A crash while the difference that a crash left is being restored.

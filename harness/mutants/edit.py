@@ -56,7 +56,7 @@ class Edit:
 @cache
 def _changed(edit: Edit) -> tuple[FunctionType, CodeType]:
     """The function and its changed code; compiled once, from the text that it has in its file."""
-    function = _function(edit.target)
+    function = function_of(edit.target)
     text = inspect.getsource(function)
     for old, new in ((edit.old, edit.new), *edit.also):
         if text.count(old) != 1:
@@ -85,7 +85,8 @@ def _nested(code: CodeType, name: str) -> CodeType:
     return next(one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == name)
 
 
-def _function(target: str) -> FunctionType:
+def function_of(target: str) -> FunctionType:
+    """The function that an edit's target names, under whatever decorates it."""
     module, _, path = target.partition(":")
     found: Any = importlib.import_module(module)
     for name in path.split("."):

@@ -18,15 +18,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import count
 from statistics import median
 
 import msgspec
 
-from harness.campaign import Found, Plan, chunks_of, reduce, run_world, simulate_part
+from harness.campaign import Found, Plan, chunks_of, reduce, schedule_at, simulate_part
 from harness.mutants import MUTANTS, Mutant
+from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate_within
 from harness.verdict import Outcome
-from harness.worlds import WORLDS, Options
+from harness.worlds import WORLDS, Options, World
 from scenarios import load, load_all
 
 PASS_SHARE = 0.95
@@ -75,18 +77,34 @@ class Exam(msgspec.Struct, frozen=True):
 Progress = Callable[[Sat], None]
 
 
-def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, options: Options | None = None) -> Sat:
-    """Ask one mutant in one world."""
+def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, running: World | None = None) -> Sat:
+    """Ask one mutant in one world; `running` is that world, where it is not simulated."""
     plan = Plan(tuple(load_all()), seed, seconds=seconds, mutant=mutant.name)
     try:
-        if WORLDS[world].spreads:
-            return _simulated(mutant, plan, world)
-        started = time.monotonic()
-        with WORLDS[world].open(options or Options()) as running:
-            part = run_world(plan, world, running, lambda *_: None)
-        return _sat(mutant, world, part.result.schedules, time.monotonic() - started, part.found)
+        return (
+            _simulated(mutant, plan, world)
+            if running is None
+            else _on_real_systems(mutant, plan, world, running)
+        )
     except Exception as error:  # noqa: BLE001 - whatever a mutant breaks, the others are asked
         return _sat(mutant, world, 0, 0.0, [], f"{type(error).__name__}: {error}")
+
+
+def _on_real_systems(mutant: Mutant, plan: Plan, world: str, running: World) -> Sat:
+    """The sample of the default campaign, scenario by scenario, without its tours: those are many minutes long."""
+    assert plan.seconds is not None
+    started = time.monotonic()
+    for number in count():
+        scenario = load(plan.scenarios[number % len(plan.scenarios)])
+        schedule = schedule_at(scenario, plan.seed, number, world)
+        verdict = judge(scenario, schedule, running.run(scenario, schedule, mutant.name))
+        took = time.monotonic() - started
+        found = verdict.outcome is Outcome.VIOLATED
+        if found and judge(scenario, schedule, running.run(scenario, schedule)).outcome is Outcome.HOLDS:
+            return _sat(mutant, world, number + 1, took, [Found(world, schedule, verdict)])
+        if took >= plan.seconds:
+            return _sat(mutant, world, number + 1, took, [])
+    raise AssertionError("counting has no end")
 
 
 def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
@@ -152,34 +170,36 @@ def examine(
     *,
     seconds: float = SECONDS,
     seed: int = 0,
+    world: str | None = None,
     options: Options | None = None,
 ) -> Exam:
-    """Ask the mutants with these names, by default all, each in the first of its worlds; `jobs` at a time."""
-    asked = [MUTANTS[name] for name in (MUTANTS if names is None else names)]
+    """Ask the mutants with these names, by default all, `jobs` at a time: each in the first of its worlds, or all in
+    the one that is given."""
+    asked = [
+        (MUTANTS[name], world or MUTANTS[name].worlds[0]) for name in (MUTANTS if names is None else names)
+    ]
     sats: dict[str, Sat] = {}
-    spread = [mutant for mutant in asked if WORLDS[mutant.worlds[0]].spreads]
-    for sat in _spread(spread, jobs, seconds, seed):
+    for sat in _spread([one for one in asked if WORLDS[one[1]].spreads], jobs, seconds, seed):
         sats[sat.name] = sat
         progress(sat)
-    for mutant in asked:
-        if mutant not in spread:
-            sat = sit(mutant, mutant.worlds[0], seconds, seed=seed, options=options)
-            sats[sat.name] = sat
-            progress(sat)
-    return summarize([sats[mutant.name] for mutant in asked])
+    rest = [one for one in asked if one[0].name not in sats]
+    for place in dict.fromkeys(place for _, place in rest):
+        with WORLDS[place].open(options or Options()) as running:
+            for mutant in (mutant for mutant, its in rest if its == place):
+                sats[mutant.name] = sat = sit(mutant, place, seconds, seed=seed, running=running)
+                progress(sat)
+    return summarize([sats[mutant.name] for mutant, _ in asked])
 
 
-def _spread(mutants: Sequence[Mutant], jobs: int, seconds: float, seed: int) -> Iterator[Sat]:
+def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float, seed: int) -> Iterator[Sat]:
     if jobs <= 1:
-        for mutant in mutants:
-            yield sit(mutant, mutant.worlds[0], seconds, seed=seed)
+        for mutant, world in asked:
+            yield sit(mutant, world, seconds, seed=seed)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.mutants.exam"])
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = [
-            pool.submit(_sit_by_name, mutant.name, mutant.worlds[0], seconds, seed) for mutant in mutants
-        ]
+        futures = [pool.submit(_sit_by_name, mutant.name, world, seconds, seed) for mutant, world in asked]
         for future in as_completed(futures):
             yield future.result()
 

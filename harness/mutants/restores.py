@@ -108,18 +108,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "restore-over-a-gap",
-        "KAFKA-20663",
-        "A store goes on behind records that retention has removed.",
-        (
-            Edit(
-                _DECIDE,
-                "    if start < stable.earliest:\n",
-                "    start = max(start, stable.earliest)\n    if start < stable.earliest:\n",
-            ),
-        ),
-    ),
-    Mutant(
         "long-absence-not-noticed",
         OWN,
         "A store that was away while deletions were compacted away goes on.",

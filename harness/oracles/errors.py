@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.faults import FAULTS, Capability, Excuse
+from harness.faults import FAULTS, Capability, Excuse, Occasion
 from harness.history import End, Ended, Event, Injected, Reached, Started
 from harness.oracles.evidence import Evidence
+from harness.schedule import Edge
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -29,6 +30,8 @@ _NEEDS = {
 
 _NOTED = (Point.PRODUCER_READY, Point.ABORTED)
 """The protocol points that can need an excuse."""
+
+_INITIALISED = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -111,6 +114,9 @@ class _Ledger:
 
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
+        if event.call == _INITIALISED and event.task is not None and event.incarnation is not None:
+            # The broker has fenced the others, though the process does not know yet.
+            self._owner[event.task] = event.incarnation
         self._cut |= Capability.LOGS in fault.needs
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
@@ -136,7 +142,8 @@ class _Ledger:
             return
         enough: tuple[Excuse, ...] = (excuse,)
         if excuse is Excuse.FAIL and incarnation in self._stopping:
-            enough = (excuse, Excuse.ABORT, Excuse.NEW_PRODUCER)
+            # It does not try again what a fault has spoilt; whoever comes next does.
+            enough = (excuse, Excuse.RETRY, Excuse.ABORT, Excuse.NEW_PRODUCER)
         for one in enough:
             if self._once[incarnation, one]:
                 self._once[incarnation, one] -= 1

@@ -24,6 +24,8 @@ from harness.oracles.explain import origin
 from harness.reference.durability import Copy, Kept, Kind, reaches
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
+from harness.worlds.images import innermost
+from store.suppliers import VersionedSupplier
 
 WHEN = {
     Moment.OPENED: "when opened",
@@ -67,10 +69,14 @@ class _Judge:
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
         model = self._evidence.tasks.get(look.task)
-        if model is None or model.unknown or not self._evidence.judges(look.task, index):
+        if model is None or model.unknown:
             return
         running = look.moment in (Moment.RESTORED, Moment.COMMITTED)
         suppliers = self._evidence.suppliers_of(look.task)
+        if not self._evidence.judges(look.task, index):
+            if running:
+                yield from self._newest_versions(index, look)
+            return
         copies = self._evidence.copies_before(index)
         stands: dict[str, tuple[int, ...]] = {}
         for store, supplier in suppliers.items():
@@ -99,6 +105,29 @@ class _Judge:
                 yield from self._exactly(index, look, store, image)
         if running:
             yield from self._together(index, look, stands)
+
+    def _newest_versions(self, index: int, look: StateObserved) -> Iterator[Finding]:
+        """The newest version of a key, if it has a value, is in the last record of the key, which cleaning leaves."""
+        model = self._evidence.tasks[look.task]
+        for store, supplier in self._evidence.suppliers_of(look.task).items():
+            image = look.stores.get(store)
+            if image is None or not isinstance(innermost(supplier), VersionedSupplier):
+                continue
+            held = image.rows
+            ways = [line.prefixes[number].newest(store) for line, number in model.at(image.positions)]
+            if ways and not any(newest.items() <= held.items() for newest in ways):
+                lost = next(name for name in ways[0] if held.get(name) != ways[0][name])
+                yield Finding(
+                    "state",
+                    f"{WHEN[look.moment].capitalize()}, store {store} of task {look.task} lacks the newest version "
+                    f"{lost} = {ways[0][lost]!r}, which cleaning its changelog leaves there "
+                    f"({self._evidence.story_before(index, look.task)}).",
+                    Anomaly.LOST,
+                    task=look.task,
+                    key=lost,
+                    expected=plain(ways[0]),
+                    actual=plain(image.rows),
+                )
 
     def _at_a_commit(self, task: str, store: str, vector: tuple[int, ...], image: StoreImage) -> bool:
         """Whether the image is known not to be in the middle of a restore."""

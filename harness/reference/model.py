@@ -26,7 +26,7 @@ from harness.reference.orders import (
     first_occurrences,
     search,
 )
-from harness.reference.tables import GlobalTable, Table
+from harness.reference.tables import GlobalTable, Table, VersionedTable
 from scenarios import InputRecord, Json, Output, Scenario, ScenarioError
 
 Positions = Mapping[str, int]
@@ -58,6 +58,12 @@ class Prefix(NamedTuple):
     def rows(self, store: str) -> dict[str, Json]:
         """What a reader of the store sees."""
         return self.state[store].rows()
+
+    def newest(self, store: str) -> dict[str, Json]:
+        """Of a versioned store, the newest version of each key that has a value."""
+        table = self.state[store]
+        assert isinstance(table, VersionedTable)
+        return table.newest()
 
 
 class Line:

@@ -299,6 +299,11 @@ class VersionedTable:
             for version in self.versions(key, self._oldest())
         }
 
+    def newest(self) -> dict[str, Json]:
+        """The newest version of each key that has a value, as a row."""
+        found = ((key, self.get(key)) for key in self._versions)
+        return {f"{key}@{version.timestamp}": version.value for key, version in found if version is not None}
+
     def copy(self) -> VersionedTable:
         other = VersionedTable(self.history_retention_ms)
         other.stream_time = self.stream_time

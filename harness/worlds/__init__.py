@@ -14,4 +14,7 @@ from harness.worlds.protocol import Options, World, WorldKind
 WORLDS: Mapping[str, WorldKind] = {kind.name: kind for kind in (sim.KIND, local.KIND)}
 """Every world by name, the cheapest first."""
 
-__all__ = ["WORLDS", "Options", "World", "WorldKind"]
+SIMULATION = next(name for name, kind in WORLDS.items() if kind.spreads)
+"""The world that campaigns spread over processes, and that schedules are reduced in."""
+
+__all__ = ["SIMULATION", "WORLDS", "Options", "World", "WorldKind"]

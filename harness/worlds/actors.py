@@ -9,6 +9,9 @@ from typing import Any
 DRIVER = "driver"
 """Spark's driver, where a task is asked for."""
 
+MOST_FAILURES = 32
+"""`spark.task.maxFailures` in every world: after this many failures of one task a query of Spark fails."""
+
 
 class Life(Enum):
     """Whether a process runs."""

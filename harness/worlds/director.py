@@ -36,6 +36,9 @@ class DirectorStage(Stage, Protocol):
     def can(self, fault: Fault) -> str:
         """Why the world cannot make this fault; empty if it can."""
 
+    def end_and_begin_again(self, actor: Actor) -> None:
+        """Ask a process to end, so that a step strikes it then; it is started again if the step leaves it alone."""
+
 
 class Director:
     """The steps of one schedule, and where it stands. Not thread-safe: a world with several threads has one lock."""
@@ -200,7 +203,7 @@ class Director:
                 self._apply(step, target, None, None)
             elif step.at is Point.TASK_CLOSED and self._can_stop(target):
                 assert target is not None
-                target.stopping = True
+                self._stage.end_and_begin_again(target)
             else:
                 self._skip(f"nothing is left to do that would reach {step.at}")
             return True
@@ -220,6 +223,12 @@ class Director:
         """From now on the actor is a zombie."""
         actor.life = Life.PAUSED
         self._paused.append(actor)
+
+    def died(self, actor: Actor) -> None:
+        """The actor is gone, whether it ran or was paused."""
+        if actor in self._paused:
+            self._paused.remove(actor)
+        actor.life = Life.DEAD
 
     def unpause(self, actor: Actor) -> None:
         """The actor goes on."""

@@ -135,7 +135,7 @@ def put_together(
     retention = _retention(supplier)
     oldest = None if retention is None or stream_time is None else stream_time - retention
     seen = [entry for entry in entries if oldest is None or entry.time > oldest]
-    if not (isinstance(supplier, WindowSupplier) and supplier.retain_duplicates):
+    if not getattr(supplier, "retain_duplicates", False):
         return {entry.row: entry.value for entry in seen}
     rows: dict[str, Json] = {}
     for entry in sorted(seen, key=lambda entry: entry.number):
@@ -144,12 +144,8 @@ def put_together(
 
 
 def _retention(supplier: StoreSupplier[Any]) -> int | None:
-    match supplier:
-        case WindowSupplier() | SessionSupplier():
-            return supplier.retention_ms
-        case VersionedSupplier():
-            return supplier.history_retention_ms
-    return None
+    kept: int | None = getattr(supplier, "retention_ms", None)
+    return getattr(supplier, "history_retention_ms", None) if kept is None else kept
 
 
 # -- rows of an engine ----------------------------------------------------------------------------------------

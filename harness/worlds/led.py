@@ -137,11 +137,14 @@ class Led:
             questions.processed()
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             self._uncommitted.clear()
+        # At the last point of a task its stores are closed already.
+        closed = point is Point.TASK_CLOSED
         for step, query in self._go.questions:
-            found = images()
+            found = {} if closed else images()
             committed = found[query.store].positions if query.store in found else {}
             uncommitted = {**committed, **self._uncommitted}
-            questions.ask(step, query, self._task, self._incarnation, storage.stores, committed, uncommitted)
+            stores = {} if closed else storage.stores
+            questions.ask(step, query, self._task, self._incarnation, stores, committed, uncommitted)
 
     def answered(self, answer: Queried) -> None:
         self._ask(Answered(answer))

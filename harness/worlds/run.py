@@ -206,6 +206,10 @@ class Run(ABC):
     def start_another(self, actor: Actor) -> None:
         self.runtime.start_another(actor, self._elsewhere(actor))
 
+    def end_and_begin_again(self, actor: Actor) -> None:
+        actor.stopping = True
+        self._settings_to_come[actor] = None
+
     def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
         if actor.stopping:
             raise SkipError("it was asked to end before")
@@ -271,6 +275,11 @@ class Run(ABC):
     def rests(self, actor: Actor) -> None:
         """The process has nothing to do."""
         self.resting[actor] = self.input_of(actor) if self.wakes or actor.standby else None
+
+    def yields(self, actor: Actor) -> None:
+        """The process goes on after all others, also those that rested and have something to read by now."""
+        self._wake_those_with_input()
+        self.runnable.append(actor)
 
     def wake(self, actor: Actor) -> None:
         """Let a process that rests look again."""

@@ -6,9 +6,9 @@ record must not be committed, so the first error is kept and raised again when t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import PlainProducer, Producer
@@ -95,15 +95,48 @@ def _methods(kind: type[StateStore]) -> frozenset[str]:
 def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Callable[P, R]:
     def told(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
         except SerdeError:
             # Raised before anything was written: the function may deal with it.
             raise
         except StoreError as error:
             failed(error)
             raise
+        return cast(R, _ToldIterator(result, failed)) if isinstance(result, Iterator) else result
 
     return told
+
+
+class _ToldIterator:
+    """An iterator of a store, whose reads come one by one after the call that it was returned by."""
+
+    def __init__(self, iterator: Any, failed: Callable[[StoreError], None]) -> None:
+        self._iterator = iterator
+        self._failed = failed
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._iterator
+        except SerdeError:
+            raise
+        except StoreError as error:
+            self._failed(error)
+            raise
+
+    def __next__(self) -> Any:
+        return _telling(self._iterator.__next__, self._failed)()
+
+    def __getattr__(self, name: str) -> Any:
+        """`has_next`, `peek_next_key` and whatever else the iterator of a type has."""
+        if name.startswith("_"):
+            raise AttributeError(f"an iterator has no {name!r} for a processor")
+        return _telling(getattr(self._iterator, name), self._failed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._iterator.close()
 
 
 class Context(Protocol):

@@ -1,8 +1,8 @@
 """A task: one partition of a topology, its stores, its producer, and the commit protocol.
 
 Must survive: a crash at every point of `store.points`, a successor that fences this incarnation at any moment,
-aborted transactions, commits whose outcome nobody knows, stores found corrupt while they are used, and state
-directories that lag behind Kafka.
+aborted transactions, commits whose outcome nobody knows, stores found corrupt while they are used, state
+directories that lag behind Kafka, and a changelog that is deleted and made anew while the task runs.
 
 The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP-892):
 
@@ -74,6 +74,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
     AbortRequiredError,
+    ChangelogLostError,
     ConfigError,
     FencedError,
     HangingTransactionError,
@@ -196,6 +197,11 @@ class Task:
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
+        self._changelogs = frozenset(
+            topology.changelog(name, partition) for name, one in self._suppliers.items() if one.logged
+        )
+        self._logged: dict[TopicPartition, int] = {}
+        """The offset of the last record in each changelog, as this incarnation knows it."""
 
     def __enter__(self) -> Task:
         self.open()
@@ -329,6 +335,12 @@ class Task:
                             self._log, self.topology.changelog_topic(name)
                         ),
                     )
+        for name, store in self.stores.items():
+            changelog = self.topology.changelog(name, self.partition)
+            known = offsets.known(changelog)
+            last = store.get_committed_offset(changelog) if known is None else known.offset
+            if last is not None:
+                self._logged[changelog] = last
         if self._plain_producer is None:
             self._check_positions(committed, offsets)
         self._committed = {
@@ -706,6 +718,7 @@ class Task:
         self._write_positions(producer)
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
+        self._check_changelogs(ends)
         reach(Point.FLUSHED)
         group = self.topology.application_id
         self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))
@@ -729,6 +742,7 @@ class Task:
         self._flush_caches()
         reach(Point.COMMIT_STARTED)
         ends = self._retry(producer.flush)
+        self._check_changelogs(ends)
         reach(Point.FLUSHED)
         self._commit_stores(ends)
         if self._positions_at is not None:
@@ -738,6 +752,18 @@ class Task:
         self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)
+
+    def _check_changelogs(self, ends: Mapping[TopicPartition, int]) -> None:
+        """A changelog only grows. One that was deleted and made anew while the task ran has its newest rows alone."""
+        for changelog, last in self._logged.items():
+            if changelog in ends and ends[changelog] <= last:
+                self._state = _State.MUST_CLOSE
+                raise ChangelogLostError(
+                    f"task {self.task_id} wrote to {changelog} up to offset {last}, and now its newest record has "
+                    f"offset {ends[changelog]}: the topic was deleted and made anew. Nothing was committed. Bring it "
+                    "back as it was; or, to start over, move the state directory away, delete the changelog topics "
+                    "and reset the group's offsets"
+                )
 
     def _write_positions(self, producer: Producer | PlainProducer) -> None:
         if self._positions_at is not None:
@@ -754,6 +780,7 @@ class Task:
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
             store.commit({changelog: ends[changelog]} if changelog in ends else {}, position)
+        self._logged |= {tp: last for tp, last in ends.items() if tp in self._changelogs}
         reach(Point.STORE_COMMITTED)
         self._require_offsets().committed(ends)
         reach(Point.CHECKPOINT_WRITTEN)

@@ -6,7 +6,7 @@ a Spark executor and in the simulation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -52,7 +52,8 @@ class Topology:
 
         Raises `ValueError` for a store's name that cannot be one.
         """
-        for key, names in (("sources", self.sources), ("sinks", self.sinks), ("stores", self.stores)):
+        given: Mapping[str, Any] = {"sources": self.sources, "sinks": self.sinks, "stores": self.stores}
+        for key, names in given.items():
             if isinstance(names, str):
                 raise ConfigError(key, names, "a tuple of names, such as ('orders',)")
         if not self.sources:

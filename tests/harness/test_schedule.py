@@ -20,6 +20,7 @@ from harness.schedule import (
     Input,
     Query,
     QueryKind,
+    Runtime,
     Schedule,
     ScheduleError,
     Step,
@@ -106,6 +107,10 @@ UNUSABLE: list[tuple[bytes, str]] = [
     ),
     (a_step('{"fault": "kill", "amount": 1}'), "kill takes none"),
     (a_step('{"fault": "transaction_timeout", "amount": -1}'), "takes a positive one"),
+    (
+        a_step('{"fault": "transaction_timeout", "amount": 1000000000000000000000}'),
+        "takes a positive one of at most",
+    ),
     (a_step('{"fault": "compact"}'), "compact strikes a topic, name it"),
     (a_step('{"fault": "kill", "topic": "input"}'), "kill takes no topic"),
     (a_step('{"fault": "change_settings"}'), "change_settings needs settings"),
@@ -225,4 +230,16 @@ def test_a_topic_that_the_scenario_does_not_read_is_refused() -> None:
     with pytest.raises(
         ScheduleError, match=r"input\[0\]\.topic is 'elsewhere', scenario balances reads input"
     ):
+        check_input(BALANCES, schedule)
+
+
+def test_a_runtime_that_the_scenario_does_not_run_on_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="runtime is spark, scenario windowed_counts runs on worker"):
+        check_input(SCENARIOS["windowed_counts"], Schedule("windowed_counts", runtime=Runtime.SPARK))
+
+
+@pytest.mark.parametrize(("task", "store"), [("0_0", "nowhere"), ("1_0", "accounts")])
+def test_a_query_of_a_store_that_its_task_does_not_have_is_refused(task: str, store: str) -> None:
+    schedule = Schedule("balances", steps=(Step(query=Query(store), task=task),))
+    with pytest.raises(ScheduleError, match=rf"query\.store is '{store}' of task {task}"):
         check_input(BALANCES, schedule)

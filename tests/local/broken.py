@@ -7,8 +7,11 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from scenarios import Stores, balances
+from store.log import Fetch
+from store.log.kafka.reader import KafkaReader
 from store.streams.context import Context
 from store.streams.topology import Processor, Topology
 from store.types import Record
@@ -58,3 +61,41 @@ SEGFAULTS = BrokenScenario(segfault)
 EXITS = BrokenScenario(exit_without_a_word)
 HANGS = BrokenScenario(hang)
 FAILS = BrokenScenario(fail)
+
+
+class BrokenAdapter(Broken):
+    """Balances; from the first record on, the process reads from Kafka with an adapter that `how` has broken."""
+
+    def __call__(self, context: Context, record: Record) -> None:
+        self.how()
+        self.inner(context, record)
+
+
+class BrokenAdapterScenario(BrokenScenario):
+    """Balances with an adapter that is broken in the worker, and only there."""
+
+    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+        topology = balances.Scenario().pipeline(application_id, stores)
+        return replace(topology, process=BrokenAdapter(topology.process, self.how))
+
+
+_STREAM = KafkaReader._stream
+
+
+def raise_in_reads() -> None:
+    def stream(*_: object) -> Fetch:
+        raise RuntimeError("the adapter is broken")
+
+    KafkaReader._stream = stream  # type: ignore[method-assign,assignment]
+
+
+def drop_from_reads() -> None:
+    def stream(*arguments: Any) -> Fetch:
+        fetch = _STREAM(*arguments)
+        return Fetch(fetch.records[1:], fetch.next_offset)
+
+    KafkaReader._stream = stream  # type: ignore[method-assign,assignment]
+
+
+READS_RAISE = BrokenAdapterScenario(raise_in_reads)
+READS_DROP = BrokenAdapterScenario(drop_from_reads)

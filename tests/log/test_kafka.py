@@ -387,6 +387,21 @@ def test_a_record_too_large_for_the_client_leaves_the_transaction_as_it_was(plac
     until(lambda: place.values(RC) == [b"small"])
 
 
+def test_a_record_of_the_time_0_is_refused_because_the_client_would_write_another_time(place: Place) -> None:
+    producer, plain = place.producer(), place.log.plain_producer()
+    producer.begin_transaction()
+    for one in (producer, plain):
+        with pytest.raises(LogError, match="has the time 0"):
+            one.produce(place.topic, b"k", b"never", partition=0, timestamp=0)
+    producer.produce(place.topic, b"k", b"first", partition=0, timestamp=1)
+    producer.flush()
+    producer.commit_transaction()
+    plain.close()
+    until(lambda: place.reader.offsets(place.tp, RC).end > 1)
+    [record] = place.reader.read(place.tp, 0, 10, RC).records
+    assert (record.value, record.timestamp) == (b"first", 1)
+
+
 def test_a_record_too_large_for_the_topic_asks_for_an_abort(place: Place) -> None:
     producer = place.producer()
     producer.begin_transaction()

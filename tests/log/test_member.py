@@ -139,8 +139,8 @@ def test_positions_of_one_group_are_not_sent_with_a_membership_in_another(cluste
     producer.init_transactions()
     producer.begin_transaction()
     with pytest.raises(ProtocolError):
-        producer.send_offsets("another", {TopicPartition(topic, 0): 1}, member.membership())
-    producer.send_offsets(topic, {TopicPartition(topic, 0): 1}, member.membership())
+        producer.send_offsets("another", {TopicPartition(topic, 0): 1}, membership=member.membership())
+    producer.send_offsets(topic, {TopicPartition(topic, 0): 1}, membership=member.membership())
     producer.commit_transaction()
     producer.close()
     member.close()

@@ -210,7 +210,9 @@ class Side:
     def _send(self, membership: Membership, position: int) -> None:
         self.producer.begin_transaction()
         try:
-            self.producer.send_offsets(self.name, {TopicPartition(self.topics[0], 0): position}, membership)
+            self.producer.send_offsets(
+                self.name, {TopicPartition(self.topics[0], 0): position}, membership=membership
+            )
         except CrashproofError:
             self.producer.abort_transaction()
             raise

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from harness.worlds.local.broker import LocalBroker
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.errors import RetriableError
@@ -19,6 +20,7 @@ from store.streams.context import Context
 from store.streams.task import Task
 from store.streams.topology import Topology
 from store.streams.worker import Worker
+from store.suppliers import KeyValueSupplier
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 from tests.clusters import STORE
 from tests.streams.kinds import DIRECT, IN_MEMORY, INPUT, KINDS, OUTPUT, Item, Kind
@@ -103,6 +105,19 @@ class Application:
         finally:
             reader.close()
         return found[0]
+
+
+def test_times_of_values_are_restored_where_the_broker_gives_topics_its_own_times_by_default(
+    tmp_path: Path,
+) -> None:
+    kind = next(
+        kind for kind in KINDS if isinstance(kind.supplier, KeyValueSupplier) and kind.supplier.timestamped
+    )
+    with LocalBroker(directory=tmp_path, settings={"log.message.timestamp.type": "LogAppendTime"}) as broker:
+        made = Application(KafkaLog(broker.bootstrap), kind, "append-time")
+        config = StreamsConfig(commit_interval_ms=NEVER_MS, transaction_timeout_ms=NEVER_MS + 1)
+        held = made.run(tmp_path / "first", config)
+        assert made.restored(tmp_path / "second", config) == held
 
 
 class Renamed:

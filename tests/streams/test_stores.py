@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from harness.worlds.sim.broker import SimLog, SimProducer
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import Guarantee, StoreType, StreamsConfig
 from store.engine import Engine, Family
+from store.engine.protocol import Pairs
 from store.errors import (
     AbortRequiredError,
     ConfigError,
@@ -25,6 +28,7 @@ from store.errors import (
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde, JsonSerde, StrSerde
+from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext, Sync
 from store.state.timestamped import unpack
@@ -328,7 +332,11 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 
 def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     day = 86_400_000
-    compact = {"cleanup.policy": "compact", "delete.retention.ms": str(30 * day)}
+    compact = {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": str(30 * day),
+        "message.timestamp.type": "CreateTime",
+    }
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
@@ -587,6 +595,37 @@ def test_an_error_of_a_store_that_a_processor_swallows_is_not_committed() -> Non
 
     cluster = Cluster(Topology("app", ("in",), ("out",), (custom_store(STORE, Failing),), swallowing), [b"a"])
     with cluster.task() as task, pytest.raises(StoreIOError, match="no space left"):
+        apply(task, cluster.records())
+
+
+def _by_a_loop(store: Any) -> int:
+    return sum(1 for _ in store.all())
+
+
+def _one_by_one(store: Any) -> int:
+    with store.all() as pairs:
+        return len([next(pairs) for _ in iter(pairs.has_next, False)])
+
+
+@pytest.mark.parametrize("read", [_by_a_loop, _one_by_one])
+def test_an_error_in_the_middle_of_a_range_that_a_processor_swallows_is_not_committed(
+    read: Callable[[Any], int],
+) -> None:
+    class Damaged(KeyValueStore):
+        def all(self) -> KeyValueIterator:
+            def pairs() -> Pairs:
+                yield b"a", b"1"
+                raise StoreIOError("a block cannot be read")
+
+            return KeyValueIterator(pairs(), self)
+
+    def swallowing(context: Context, record: Record) -> None:
+        with suppress(StoreError):
+            read(context.store(STORE))
+        context.forward("out", record.key, b"too few")
+
+    cluster = Cluster(Topology("app", ("in",), ("out",), (custom_store(STORE, Damaged),), swallowing), [b"a"])
+    with cluster.task() as task, pytest.raises(StoreIOError, match="a block cannot be read"):
         apply(task, cluster.records())
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from harness.worlds.sim.broker import Phase, SimBroker, SimLog, SimProducer, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
-from store.config import StreamsConfig
+from store.config import Guarantee, StreamsConfig
 from store.engine import Engine, Write
 from store.errors import (
     AbortRequiredError,
+    ChangelogLostError,
     ConfigError,
     FencedError,
     InputGapError,
@@ -543,3 +544,21 @@ def test_an_empty_value_is_a_value_and_no_deletion() -> None:
     assert [record.value for record in cluster.changes()] == [b""]
     with cluster.task(host=Host(1)) as elsewhere:
         assert rows(elsewhere) == {b"a": b""}
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_the_next_commit(
+    guarantee: Guarantee,
+) -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"a"])
+    config = StreamsConfig(processing_guarantee=guarantee, commit_records=1)
+    with cluster.task(config) as task:
+        cluster.run(task)
+        cluster.broker.delete_topic(CHANGELOG.topic)
+        SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
+        cluster.feed(b"c")
+        with pytest.raises(ChangelogLostError, match="made anew"):
+            apply(task, cluster.records(3))
+    assert cluster.position() == 3
+    with pytest.raises(ChangelogLostError):
+        cluster.task(config).open()

@@ -25,9 +25,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from harness.provision import spark_environment, spark_jars
+from harness.worlds.actors import MOST_FAILURES
 from harness.worlds.local.attempt import ADDRESS
 from harness.worlds.local.guard import end_all, watch
-from harness.worlds.sim.spark import MOST_FAILURES
 from store.errors import CrashproofError
 
 STOP_SECONDS = 120.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.choices import Chooser
 from store.engine import Engine, Write
 from store.engine.memory import MemoryEngine
-from store.engine.protocol import Checkpointed
+from store.engine.protocol import Checkpointed, View
 from store.errors import StateLockedError
 from store.types import TopicPartition
 
@@ -82,6 +82,10 @@ class Host:
         self.locks: dict[str, int] = {}
         self.sub_topologies: dict[int, str] = {}
 
+    def storage(self, incarnation: int, around: AroundWrite | None = None) -> HostStorage:
+        """The disk as a process sees it."""
+        return HostStorage(self, incarnation, around)
+
     def release(self, incarnation: int) -> None:
         """A process died: the operating system drops its locks."""
         for task_id in [task_id for task_id, holder in self.locks.items() if holder == incarnation]:
@@ -107,6 +111,12 @@ class Host:
             file if around is None else _Watched(file, around),
             name=f"host {self.number}/{task_id}/{store_name}",
         )
+
+    @contextmanager
+    def look(self, task_id: str, stores: Sequence[str]) -> Iterator[Mapping[str, View] | None]:
+        """What lies there, whoever has it open; None if not all these stores do."""
+        there = all((task_id, store) in self.files for store in stores)
+        yield {store: self.open(task_id, store) for store in stores} if there else None
 
 
 class HostStorage:

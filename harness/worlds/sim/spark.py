@@ -9,24 +9,21 @@ were paused live on as zombies.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from harness.history import End
-from harness.worlds.actors import DRIVER, Actor, Life, is_driver, ordinal_of, partition_of
+from harness.worlds.actors import DRIVER, MOST_FAILURES, Actor, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.process import WatchedLog, describe, how_it_ended
+from harness.worlds.sim.run import Process, SimRun
 from store.points import Point
 from store.spark.executor import run_attempt
 from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
-if TYPE_CHECKING:
-    from harness.worlds.sim.world import Process, SimRun
-
-MOST_FAILURES = 32
-"""`spark.task.maxFailures`: after this many failures of one task the query fails."""
-
 Range = tuple[int, int]
 Plan = dict[TopicPartition, Range]
+
+Exits = dict[Actor, Callable[[End | None], None]]
+"""What becomes of an attempt, or of a driver, that has ended, or (None) was killed."""
 
 
 class SparkRuntime:
@@ -34,9 +31,10 @@ class SparkRuntime:
 
     def __init__(self, run: SimRun) -> None:
         self._run = run
-        self.drivers = {f"{DRIVER}_{topology.ordinal}": Driver(run, topology) for topology in run.topologies}
-        self.exits: dict[Actor, Callable[[End | None], None]] = {}
-        """What becomes of an attempt, or of a driver, that has ended, or (None) was killed."""
+        self.exits: Exits = {}
+        self.drivers = {
+            f"{DRIVER}_{topology.ordinal}": Driver(run, topology, self.exits) for topology in run.topologies
+        }
 
     def begin(self) -> None:
         for name in self.drivers:
@@ -64,8 +62,9 @@ class SparkRuntime:
 class Driver:
     """The checkpoint directory of one query, and the driver that works on it."""
 
-    def __init__(self, run: SimRun, topology: Topology) -> None:
+    def __init__(self, run: SimRun, topology: Topology, exits: Exits) -> None:
         self._run = run
+        self._exits = exits
         self._topology = topology
         self._offset_log: list[Plan] = []
         self._committed = 0
@@ -140,8 +139,7 @@ class Driver:
         actor = self._run.director.started(task, place)
         self._run.make(actor, self._attempt(records))
         self._run.runnable.appendleft(actor)
-        assert self._run.spark is not None
-        self._run.spark.exits[actor] = self._attempt_ended(actor, len(self._offset_log))
+        self._exits[actor] = self._attempt_ended(actor, len(self._offset_log))
         self._running[task] = self._running.get(task, 0) + 1
 
     def _attempt(self, records: Sequence[Record]) -> Callable[[Process], tuple[End, str]]:

@@ -20,6 +20,7 @@ from store.errors import (
     CrashproofError,
     FatalLogError,
     FencedError,
+    LogError,
     OutcomeUnknownError,
     ProtocolError,
     RetriableError,
@@ -133,6 +134,11 @@ class _Sender:
         headers: Headers,
     ) -> None:
         producer = self._live()
+        if timestamp == 0:
+            raise LogError(
+                f"{self._id}: a record for {topic} has the time 0 (1970-01-01), which the Kafka client takes for none "
+                "and would replace by the time of day; the first time that it can write is 1 ms later"
+            )
         deadline = 0.0
         self._unserved += 1
         if self._unserved >= _SERVE_EVERY:

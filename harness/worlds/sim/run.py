@@ -1,0 +1,541 @@
+"""One run in the simulated world: production tasks in greenlets, over a simulated broker and disks, in virtual time.
+
+A greenlet is one process. It runs until it is idle, sleeps, is stopped by a step, or gives others a turn; every
+protocol point asks the director inline, so a schedule without faults costs no switch. A killed process is
+never run again: its greenlet is unwound after the run, when nothing it does can matter.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+
+from greenlet import getcurrent, greenlet
+
+from harness.choices import Chooser, FirstChoice
+from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults.logs import CHANGELOGS
+from harness.history import (
+    End,
+    Ended,
+    History,
+    Moment,
+    OutputObserved,
+    Processed,
+    Row,
+    StateObserved,
+    StoreImage,
+)
+from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Input, Schedule
+from harness.worlds import cluster as clusters
+from harness.worlds import images
+from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
+from harness.worlds.director import DRIVER_POINTS, RestlessError
+from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.questions import Questions
+from harness.worlds.run import Run, Runtime, WorkerRuntime
+from harness.worlds.sim import KIND
+from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
+from harness.worlds.sim.cluster import SimCluster
+from harness.worlds.sim.disk import Host
+from harness.worlds.sim.files import FileHost, FileStorage, root
+from harness.worlds.sim.memory import Memory
+from scenarios import Scenario
+from store import points
+from store.errors import CrashproofError, LogError
+from store.points import Point
+from store.streams.topology import Topology
+from store.types import IsolationLevel, Record, TopicPartition
+
+APPLICATION = "app"
+RC = IsolationLevel.READ_COMMITTED
+MOST_ROWS = 1_000_000
+
+MANY_OUTPUTS = 1_000
+"""Up to this many outputs are compared at every look, more only when a tenth of them is new."""
+
+Main = Callable[["Process"], tuple[End, str]]
+
+
+class Unwind(BaseException):
+    """Thrown into abandoned greenlets after the run, so that they free what they hold."""
+
+
+class Process:
+    """One greenlet, with what the director and the operating system know about it: a `Control` of its pipeline."""
+
+    def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
+        self.run = run
+        self.actor = actor
+        # Writes to real files are met at the engine, not at the disk.
+        met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
+        self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
+        self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
+        self.questions: Questions | None = None
+        self._uncommitted: dict[str, int] = {}
+        self._main = main
+        self.greenlet = greenlet(self._run, parent=run.hub)
+
+    def _run(self) -> None:
+        reason, error = self._main(self)
+        self.run.exited(self.actor, reason, error)
+
+    # -- called inside the greenlet --
+
+    def reached(self, point: Point) -> None:
+        run = self.run
+        moment = LOOKED_AT.get(point)
+        if moment is not None and point not in DRIVER_POINTS:
+            run.observe(self, moment)
+        decision = run.director.reached(self.actor, point)
+        if self.questions is not None:
+            self._answer(self.questions, point)
+        if decision is not Decision.GO:
+            self._obey(decision)
+
+    def _answer(self, questions: Questions, point: Point) -> None:
+        """Ask what the schedule wants to know now."""
+        if point is Point.RECORD_PROCESSED:
+            questions.processed()
+        elif point in (Point.PRODUCER_READY, Point.ABORTED):
+            self._uncommitted.clear()
+        for step, query in self.run.director.questions(self.actor):
+            found = {} if point is Point.TASK_CLOSED else self.run.images_of(self)
+            committed = found[query.store].positions if query.store in found else {}
+            questions.ask(
+                step,
+                query,
+                self.actor.task,
+                self.actor.incarnation,
+                {} if point is Point.TASK_CLOSED else self.storage.stores,
+                committed,
+                {**committed, **self._uncommitted},
+            )
+
+    def _obey(self, decision: Decision) -> None:
+        if decision is Decision.YIELD:
+            self.run.yields(self.actor)
+        if decision is not Decision.GO:
+            self.run.hub.switch()
+
+    def around_write(self, write: Callable[[], None]) -> None:
+        fault = self.run.director.meet(self.actor, Occasion.WRITE)
+        if fault is not None and fault.around is not None:
+            fault.around(write)
+            return
+        write()
+        if fault is not None:
+            self.strike(fault)
+
+    def meet(self, occasion: Occasion) -> Fault | None:
+        return self.run.director.meet(self.actor, occasion)
+
+    def strike(self, fault: Fault) -> None:
+        self._obey(self.run.director.strike(self.actor, fault))
+
+    def called(self, edge: Edge, call: Occasion) -> None:
+        self._obey(self.run.director.called(self.actor, edge, call))
+
+    def processing(self, record: Record) -> None:
+        topic = record.topic.removeprefix(self.run.prefix)
+        if self.run.watch.records:
+            self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
+        self._uncommitted[topic] = record.offset
+
+    def turned(self) -> None:
+        self.run.director.turned(self.actor)
+
+    def stopping(self) -> bool:
+        return self.actor.stopping
+
+    def promoted(self) -> bool:
+        return not self.actor.standby
+
+    def idle(self) -> bool:
+        if self.actor.stopping:
+            return False
+        self.run.rests(self.actor)
+        self.run.hub.switch()
+        return not self.actor.stopping
+
+    def sleep(self, seconds: float) -> None:
+        run = self.run
+        run.order += 1
+        heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
+        run.hub.switch()
+
+
+class VirtualClock:
+    """`store.clock.Clock` over the broker's time. One for all processes: it sleeps whoever is running."""
+
+    def __init__(self, run: SimRun) -> None:
+        self._run = run
+
+    def time_ms(self) -> int:
+        return self._run.broker.now
+
+    def monotonic(self) -> float:
+        return self._run.broker.now / 1000
+
+    def sleep(self, seconds: float) -> None:
+        assert self._run.current is not None
+        self._run.current.sleep(seconds)
+
+
+class GivenChoices:
+    """A chooser that gives the answers of a schedule, then the first one for ever, and keeps what it was asked."""
+
+    def __init__(self, answers: Sequence[int]) -> None:
+        self._answers = answers
+        self.asked: list[tuple[str, int, int]] = []
+
+    def choose(self, what: str, options: int, /) -> int:
+        number = len(self.asked)
+        # Questions come and go as a schedule is made smaller, so that an answer may not fit.
+        answer = self._answers[number] % options if number < len(self._answers) else 0
+        self.asked.append((what, options, answer))
+        return answer
+
+
+class SimRun(Run):
+    """One run of one schedule in the simulation."""
+
+    kind = KIND
+
+    def __init__(
+        self, scenario: Scenario, schedule: Schedule, runtime: Callable[[SimRun], Runtime] = WorkerRuntime
+    ) -> None:
+        given = GivenChoices(schedule.choices) if schedule.choices else None
+        chooser: Chooser = given or FirstChoice()
+        super().__init__(scenario, schedule, APPLICATION, chooser)
+        self.asked = given.asked if given is not None else []
+        self.prefix = f"{APPLICATION}-"
+        self.memory = Memory([topology.process for topology in self.topologies])
+        self.broker = SimBroker(linger_records=2, chooser=self.chooser)
+        self.cluster = SimCluster(self.broker)
+        self.log = SimLog(self.broker)
+        self.watch = Watch.of(schedule, self.topologies, self.config)
+        self.hosts: list[Host] | list[FileHost]
+        if schedule.files:
+            shutil.rmtree(root(), ignore_errors=True)
+            self.hosts = [FileHost(number, root(), APPLICATION) for number in range(schedule.hosts)]
+        else:
+            self.hosts = [Host(number) for number in range(schedule.hosts)]
+        self.clock = VirtualClock(self)
+        self.processes: dict[Actor, Process] = {}
+        self.sleepers: list[tuple[int, int, Process]] = []
+        self.order = 0
+        self.current: Process | None = None
+        self.hub = getcurrent()
+        self.runtime = runtime(self)
+        numbers = range(schedule.partitions)
+        self._inputs = {
+            topology.ordinal: [
+                TopicPartition(topic, number)
+                for topic in (*topology.sources, *(store.topic for store in topology.global_stores))
+                for number in numbers
+            ]
+            for topology in self.topologies
+        }
+        """Sub-topology → all partitions of what its tasks read."""
+        self._changelogs = {
+            topology.ordinal: [
+                TopicPartition(topology.changelog_topic(name), number)
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+                for number in numbers
+            ]
+            for topology in self.topologies
+        }
+        self._held_open: list[SimProducer] = []
+        """Producers of other applications, with an open transaction."""
+        faults = {step.fault for step in schedule.steps}
+        self.wakes = (
+            self.wakes
+            or bool(schedule.choices)
+            or not faults.isdisjoint(("open_transaction", "delay_markers"))
+        )
+        self._outputs: list[tuple[str, Row]] = []
+        self._compared = 0
+        self._reader = self.log.reader()
+        self._read_up_to = {
+            TopicPartition(topic, partition): 0
+            for topic in clusters.places_of(self.topologies).outputs
+            for partition in range(schedule.partitions)
+        }
+
+    # -- processes --------------------------------------------------------------------------------------------
+
+    def spawn(self, actor: Actor) -> None:
+        self.make(actor, self._worker)
+
+    def make(self, actor: Actor, main: Main) -> Process:
+        """A process that runs `main`; not yet among those that may run."""
+        process = Process(self, actor, main)
+        self.processes[actor] = process
+        return process
+
+    def _worker(self, process: Process) -> tuple[End, str]:
+        task = process.actor.task
+        config = self.config_for(process.actor)
+        topology = self.new_topologies(config)[ordinal_of(task)]
+        return run_worker(
+            self.led(process, topology),
+            partition_of(task),
+            WatchedLog.around(self.log, process, self.watch),
+            process.storage,
+            config,
+            self.clock,
+            process,
+            standby=process.actor.standby,
+        )
+
+    def led(self, process: Process, topology: Topology) -> Topology:
+        """The topology as that process runs it, with what the schedule wants to watch."""
+        if self.watch.queries:
+            process.questions = Questions(
+                self.scenario, topology, partition_of(process.actor.task), self.prefix, self.events.append
+            )
+        return watched(topology, self.watch, process, process.storage)
+
+    def write(self, items: Sequence[Input]) -> None:
+        held, self.broker.hold_markers = self.broker.hold_markers, False
+        clusters.write(self.cluster, self.topologies, items)
+        self.broker.hold_markers = held
+
+    def turn(self, actor: Actor) -> None:
+        if actor.life is not Life.RUNNING:
+            return
+        process = self.processes[actor]
+        self.current = process
+        self.memory.enter(actor.process)
+        process.greenlet.switch()
+        self.current = None
+
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+        host = self.hosts[actor.host]
+        host.release(actor.process)
+        if wipe and not is_driver(actor.task):
+            host.wipe(actor.task)
+        if power:
+            for other in list(self.processes):
+                if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
+                    self.director.died(other)
+                    self.forget(other)
+                    host.release(other.process)
+                    self.runtime.killed(other)
+            host.lose_power(self.director.points, self.chooser)
+
+    def suspend(self, actor: Actor) -> None:
+        """Nothing has to be done: a process that is not among the runnable ones does not run."""
+
+    def proceed(self, actor: Actor) -> None:
+        """See `suspend`."""
+
+    def exited(self, actor: Actor, reason: End, error: str) -> None:
+        self.hosts[actor.host].release(actor.process)
+        super().exited(actor, reason, error)
+
+    def input_of(self, actor: Actor) -> object:
+        if is_driver(actor.task):
+            inputs = self._inputs[int(actor.task.rpartition("_")[2])]
+        elif actor.standby:
+            inputs = self._changelogs[ordinal_of(actor.task)]
+        else:
+            inputs = self._inputs[ordinal_of(actor.task)]
+        return tuple(self.broker.last_stable_offset(tp) for tp in inputs)
+
+    def settle(self) -> bool:
+        held, self._held_open = self._held_open, []
+        # Who reads behind a marker that was held back has something to do once it is there.
+        late = self.broker.hold_markers or self.broker.owes_markers
+        self.broker.hold_markers = False
+        self.broker.settle()
+        for producer in held:
+            # The timeout may have settled it before.
+            with suppress(LogError):
+                producer.abort_transaction()
+        return late or bool(held)
+
+    def elapse(self) -> Actor | None:
+        while self.sleepers:
+            # A paused sleeper is dropped here: resuming puts it among the runnable.
+            wake, _, process = heappop(self.sleepers)
+            if process.actor.life is Life.RUNNING:
+                if wake > self.broker.now:
+                    self.broker.advance(wake - self.broker.now)
+                self.broker.settle()
+                return process.actor
+        return None
+
+    # -- what faults ask --------------------------------------------------------------------------------------
+
+    def can(self, fault: Fault) -> str:
+        if self.schedule.files and Capability.POWER in fault.needs:
+            return f"{fault.name}: what real files lose with the power cannot be said"
+        return super().can(fault)
+
+    def advance(self, ms: int) -> None:
+        self.broker.advance(ms)
+
+    def hold_markers(self) -> None:
+        self.broker.hold_markers = True
+
+    def compact(self, topic: str) -> None:
+        names = [
+            name
+            for name in self.broker.topics()
+            if (name == self.prefix + topic or (topic == CHANGELOGS and name.endswith("-changelog")))
+        ]
+        if not names and topic != CHANGELOGS:
+            raise SkipError(f"there is no topic {topic}")
+        # What is committed has to be known before it is cleaned away.
+        self.broker.settle()
+        for name in names:
+            for number in range(self.broker.topics()[name]):
+                tp = TopicPartition(name, number)
+                self.cluster.keep(tp)
+                # A record that comes later closes the batch before it, which the cleaner leaves alone.
+                self.broker.compact(tp)
+                self.broker.retain(tp)
+
+    def truncate(self, topic: str) -> None:
+        if self.prefix + topic not in self.broker.topics():
+            raise SkipError(f"there is no topic {topic}")
+        self.broker.settle()
+        positions = self.broker.committed_offsets(APPLICATION)
+        for number in range(self.schedule.partitions):
+            tp = TopicPartition(self.prefix + topic, number)
+            self.cluster.keep(tp)
+            self.broker.delete_records(tp, max(self.broker.start_offset(tp), positions.get(tp, 0)))
+
+    def hold_open(self, topic: str) -> None:
+        if self.prefix + topic not in self.broker.topics():
+            raise SkipError(f"there is no topic {topic}")
+        producer = self.log.producer(f"stranger-{len(self._held_open)}", TRANSACTION_TIMEOUT_MS)
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(self.schedule.partitions):
+            producer.produce(self.prefix + topic, b"stranger", None, partition=number, timestamp=0)
+        producer.flush()
+        self._held_open.append(producer)
+
+    # -- observation ------------------------------------------------------------------------------------------
+
+    def observe(self, process: Process, moment: Moment) -> None:
+        """Record what the stores of a process hold, and what can be read of the outputs."""
+        # While markers lag, outputs and positions become visible one by one.
+        if not self.broker.hold_markers and not self.broker.owes_markers:
+            group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
+            self.events.append(OutputObserved(group, self._visible_outputs()))
+        actor = process.actor
+        self.events.append(
+            StateObserved(
+                actor.task,
+                actor.incarnation,
+                actor.host,
+                moment,
+                self.images_of(process),
+                standby=actor.standby,
+            )
+        )
+
+    def images_of(self, process: Process) -> dict[str, StoreImage]:
+        """What the stores of a process hold as committed; those that it has not opened yet are absent."""
+        task = process.actor.task
+        topology = self.topologies[ordinal_of(task)]
+        found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
+        if isinstance(process.disk, FileStorage):
+            suppliers = topology.suppliers()
+            for name in [name for name in found if (task, name) in process.storage.engines]:
+                with process.disk.read_only(task, name) as view:
+                    found[name] = images.of_store(
+                        self.scenario, topology, partition_of(task), suppliers[name], view
+                    )
+        return found
+
+    def _visible_outputs(self) -> tuple[tuple[str, Row], ...] | None:
+        """What readers under read_committed have been given so far, in the order in which they got it.
+
+        None where comparing it with the group's positions would be unfair, or too dear.
+        """
+        if any(self.broker.holds_back(tp) for tp in self._read_up_to):
+            return None
+        for tp, position in self._read_up_to.items():
+            if position < self.broker.high_watermark(tp):
+                fetch = self._reader.read(tp, position, MOST_ROWS, RC)
+                self._read_up_to[tp] = fetch.next_offset
+                name = tp.topic.removeprefix(self.prefix)
+                self._outputs += [(name, clusters.plain_row(record)) for record in fetch.records]
+        count = len(self._outputs)
+        if count > MANY_OUTPUTS and count < 1.1 * self._compared:
+            return None
+        self._compared = count
+        return tuple(self._outputs)
+
+    # -- one run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        history = self.history()
+        previous = points.arm(self._hook)
+        try:
+            clusters.set_up(self.cluster, self.topologies, self.schedule)
+            self.drive()
+            self.broker.settle()
+            self._finish()
+        except RestlessError as error:
+            self.director.ended(error.actor, End.FAILED, str(error))
+        finally:
+            points.arm(previous)
+            self._unwind()
+            if self.schedule.files:
+                shutil.rmtree(root(), ignore_errors=True)
+            self.memory.leave()
+        history.choices = tuple(self.asked)
+        return history
+
+    def _hook(self, point: Point) -> None:
+        assert self.current is not None
+        self.current.reached(point)
+
+    def _finish(self) -> None:
+        for task in self.tasks:
+            for host in self.hosts:
+                self._look(self.topology_at_the_end(task), task, host)
+        self.events.append(
+            clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
+        )
+
+    def _look(self, topology: Topology, task: str, host: Host | FileHost) -> None:
+        """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
+        suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
+        if not suppliers:
+            return
+        try:
+            with host.look(task, [supplier.name for supplier in suppliers]) as views:
+                if views is None:
+                    return
+                found = {
+                    supplier.name: images.of_store(
+                        self.scenario, topology, partition_of(task), supplier, views[supplier.name]
+                    )
+                    for supplier in suppliers
+                }
+        except CrashproofError as error:
+            self.events.append(Ended(task, None, End.FAILED, str(error)))
+            return
+        self.events.append(StateObserved(task, None, host.number, Moment.FINAL, found))
+
+    def _unwind(self) -> None:
+        previous = points.arm(None)
+        for process in self.processes.values():
+            if process.greenlet and not process.greenlet.dead:
+                process.actor.life = Life.DEAD
+                try:
+                    process.greenlet.throw(Unwind)
+                except Unwind:
+                    pass
+        points.arm(previous)
+        self.processes.clear()

@@ -1,0 +1,139 @@
+"""Worlds: each is a folder that describes itself, and a campaign runs one that it has never heard of."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import harness.worlds
+from harness.campaign import Plan, run_campaign
+from harness.faults import FAULTS, Capability, possible
+from harness.history import History, Injected, Skipped
+from harness.oracles import judge
+from harness.replay import replay
+from harness.schedule import Input, Schedule, Step
+from harness.verdict import Outcome
+from harness.worlds import WORLDS, Options, WorldKind
+from harness.worlds.local.run import LocalRun
+from harness.worlds.run import Run
+from harness.worlds.sim.run import SimRun
+from harness.worlds.sim.world import RUNTIMES
+from scenarios import Scenario
+from scenarios.balances import SCENARIO
+from store.errors import CrashproofError
+from store.points import Point
+
+WORLD_FOLDERS = sorted(path.parent.name for path in Path(harness.worlds.__path__[0]).glob("*/__init__.py"))
+
+
+class Tiny:
+    """A world that can do nothing but kill: the simulation's machinery under another description."""
+
+    def __init__(self, breaks: bool = False) -> None:
+        self.killed = 0
+        self.histories: list[History] = []
+        self.mutants: list[str | None] = []
+        self.options: list[Options] = []
+        self.open = 0
+        self._breaks = breaks
+        self.kind = WorldKind(
+            "tiny", "A world made up by a test.", self._opened, frozenset({Capability.PROCESSES}), schedules=3
+        )
+
+    @contextmanager
+    def _opened(self, options: Options) -> Iterator[Tiny]:
+        self.options.append(options)
+        self.open += 1
+        yield self
+        self.open -= 1
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        if self._breaks:
+            raise CrashproofError("The tiny world has no room left.")
+        run = SimRun(scenario, schedule, RUNTIMES[schedule.runtime])
+        run.kind = self.kind
+        self.mutants.append(mutant)
+        self.histories.append(run.run())
+        self.killed += sum(
+            isinstance(event, Injected) and FAULTS[event.fault].deadly for event in self.histories[-1].events
+        )
+        return self.histories[-1]
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    world = Tiny()
+    monkeypatch.setitem(WORLDS, "tiny", world.kind)
+    return world
+
+
+def campaign(**plan: object) -> Plan:
+    return Plan(("balances", "dedupe"), seed=0, **plan)  # type: ignore[arg-type]
+
+
+def test_a_campaign_runs_a_world_that_is_only_registered(tiny: Tiny) -> None:
+    done: list[int] = []
+    options = Options(port=4711)
+    part = run_campaign(campaign(schedules=4), "tiny", 1, options, lambda so_far, _: done.append(so_far))
+    assert (part.found, part.inconclusive) == ([], [])
+    assert (part.result.schedules, done) == (8, list(range(1, 9)))
+    assert (tiny.options, tiny.open) == ([options], 0)
+    assert {history.world for history in tiny.histories} == {"tiny"}
+    assert part.result.sigkills == tiny.killed > 0
+    assert set(part.result.faults) <= set(possible(tiny.kind.capabilities))
+
+
+def test_a_world_that_nobody_has_limited_runs_as_much_as_it_says(tiny: Tiny) -> None:
+    part = run_campaign(campaign(), "tiny", 1, Options(), lambda *_: None)
+    assert part.result.schedules == tiny.kind.schedules + 2  # and the tours of both runtimes
+
+
+def test_what_a_world_cannot_do_is_skipped_and_said_to_be(tiny: Tiny) -> None:
+    schedule = Schedule(
+        "balances", (Input(0, "ann", 1),), (Step("lose_reply"), Step("kill", at=Point.FLUSHED))
+    )
+    verdict, skipped = replay(schedule, "tiny")
+    assert skipped == (
+        "step 0 (lose_reply task 0_0) was skipped: lose_reply needs calls, which the world tiny lacks",
+    )
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason.startswith("the world tiny cannot do lose_reply")
+    (history,) = tiny.histories
+    assert [event.step for event in history.events if isinstance(event, Skipped)] == [0]
+    assert judge(SCENARIO, schedule, history).outcome is Outcome.HOLDS
+
+
+def test_a_world_that_breaks_shows_nothing_about_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WORLDS, "tiny", Tiny(breaks=True).kind)
+    part = run_campaign(campaign(schedules=4), "tiny", 1, Options(), lambda *_: None)
+    assert (part.found, part.result.schedules) == ([], 0)
+    assert part.inconclusive == ["schedule -2 of balances could not be run: The tiny world has no room left."]
+
+
+@pytest.mark.parametrize("run", [SimRun, LocalRun])
+def test_a_run_has_the_description_that_its_world_is_registered_with(run: type[Run]) -> None:
+    assert WORLDS[run.kind.name] is run.kind
+
+
+def test_each_folder_of_a_world_is_registered_under_its_name() -> None:
+    assert sorted(WORLDS) == WORLD_FOLDERS
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_world_is_described_in_one_sentence(name: str) -> None:
+    sentence = WORLDS[name].sentence
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+
+
+@pytest.mark.parametrize("folder", WORLD_FOLDERS)
+def test_no_world_imports_another(folder: str) -> None:
+    others = tuple(f"harness.worlds.{other}" for other in WORLD_FOLDERS if other != folder)
+    for file in (Path(harness.worlds.__path__[0]) / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                assert not node.module.startswith(others), f"{file.name} imports {node.module}"
