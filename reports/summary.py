@@ -141,7 +141,7 @@ class Matrix:
 def matrix(result: Result) -> Matrix:
     """Faults by place, world and runtime; protocol points in their order, then everything else."""
     columns: list[Column] = []
-    places = [str(point) for point in Point]
+    places = list(_POINTS)
     for name, world in result.worlds.items():
         missing = _of(Cell, world.missing)
         runtimes = [*world.runtimes, *world.kills, *(cell.runtime for cell in [*world.cells, *missing])]
@@ -155,9 +155,17 @@ def matrix(result: Result) -> Matrix:
             tuple(_place(result.worlds[column.world], column.runtime, place) for column in columns),
             {name: world.reached.get(place, 0) for name, world in result.worlds.items()},
         )
-        for place in dict.fromkeys(places)
+        for place in sorted(dict.fromkeys(places), key=_rank)
     ]
     return Matrix(tuple(columns), tuple(lines))
+
+
+def _rank(place: str) -> tuple[int, str]:
+    """Protocol points in their order; other places by name."""
+    return (_POINTS.index(place), "") if place in _POINTS else (len(_POINTS), place)
+
+
+_POINTS = [str(point) for point in Point]
 
 
 def _place(world: WorldResult, runtime: str, place: str) -> Place:

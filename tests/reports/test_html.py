@@ -205,7 +205,7 @@ def rows(page: str, section: str = "places") -> dict[str, list[str]]:
 
 def test_the_places_are_every_point_in_protocol_order_with_its_meaning_and_then_the_calls() -> None:
     page = html.render(samples.holds())
-    assert list(rows(page)) == [*Point, "on commit_transaction", "before flush"]
+    assert list(rows(page)) == [*Point, "before flush", "on commit_transaction"]
     text = Page(page).text
     assert set(summary.meanings(Point)) == set(Point)
     assert set(summary.meanings(QueryKind)) == set(QueryKind)
