@@ -58,6 +58,8 @@ class _Ledger:
         self._once: Counter[tuple[int, Excuse]] = Counter()
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
+        self._starting: dict[int, str] = {}
+        """Incarnation → its task, where its producer was not seen ready yet."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
@@ -67,6 +69,8 @@ class _Ledger:
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
+                if not event.standby:
+                    self._starting[incarnation] = event.task
             case Injected():
                 self._strike(event)
             case Reached(point=Point.PRODUCER_READY):
@@ -76,6 +80,7 @@ class _Ledger:
                 if event.incarnation in self._ready and not overtaken:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
                 self._ready.add(event.incarnation)
+                self._starting.pop(event.incarnation, None)
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
@@ -97,6 +102,10 @@ class _Ledger:
             return
         # A zombie may also find that what it was about to read is gone.
         if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
+            return
+        # Who has fenced it may have stopped, or died, before it could say so.
+        others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
+        if needed is Excuse.FENCED and others:
             return
         what = {
             Excuse.FENCED: "was fenced",
