@@ -176,10 +176,10 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
-        queries = random.random() < 0.3 and bool(self._parts.stores)
-        if queries and random.random() < 0.6:
+        queries = random.random() < 0.4 and bool(self._parts.stores)
+        if queries and random.random() < 0.7:
             # Before any fault may use the input up, so that there is something left to be asked during.
-            steps = [*(self._query() for _ in range(random.choice((1, 1, 2)))), *steps]
+            steps = [*(self._query() for _ in range(random.choice((1, 2, 4)))), *steps]
         for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))):
             kind = random.random()
             if kind < 0.25:
@@ -237,16 +237,14 @@ class _Generator:
             upper,
             random.choice(tuple(IsolationLevel)),
             random.random() < 0.3,
-            random.choice((None, None, 0, 2, 50)),
+            random.choice((None, None, None, None, 0, 2, 50)),
             random.choice((0, 0, 1, 3)),
         )
-        at = random.choice((None, None, Point.RECORD_PROCESSED, random.choice(TASK_POINTS)))
-        return Step(
-            query=query,
-            task=f"{ordinal}_{random.randrange(self._partitions)}",
-            at=at,
-            wait=random.choice((0, 0, 1, 2, 4)),
-        )
+        at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
+        # Mostly where the key is: another task may have no record at all.
+        own = partition_for(encode_key(key), self._partitions)
+        partition = own if random.random() < 0.8 else random.randrange(self._partitions)
+        return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
 
     def _motif(self, task: str) -> list[Step]:
         """Steps that only mean something one after the other."""

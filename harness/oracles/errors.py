@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from harness.faults import FAULTS, Capability, Excuse, Occasion
+from harness.faults import FAULTS, Capability, Excuse
 from harness.history import POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
 from harness.oracles.evidence import Evidence
-from harness.schedule import Edge, Schedule, config_of
+from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -31,8 +31,6 @@ _NEEDS = {
 
 _NOTED = (Point.PRODUCER_READY, Point.ABORTED)
 """The protocol points that can need an excuse."""
-
-_INITIALISED = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -65,6 +63,8 @@ class _Ledger:
         self._once: Counter[tuple[int, Excuse]] = Counter()
         self._standing: set[tuple[int, Excuse]] = set()
         self._blocked_for_all = False
+        self._starting: dict[int, str] = {}
+        """Incarnation → its task, where its producer was not seen ready yet."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
@@ -76,6 +76,8 @@ class _Ledger:
                 self._alive[incarnation] = host
                 if not event.standby and not config_of(self._schedule, event.settings).exactly_once:
                     self._loose.setdefault(event.task, set()).add(incarnation)
+                if not event.standby:
+                    self._starting[incarnation] = event.task
             case Injected():
                 self._strike(event)
             case Reached(point=Point.PRODUCER_READY):
@@ -85,6 +87,7 @@ class _Ledger:
                 if event.incarnation in self._ready and not overtaken:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
                 self._ready.add(event.incarnation)
+                self._starting.pop(event.incarnation, None)
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
@@ -111,6 +114,10 @@ class _Ledger:
             return
         if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
+        # Who has fenced it may have stopped, or died, before it could say so.
+        others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
+        if needed is Excuse.FENCED and others:
+            return
         what = {
             Excuse.FENCED: "was fenced",
             Excuse.BLOCKED: "was blocked",
@@ -124,9 +131,6 @@ class _Ledger:
 
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
-        if event.call == _INITIALISED and event.task is not None and event.incarnation is not None:
-            # The broker has fenced the others, though the process does not know yet.
-            self._owner[event.task] = event.incarnation
         self._cut |= Capability.LOGS in fault.needs
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
