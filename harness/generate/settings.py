@@ -20,7 +20,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "statestore.transactional.mechanism": ("rocksdb_indexbatch", "rocksdb_secondary"),
     "statestore.transactional.enabled": (True, False),
     "default.dsl.store": ("txn_rocksDB", "rocksDB", "in_memory"),
-    "statestore.cache.max.bytes": (0, 300, 1_000_000),
+    "statestore.cache.max.bytes": (0, 700, 1_000_000),
     "statestore.sync": ("none", "commit", "250ms"),
     "statestore.uncommitted.max.bytes": (67_108_864, 1, 500, -1),
     "default.state.isolation.level": ("READ_COMMITTED", "READ_UNCOMMITTED"),
