@@ -61,7 +61,7 @@ class Scenario(scenarios.Scenario):
 
     name = "carts"
     summary = "Lists of items that grow and go at the checkout, behind a small cache."
-    settings: ClassVar[Mapping[str, Any]] = {"statestore.cache.max.bytes": 600}
+    settings: ClassVar[Mapping[str, Any]] = {"statestore.cache.max.bytes": 1_200}
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         output, bought = f"{application_id}-output", f"{application_id}-bought"

@@ -1,6 +1,6 @@
-"""Clicks joined to sessions: a session ends when there is no click for 20 s, and clicks come out of order.
+"""Clicks joined to sessions: a session ends when there is no click for 24 s, and clicks come out of order.
 
-Input, keyed by visitor: what was clicked, a number. A click joins all sessions that it is within 20 s of. Sessions are
+Input, keyed by visitor: what was clicked, a number. A click joins all sessions that it is within 24 s of. Sessions are
 kept for 90 s; a click that belongs to none which is that young is lost.
 
 Output, keyed by visitor: null for each session that was joined, then the clicks of the session that was found for the
@@ -20,7 +20,8 @@ from store.state.windowed import LATEST, Window, Windowed
 from store.streams.topology import Context, Topology
 from store.types import Record
 
-GAP_MS = 20_000
+GAP_MS = 24_000
+"""A time that lies between records of a schedule, see `time_step_ms`: bounds are tried at the bound itself."""
 RETENTION_MS = 90_000
 SESSIONS = "sessions"
 

@@ -16,7 +16,7 @@ SCENARIOS = load_all().values()
 SETTINGS: dict[str, dict[str, Any]] = {
     "indexed": {},
     "secondary": {"statestore.transactional.mechanism": "rocksdb_secondary"},
-    "cached": {"statestore.cache.max.bytes": 150},
+    "cached": {"statestore.cache.max.bytes": 700},
     "in memory": {"default.dsl.store": StoreType.IN_MEMORY.value},
     "direct": {"default.dsl.store": StoreType.ROCKS_DB.value},
 }

@@ -1,0 +1,23 @@
+"""The caches of schedules: the small ones hold a row or some, so that rows are held back, and leave, in every run."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.generate.settings import VALUES
+from harness.schedule import Schedule, config_of
+from scenarios import load_all, topologies
+from store.transaction.caching import row_bytes
+
+SETTING = "statestore.cache.max.bytes"
+SMALLEST, LARGE = row_bytes(b"a", b"1"), row_bytes(b"anna", b"1") * 6
+
+
+@pytest.mark.parametrize("name", load_all())
+def test_a_small_cache_has_room_for_a_row_and_not_for_all(name: str) -> None:
+    scenario = load_all()[name]
+    small = scenario.settings.get(SETTING, VALUES[SETTING][1])
+    config = config_of(Schedule(name, settings={**scenario.settings, SETTING: small}))
+    for topology in topologies(scenario, "a", config):
+        cached = sum(one.cached for one in topology.suppliers(config.default_dsl_store).values())
+        assert not cached or SMALLEST <= small // cached <= LARGE
