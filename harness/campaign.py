@@ -24,7 +24,7 @@ from harness.generate import generate, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
-from harness.replay import WATCHDOG_SECONDS, check_input, simulate, simulate_within
+from harness.replay import WATCHDOG_SECONDS, bounded, check_input, simulate, simulate_within
 from harness.result import WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
@@ -100,9 +100,10 @@ def run_campaign(plan: Plan, world: str, jobs: int, options: Options, progress: 
 
 def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATION) -> Schedule:
     """The schedule at `index`; below zero are the tours, one per runtime of the scenario."""
-    if index < 0:
-        return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
-    schedule = generate(scenario, seed, index, WORLDS[world].capabilities)
+    with bounded(scenario, "making its pipeline or its input"):
+        if index < 0:
+            return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
+        schedule = generate(scenario, seed, index, WORLDS[world].capabilities)
     return msgspec.structs.replace(schedule, files=world == SIMULATION and index % FILES_EVERY == 0)
 
 
@@ -129,12 +130,20 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
         schedule = schedule_at(scenario, seed, index)
         history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
         met.add(scenario, schedule, history)
-        _record(part, SIMULATION, index, schedule, verdict)
-        if index % REPEAT_EVERY == 0 and history.events:
+        failed = verdict.outcome is Outcome.VIOLATED
+        if (failed or index % REPEAT_EVERY == 0) and history.events:
             met.result.repeated += 1
-            again, _ = simulate(scenario, schedule, mutant)
-            if again.events != history.events:
-                part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different histories")
+            again, other = simulate(scenario, schedule, mutant)
+            differs = (
+                "histories" if again.events != history.events else "verdicts" if other != verdict else ""
+            )
+            if not differs and schedule_at(scenario, seed, index) != schedule:
+                differs = "inputs"
+            if differs:
+                # What cannot be repeated shows nothing, neither that it holds nor that it does not.
+                part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different {differs}")
+                continue
+        _record(part, SIMULATION, index, schedule, verdict)
     part.result = met.close()
     return part
 

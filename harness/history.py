@@ -82,6 +82,11 @@ class End(StrEnum):
     """With any other error."""
 
 
+POSITIONS_LEFT_BEHIND = "PositionLostError"
+"""How the error of a process begins that must not go on under exactly once, since the group's positions are behind its
+stores: a run under at least once that did not end in order leaves that, and has to be repeated first."""
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """A process that ended by itself."""
 

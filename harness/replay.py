@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from harness.faults import possible
-from harness.generate.vocabulary import parts_of
+from harness.generate.vocabulary import accepts, parts_of
 from harness.history import (
     Ended,
     Event,
@@ -35,7 +35,7 @@ from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import is_driver
 from harness.worlds.sim.world import SimWorld
-from scenarios import InputRecord, Scenario, ScenarioError, load
+from scenarios import Scenario, ScenarioError, load
 
 WATCHDOG_SECONDS = 60.0
 """How long one simulated run may take; they take milliseconds."""
@@ -71,10 +71,7 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
             raise ScheduleError(
                 f"{source}: input[{index}].topic is {item.topic!r}, scenario {scenario.name} reads {', '.join(topics)}"
             )
-        record = InputRecord(
-            item.topic, item.partition, index, item.key, item.value, item.timestamp, item.headers
-        )
-        if not scenario.accepts(record):
+        if not accepts(scenario, item, index):
             value = msgspec.json.encode(item.value).decode()
             raise ScheduleError(
                 f"{source}: input[{index}]: scenario {scenario.name} does not take the value {value} "
@@ -126,16 +123,29 @@ def watchdog(seconds: float) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - started)), interval)
 
 
+@contextmanager
+def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) -> Iterator[None]:
+    """Raise `ScenarioError` inside the block when what the scenario has to say takes longer."""
+    try:
+        with watchdog(seconds):
+            yield
+    except DidNotEndError:
+        raise ScenarioError(
+            f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
+        ) from None
+
+
 def simulate_within(
     seconds: float, scenario: Scenario, schedule: Schedule, mutant: str | None = None
 ) -> tuple[History, Verdict]:
     """`simulate`; a run that does not end, as when production code loops between two protocol points, is violated.
 
-    Its history is empty: nothing can be said of a run that was broken off anywhere.
+    Its history is empty: nothing can be said of a run that was broken off anywhere. Raises `ScenarioError` when it is
+    the judging that does not end.
     """
     try:
         with watchdog(seconds):
-            return simulate(scenario, schedule, mutant)
+            history = _SIMULATION.run(scenario, schedule, mutant)
     except DidNotEndError:
         sentence = (
             f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
@@ -143,6 +153,8 @@ def simulate_within(
         return History(SIMULATION, []), Verdict(
             Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
         )
+    with bounded(scenario, "what its reference function says of one run", seconds):
+        return history, judge(scenario, schedule, history)
 
 
 def replay(
@@ -158,7 +170,8 @@ def replay(
     this world cannot make.
     """
     scenario = scenario_of(schedule, source)
-    check_input(scenario, schedule, source)
+    with bounded(scenario, "its pipeline or what it takes"):
+        check_input(scenario, schedule, source)
     if WORLDS[world].spreads:
         history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
     else:

@@ -39,6 +39,8 @@ MAX_INPUT = 10_000
 MAX_STEPS = 1_000
 MAX_PARTITIONS = 16
 MAX_HOSTS = 8
+LATEST_INPUT = 1 << 62
+"""Timestamps of input are below, in milliseconds since the epoch."""
 MAX_AMOUNT = 1 << 42
 """A hundred years and more, in milliseconds: what a clock and a store can still hold."""
 
@@ -333,7 +335,7 @@ def validate(schedule: Schedule, source: str = "the schedule") -> None:
             raise ScheduleError(
                 f"{source}: input[{index}].partition is {item.partition}, there are {schedule.partitions}"
             )
-        if not 0 <= item.timestamp < 1 << 62:
+        if not 0 <= item.timestamp < LATEST_INPUT:
             raise ScheduleError(f"{source}: input[{index}].timestamp is {item.timestamp}, it cannot be")
     for index, step in enumerate(schedule.steps):
         wrong = _wrong(step, schedule)

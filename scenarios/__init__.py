@@ -27,6 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from store.config import StoreType, StreamsConfig
+from store.errors import ConfigError
 from store.serdes import BytesSerde, Serde
 from store.streams.topology import Topology
 from store.suppliers import (
@@ -245,9 +246,26 @@ class Scenario(ABC):
 
 
 def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -> tuple[Topology, ...]:
-    """The sub-topologies of a scenario's pipeline, by ordinal."""
-    made = scenario.pipeline(application_id, Stores.of(config))
-    return (made,) if isinstance(made, Topology) else tuple(made)
+    """The sub-topologies of a scenario's pipeline, by ordinal. `ScenarioError` if it makes none that can be run."""
+    try:
+        made = scenario.pipeline(application_id, Stores.of(config))
+        found = (made,) if isinstance(made, Topology) else tuple(made)
+    except Exception as error:
+        raise ScenarioError(
+            f"scenario {scenario.name} does not make its pipeline: {type(error).__name__}: {error}"
+        ) from error
+    if not found or not all(isinstance(one, Topology) for one in found):
+        raise ScenarioError(
+            f"scenario {scenario.name}: its pipeline is {made!r}, it has to be one Topology or several"
+        )
+    for topology in found:
+        for topic in (*topology.sources, *topology.sinks):
+            if topology.application_id != application_id or not topic.startswith(f"{application_id}-"):
+                raise ScenarioError(
+                    f"scenario {scenario.name}: topic {topic!r} of application {topology.application_id!r}, where the "
+                    f"application id given is {application_id!r} and each topic begins with it and a dash"
+                )
+    return found
 
 
 def encode_key(key: str) -> bytes:
@@ -277,7 +295,7 @@ def load_all() -> Mapping[str, Scenario]:
         file = f"scenarios/{module.name}.py"
         try:
             loaded = importlib.import_module(f"{__name__}.{module.name}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ScenarioError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
         scenario = _scenario_in(loaded, "SCENARIO", file)
         found[scenario.name] = scenario
@@ -300,7 +318,7 @@ def load(reference: str) -> Scenario:
     if colon:
         try:
             loaded = importlib.import_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ScenarioError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
         return _named(_scenario_in(loaded, name, reference), reference)
     raise ScenarioError(
@@ -330,7 +348,7 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ScenarioError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
@@ -343,4 +361,33 @@ def _scenario_in(module: ModuleType, name: str, source: str) -> Scenario:
         raise ScenarioError(f"{source} has no {name}") from None
     if not isinstance(scenario, Scenario):
         raise ScenarioError(f"{source}: {name} is {type(scenario).__name__}, it has to be a Scenario")
+    _check(scenario, source)
     return scenario
+
+
+_RUNTIMES = ("worker", "spark")
+
+
+def _check(scenario: Scenario, source: str) -> None:
+    """`ScenarioError` says what of a scenario's plain data cannot be."""
+    for attribute in ("name", "summary"):
+        text = getattr(scenario, attribute, None)
+        if not isinstance(text, str) or not text.strip() or not text.isprintable():
+            raise ScenarioError(
+                f"{source}: the scenario's {attribute} is {text!r}, it has to be a line of text"
+            )
+    runtimes = scenario.runtimes
+    if not isinstance(runtimes, tuple) or not runtimes or not set(runtimes) <= set(_RUNTIMES):
+        raise ScenarioError(
+            f"{source}: runtimes is {runtimes!r}, it has to be a tuple of {', '.join(_RUNTIMES)}"
+        )
+    if type(scenario.time_step_ms) is not int or scenario.time_step_ms < 1:
+        raise ScenarioError(
+            f"{source}: time_step_ms is {scenario.time_step_ms!r}, it has to be a whole number of at least 1"
+        )
+    if not isinstance(scenario.settings, Mapping):
+        raise ScenarioError(f"{source}: settings is {scenario.settings!r}, it has to be a mapping")
+    try:
+        StreamsConfig.of(scenario.settings)
+    except ConfigError as error:
+        raise ScenarioError(f"{source}: settings: {error}") from None

@@ -19,6 +19,7 @@ from rich.text import Text
 from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
 from harness.campaign import default_jobs
+from harness.cli.errors import scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
@@ -167,26 +168,27 @@ def run(
     of store and mechanism; what was not met makes it inconclusive.
     """
     chosen = tuple(dict.fromkeys(scenario or load_all()))
-    for reference in chosen:
-        load_scenario(reference)
+    with scenario_code():
+        for reference in chosen:
+            load_scenario(reference)
     seconds = _duration(duration)
     if schedules is not None and seconds is not None:
         _error("--schedules and --for exclude each other; give one of them")
         raise typer.Exit(EXIT_USAGE)
-    result = execute(
-        Campaign(
-            scenarios=chosen,
-            worlds=_worlds(world),
-            schedules=schedules,
-            seconds=seconds,
-            seed=seed,
-            jobs=_jobs(jobs),
-            out=out,
-            mutant=_mutant(mutant),
-            max_failures=max_failures,
-            port=port,
-        )
+    campaign = Campaign(
+        scenarios=chosen,
+        worlds=_worlds(world),
+        schedules=schedules,
+        seconds=seconds,
+        seed=seed,
+        jobs=_jobs(jobs),
+        out=out,
+        mutant=_mutant(mutant),
+        max_failures=max_failures,
+        port=port,
     )
+    with scenario_code():
+        result = execute(campaign)
     if json:
         _print_json(result)
     else:
@@ -214,9 +216,10 @@ def replay(
     skipped: dict[str, tuple[str, ...]] = {}
     for name in _worlds(world):
         say(f"{name}: starting")
-        verdicts[name], skipped[name] = replay_schedule(
-            schedule, name, planted, str(file), Options(port=port)
-        )
+        with scenario_code():
+            verdicts[name], skipped[name] = replay_schedule(
+                schedule, name, planted, str(file), Options(port=port)
+            )
     outcomes = {verdict.outcome for verdict in verdicts.values()}
     outcome = next(
         each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.mutants import UnknownMutantError
@@ -32,6 +34,22 @@ class Told(Exception):  # noqa: N818 - it stands for an error that has been told
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code
+
+
+@contextmanager
+def scenario_code() -> Iterator[None]:
+    """A block that runs code of scenarios: what ends it past all handlers, such as `sys.exit`, is `ScenarioError`.
+
+    Left alone, the exit code would be of the scenario's choosing, and zero says that the pipeline holds.
+    """
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ScenarioError(
+            f"code of a scenario ended the run with {type(error).__name__}: {error}; nothing was shown"
+        ) from error
 
 
 def exit_code(error: Exception) -> int:

@@ -13,7 +13,7 @@ from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
-from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, topics_of
+from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -140,7 +140,7 @@ class _Generator:
         times: list[int] = []
         items = []
         for _ in range(self._many or random.randint(1, MOST_RECORDS)):
-            sample = scenario.input(random)
+            sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
             if times and random.random() < exact:
                 # Just so far before or after one of the last records that something changes between them.
@@ -229,7 +229,7 @@ class _Generator:
     def _query(self) -> Step:
         random = self._random
         ordinal, store = random.choice(self._parts.stores)
-        key, upper = sorted(self._scenario.input(random).key for _ in range(2))
+        key, upper = sorted(sample_of(self._scenario, random).key for _ in range(2))
         query = Query(
             store,
             random.choice(tuple(QueryKind)),

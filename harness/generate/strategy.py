@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.faults import Capability, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS
 from harness.generate.settings import VALUES, consistent
-from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, parts_of, topics_of
+from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -137,7 +137,7 @@ def schedules(
     items = []
     now = 10 * scenario.time_step_ms
     for number in draw(st.lists(st.integers(0, 999), max_size=max_records)):
-        sample = scenario.input(Random(number))
+        sample = sample_of(scenario, Random(number))
         now += scenario.time_step_ms * draw(st.sampled_from((1, 0, 3, -2)))
         items.append(
             Input(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.generate.vocabulary import KILL_POINTS
+from harness.generate.vocabulary import KILL_POINTS, sample_of
 from harness.schedule import Input, Runtime, Schedule, Step
 from scenarios import Scenario
 from store.points import Point
@@ -34,7 +34,7 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
 
 
 def _item(scenario: Scenario, random: Random, number: int) -> Input:
-    sample = scenario.input(random)
+    sample = sample_of(scenario, random)
     at = (10 + number) * scenario.time_step_ms if sample.timestamp is None else sample.timestamp
     return Input(0, sample.key, sample.value, False, sample.topic, at, sample.headers)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from functools import cache
+from random import Random
 from typing import NamedTuple
 
+import msgspec
+
 from harness.faults import Fault
-from harness.schedule import Runtime
+from harness.schedule import LATEST_INPUT, Input, Runtime
 from harness.worlds.cluster import places_of
-from scenarios import Scenario, topologies
+from scenarios import InputRecord, Sample, Scenario, ScenarioError, topologies
 from store.config import StreamsConfig
 from store.points import Point
 
@@ -56,6 +61,52 @@ def parts_of(scenario: Scenario) -> Parts:
 def topics_of(parts: Parts, fault: Fault) -> tuple[str, ...]:
     """The topics that a fault of the logs can strike: only changelogs are compacted."""
     return parts.changelogs if fault.name == "compact" else parts.inputs
+
+
+def sample_of(scenario: Scenario, random: Random) -> Sample:
+    """One input record that the scenario makes. `ScenarioError` says what is wrong with one that cannot be written."""
+    try:
+        sample = scenario.input(random)
+    except Exception as error:
+        raise ScenarioError(
+            f"the input function of scenario {scenario.name} raised {type(error).__name__}: {error}"
+        ) from error
+    wrong = _wrong(scenario, sample)
+    if wrong:
+        raise ScenarioError(f"the input function of scenario {scenario.name} made {sample!r}: {wrong}")
+    return sample
+
+
+def _wrong(scenario: Scenario, sample: object) -> str:
+    """Why an input record cannot be written; empty if it can."""
+    if not isinstance(sample, Sample):
+        return "it has to be a Sample"
+    try:
+        written = msgspec.convert(
+            {**asdict(sample), "partition": 0, "timestamp": sample.timestamp or 0}, Input, strict=True
+        )
+        json.dumps([sample.key, sample.value, sample.headers], ensure_ascii=False, allow_nan=False).encode()
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+        return f"a schedule cannot hold it: {error}"
+    if not 0 <= written.timestamp < LATEST_INPUT:
+        return f"its timestamp has to be from 0 to {LATEST_INPUT - 1}"
+    inputs = parts_of(scenario).inputs
+    if sample.topic not in inputs:
+        return f"its topic has to be one of {', '.join(inputs)}"
+    return "" if accepts(scenario, written, 0) else "its own function accepts does not take it"
+
+
+def accepts(scenario: Scenario, item: Input, offset: int) -> bool:
+    """Whether the scenario's pipeline takes an input record. `ScenarioError` if it does not say."""
+    record = InputRecord(
+        item.topic, item.partition, offset, item.key, item.value, item.timestamp, item.headers
+    )
+    try:
+        return bool(scenario.accepts(record))
+    except Exception as error:
+        raise ScenarioError(
+            f"the accepts function of scenario {scenario.name} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 def kind_of(supplier: object) -> str:

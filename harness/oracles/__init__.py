@@ -101,7 +101,7 @@ def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
     """The verdict on one run. Without a final observation there is none: inconclusive, unless something failed."""
     final = history.events[-1] if history.events else None
     if not isinstance(final, Final):
-        failed = tuple(errors.find_in(history.events, uncaused=history.uncaused))
+        failed = tuple(errors.find_in(history.events, schedule, uncaused=history.uncaused))
         if failed and not history.inconclusive:
             return Verdict(Outcome.VIOLATED, failed)
         return Verdict(Outcome.INCONCLUSIVE, (), history.inconclusive or "the run has no final observation")

@@ -2,9 +2,10 @@
 
 A fault says what a process may do because of it (`Fault.excuses`). One that struck a process excuses each of these
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
-blocked for all that come later, for nobody can say when its effects end. An incarnation that another one of its task
-has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
-schedule, only failing, and being fenced or blocked by nobody, is judged.
+blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
+end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
+An incarnation that another one of its task has overtaken may do all of it, for being fenced is what it is for. In a
+world whose calls may fail without the schedule, only failing, and being fenced or blocked by nobody, is judged.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
-from harness.history import End, Ended, Event, Injected, Reached, Started
+from harness.history import POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
 from harness.oracles.evidence import Evidence
-from harness.schedule import Edge
+from harness.schedule import Edge, Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -38,12 +39,12 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in(evidence.events, uncaused=evidence.uncaused)
+    yield from find_in(evidence.events, evidence.schedule, uncaused=evidence.uncaused)
 
 
-def find_in(events: Sequence[Event], *, uncaused: bool = False) -> Iterator[Finding]:
+def find_in(events: Sequence[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
     """What is wrong in the events of a run, which need not have come to its end."""
-    ledger = _Ledger(uncaused)
+    ledger = _Ledger(schedule, uncaused)
     for event in events:
         if not isinstance(event, Reached) or event.point in _NOTED:
             yield from ledger.take(event)
@@ -52,8 +53,11 @@ def find_in(events: Sequence[Event], *, uncaused: bool = False) -> Iterator[Find
 class _Ledger:
     """Who lives, who owns which task, and which excuses are left."""
 
-    def __init__(self, uncaused: bool) -> None:
+    def __init__(self, schedule: Schedule, uncaused: bool) -> None:
+        self._schedule = schedule
         self._uncaused = uncaused
+        self._loose: dict[str, set[int]] = {}
+        """Task → incarnations under at least once that have not ended in order."""
         self._owner: dict[str, int] = {}
         self._ready: set[int] = set()
         self._alive: dict[int, int] = {}
@@ -70,6 +74,8 @@ class _Ledger:
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
+                if not event.standby and not config_of(self._schedule, event.settings).exactly_once:
+                    self._loose.setdefault(event.task, set()).add(incarnation)
             case Injected():
                 self._strike(event)
             case Reached(point=Point.PRODUCER_READY):
@@ -92,6 +98,8 @@ class _Ledger:
                 )
             case Ended(incarnation=int() as incarnation):
                 self._alive.pop(incarnation, None)
+                if event.reason is End.DONE:
+                    self._loose.get(event.task, set()).discard(incarnation)
                 yield from self._end(event, incarnation)
 
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
@@ -100,6 +108,8 @@ class _Ledger:
             return
         # A zombie may also find that what it was about to read is gone.
         if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
+            return
+        if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
         what = {
             Excuse.FENCED: "was fenced",

@@ -58,6 +58,8 @@ class Director:
         self._step = 0
         self._steps = schedule.steps
         self._due = schedule.steps[0].wait if schedule.steps else 0
+        self._ended_for = -1
+        """The step for which a process was asked to end; it is not asked twice."""
         self._waiting: dict[tuple[str, Occasion], int] = {}
         """Task and occasion → the step that lies there in wait."""
         self._asked: dict[int, list[tuple[int, Query]]] = {}
@@ -201,8 +203,9 @@ class Director:
                 self._skip(f"nothing is left to do that would call {step.call}")
             elif step.at is None:
                 self._apply(step, target, None, None)
-            elif step.at is Point.TASK_CLOSED and self._can_stop(target):
+            elif step.at is Point.TASK_CLOSED and self._can_stop(target) and self._ended_for != self._step:
                 assert target is not None
+                self._ended_for = self._step
                 self._stage.end_and_begin_again(target)
             else:
                 self._skip(f"nothing is left to do that would reach {step.at}")

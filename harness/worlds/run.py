@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from harness.choices import Chooser
 from harness.faults import FAULTS, Excuse, Fault, SkipError
-from harness.history import End, Event, History, Injected
+from harness.history import POSITIONS_LEFT_BEHIND, End, Event, History, Injected
 from harness.schedule import Input, Schedule, config_of
 from harness.worlds.actors import Actor, Life, is_driver, ordinal_of
 from harness.worlds.director import Director
@@ -64,6 +64,8 @@ class Run(ABC):
         self.runtime: Runtime
         self._settings_to_come: dict[Actor, Mapping[str, Any] | None] = {}
         """Processes that were asked to end, to be started again with other settings, or (None) the same."""
+        self._loose: set[str] = set()
+        """Tasks that some process has run under at least once."""
         self.to_come = deque(schedule.parts()[1:])
         """Waves of the input that are not written yet."""
         self.wakes = (
@@ -158,6 +160,8 @@ class Run(ABC):
     def start(self, task: str, host: int) -> None:
         """Start a process of a worker's task."""
         actor = self.director.started(task, host, self.changed.get(task))
+        if not self.config_for(actor).exactly_once:
+            self._loose.add(task)
         self.spawn(actor)
         self.runnable.appendleft(actor)
 
@@ -170,6 +174,8 @@ class Run(ABC):
     def promote(self, actor: Actor) -> None:
         """Have a standby run its task from now on."""
         self.director.promoted(actor)
+        if not self.config_for(actor).exactly_once:
+            self._loose.add(actor.task)
         self.wake(actor)
 
     # -- what faults ask --------------------------------------------------------------------------------------
@@ -309,6 +315,13 @@ class Run(ABC):
             settings = self._settings_to_come.pop(actor)
             if settings:
                 self.changed[actor.task] = {**self.changed.get(actor.task, {}), **settings}
+            self.runtime.killed(actor)
+        elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and actor.task in self._loose:
+            # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
+            self.changed[actor.task] = {
+                **self.changed.get(actor.task, {}),
+                "processing.guarantee": "at_least_once",
+            }
             self.runtime.killed(actor)
         else:
             self.runtime.ended(actor, reason)

@@ -307,11 +307,15 @@ class GlobalStore(Generic[V]):
     def _read_held(self, store: Follower[V]) -> dict[TopicPartition, Checkpointed]:
         tps = [TopicPartition(self.topic, number) for number in range(self._reader.partitions(self.topic))]
         if store.manages_offsets():
-            return {
+            owned = {
                 tp: Checkpointed(offset, store.last_caught_up_ms(tp))
                 for tp in tps
                 if (offset := store.get_committed_offset(tp)) is not None
             }
+            if not owned:
+                # Of a time without transactions; left there, it would be believed once there are none again.
+                self._storage.write_checkpoint(self.task_id, {})
+            return owned
         if not store.persistent():
             return {}
         entries = self._storage.read_checkpoint(self.task_id)
@@ -359,7 +363,8 @@ class GlobalStore(Generic[V]):
             store.close()
 
     def _rebuild(self, reason: str) -> None:
-        """Put the closed store out of the way and open an empty one."""
+        """Put the closed store out of the way, its offsets first, and open an empty one."""
+        self._storage.write_checkpoint(self.task_id, {})
         there = self._storage.exists(self.task_id, self.name)
         aside = self._storage.set_aside(self.task_id, self.name) if there else None
         warn_of_rebuild(f"global store {self.name}", f"topic {self.topic}", reason, aside)

@@ -28,7 +28,7 @@ from harness.history import (
     StoreImage,
     Topic,
 )
-from harness.oracles import ORACLES, PROPERTIES, judge
+from harness.oracles import ORACLES, PROPERTIES, errors, judge
 from harness.oracles.output import is_interleaving
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
@@ -771,3 +771,30 @@ def test_a_record_behind_the_position_of_the_group_is_not_processed_again() -> N
 )
 def test_interleavings(sequences: list[list[int]], merged: list[int], possible: bool) -> None:
     assert is_interleaving(sequences, merged) is possible
+
+
+LOOSE = {"processing.guarantee": "at_least_once"}
+LEFT_BEHIND = "PositionLostError: the group is behind"
+
+
+def test_a_refusal_after_a_run_at_least_once_that_did_not_end_in_order_is_excused() -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0, settings=LOOSE),
+        Injected(0, "kill", "0_0", 0, 0, None),
+        Started("0_0", 1, 0),
+        Ended("0_0", 1, End.FAILED, LEFT_BEHIND),
+    ]
+    assert not list(errors.find_in(events, SCHEDULE))
+
+
+@pytest.mark.parametrize("settings", [LOOSE, {}])
+def test_a_refusal_after_a_run_that_ended_in_order_is_found(settings: dict[str, str]) -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0, settings=settings),
+        Reached("0_0", 0, Point.PRODUCER_READY),
+        Ended("0_0", 0, End.DONE),
+        Started("0_0", 1, 0),
+        Reached("0_0", 1, Point.PRODUCER_READY),
+        Ended("0_0", 1, End.FAILED, LEFT_BEHIND),
+    ]
+    assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]

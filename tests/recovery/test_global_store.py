@@ -26,6 +26,7 @@ from store.errors import (
     StoreIOError,
 )
 from store.log.protocol import Fetch, Offsets
+from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.recovery.global_store import GlobalStore
 from store.recovery.restore import RestoreSettings
@@ -690,3 +691,46 @@ TestFollowingOnDisk = FollowingOnDisk.TestCase
 TestFollowingOnDisk.settings = settings(
     max_examples=6, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+def test_offsets_of_a_time_without_transactions_are_not_believed_when_they_are_switched_off_again() -> None:
+    disk, topic = CrashDisk(), Topic()
+    for number in range(4):
+        topic[0].append((b"%d" % number, b"1"))
+    with over(disk, topic, mechanism=None):
+        pass
+    store = over(disk, topic, RestoreSettings(batch=1))
+    before, killed = arm(_killed_at_its_second_batch()), False
+    try:
+        store.open()
+    except Crash:
+        killed = True
+    finally:
+        arm(before)
+    assert killed
+    disk.restart(power_lost=False)
+    with over(disk, topic, mechanism=None) as again:
+        assert shown(again) == topic.values()
+
+
+def _killed_at_its_second_batch() -> Callable[[Point], None]:
+    left = [Point.RESTORE_BATCH, Point.RESTORE_BATCH]
+
+    def hook(point: Point) -> None:
+        if point is left[-1]:
+            left.pop()
+            if not left:
+                left.append(Point.TASK_CLOSED)
+                raise Crash
+
+    return hook
+
+
+def test_a_store_whose_checkpoint_cannot_be_read_is_rebuilt(tmp_path: Path) -> None:
+    directory, topic = StateDirectory(tmp_path, "app"), Topic()
+    topic[0].append((b"a", b"1"))
+    with over(directory, topic, mechanism=None):
+        pass
+    (tmp_path / "app" / "global-prices" / ".checkpoint").write_bytes(b"damaged")
+    with over(directory, topic, mechanism=None) as store:
+        assert shown(store) == topic.values()

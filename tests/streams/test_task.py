@@ -30,10 +30,10 @@ from store.errors import (
 from store.log import Offsets
 from store.streams.task import apply
 from store.streams.topology import Context, Topology
-from store.suppliers import persistent_key_value_store
+from store.suppliers import persistent_key_value_store, persistent_window_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import CHANGELOG, SOURCE, Cluster, count, pipeline, rows
+from tests.clusters import CHANGELOG, SINK, SOURCE, STORE, Cluster, count, pipeline, rows
 
 
 @pytest.fixture
@@ -562,3 +562,18 @@ def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_th
     assert cluster.position() == 3
     with pytest.raises(ChangelogLostError):
         cluster.task(config).open()
+
+
+def test_a_window_store_whose_changelog_has_expired_still_says_that_there_was_input() -> None:
+    def windowed(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"1", record.timestamp)
+        context.forward(SINK.topic, record.key, b"1")
+
+    cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a"])
+    with cluster.task() as task:
+        cluster.run(task)
+    cluster.clock.sleep(30 * 86_400.0)
+    assert cluster.broker.retain(CHANGELOG) > 0
+    cluster.broker.forget_group("app")
+    with pytest.raises(PositionLostError, match="committed in-0 at None"):
+        cluster.task(host=Host(1)).open()
