@@ -36,6 +36,9 @@ from store.errors import CrashproofError
 CHUNK = 20
 """Schedules per unit of work: some tenths of a second."""
 
+MOST_EVENTS = 1_000_000
+"""A reduction ends when its runs had so many events together, so that one of runs that hardly end ends itself."""
+
 AHEAD = 3
 """Units of work that each process has before it."""
 
@@ -328,9 +331,11 @@ def reduce(found: Found, mutant: str | None) -> Reduced:
         original = msgspec.structs.replace(found.schedule, mutant=mutant)
         return Reduced(found.world, original, found.schedule, found.verdict, History(found.world, []), 0)
     oracles = {finding.oracle for finding in verdict.findings}
+    seen = 0
 
     def fails(candidate: Schedule) -> bool:
-        if not scenario.settings.items() <= candidate.settings.items():
+        nonlocal seen
+        if seen > MOST_EVENTS or not scenario.settings.items() <= candidate.settings.items():
             return False
         try:
             validate(candidate)
@@ -339,6 +344,7 @@ def reduce(found: Found, mutant: str | None) -> Reduced:
         except (ScheduleError, ScenarioError):
             # What is plainer is not always a schedule, nor a value that the scenario takes.
             return False
+        seen += len(history.events)
         return (
             verdict.outcome is Outcome.VIOLATED
             and bool(history.events)

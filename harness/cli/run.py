@@ -171,6 +171,7 @@ def say(line: str) -> None:
 
 
 def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failure:
+    say(f"{world}: making a failing schedule of {found.schedule.scenario} small")
     reduced = reduce(found, campaign.mutant)
     scenario = re.sub(r"[^A-Za-z0-9._-]", "_", reduced.minimal.scenario)
     name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
