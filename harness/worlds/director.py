@@ -206,6 +206,8 @@ class Director:
             elif step.at is Point.TASK_CLOSED and self._can_stop(target) and self._ended_for != self._step:
                 assert target is not None
                 self._ended_for = self._step
+                # Nothing is left to process, so waiting is over.
+                self._due = self._progress
                 self._stage.end_and_begin_again(target)
             else:
                 self._skip(f"nothing is left to do that would reach {step.at}")
