@@ -112,6 +112,9 @@ class _Ledger:
         # A zombie may also find that what it was about to read is gone.
         if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
             return
+        if needed is Excuse.FAIL and self._cut and event.task in self._loose:
+            # Under at least once a zombie may set the group back to where the log does not reach any more.
+            return
         if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
         # Who has fenced it may have stopped, or died, before it could say so.

@@ -86,6 +86,9 @@ class Host:
         """The disk as a process sees it."""
         return HostStorage(self, incarnation, around)
 
+    def close(self) -> None:
+        """Nothing of it is held by anything outside."""
+
     def release(self, incarnation: int) -> None:
         """A process died: the operating system drops its locks."""
         for task_id in [task_id for task_id, holder in self.locks.items() if holder == incarnation]:

@@ -46,6 +46,7 @@ class FileHost:
         self._application_id = application_id
         self._shared = StateDirectory(self._root, application_id)
         self._holders: dict[str, int] = {}
+        self._opened: list[Engine] = []
         self._copies: dict[str, int] = {}
         """Task → how often its files were left behind."""
 
@@ -59,6 +60,17 @@ class FileHost:
 
     def directory(self, task_id: str) -> StateDirectory:
         return StateDirectory(self.place(task_id), self._application_id)
+
+    def opened(self, engine: Engine) -> Engine:
+        """The engine, which is closed at the end of the run if its process never does."""
+        self._opened.append(engine)
+        return engine
+
+    def close(self) -> None:
+        """Release what killed processes had open: the next run has files of the same names."""
+        for engine in self._opened:
+            engine.close()
+        self._opened.clear()
 
     def remember(self, ordinal: int, content: str, instead_of: str) -> str:
         return self._shared.remember(ordinal, content, instead_of)
@@ -132,7 +144,7 @@ class FileStorage:
         return self._host.remember(ordinal, content, instead_of)
 
     def open(self, task_id: str, store_name: str) -> Engine:
-        return self._held[task_id].open(task_id, store_name)
+        return self._host.opened(self._held[task_id].open(task_id, store_name))
 
     def directory(self, task_id: str, store_name: str) -> Path | None:
         return self._held[task_id].directory(task_id, store_name)

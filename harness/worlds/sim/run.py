@@ -493,6 +493,8 @@ class SimRun(Run):
         finally:
             points.arm(previous)
             self._unwind()
+            for host in self.hosts:
+                host.close()
             if self.schedule.files:
                 shutil.rmtree(root(), ignore_errors=True)
             self.memory.leave()
