@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import Moment, StateObserved, StoreImage
+from harness.faults import FAULTS, Capability
+from harness.history import Injected, Moment, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN, plain
 from harness.reference.durability import Kept
 from harness.verdict import Anomaly, Finding
+from scenarios import Json
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -49,7 +51,7 @@ def against_own_offset(
     """What differs between a copy of a store and the fold of the changelog up to the offset that the copy names."""
     upto = -1 if image.changelog_offset is None else image.changelog_offset
     folded = evidence.folded(look.task, store, upto)
-    if folded == image.rows:
+    if folded == image.rows or folded == {**_cleaned_since(evidence, index, look, store, upto), **image.rows}:
         return
     held = f"the changelog up to offset {upto}" if upto >= 0 else "nothing of the changelog"
     yield Finding(
@@ -62,6 +64,26 @@ def against_own_offset(
         expected=folded,
         actual=image.rows,
     )
+
+
+def _cleaned_since(
+    evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
+) -> dict[str, Json]:
+    """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
+    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is."""
+    cleaned = any(
+        isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
+        for event in evidence.events[:index]
+    )
+    if not cleaned:
+        return {}
+    folded = evidence.folded(look.task, store, upto)
+    partition = int(look.task.rpartition("_")[2])
+    return {
+        row.key: folded[row.key]
+        for row in evidence.changes(store, partition)
+        if row.offset > upto and row.value is None and row.key in folded
+    }
 
 
 def _whole(evidence: Evidence) -> Iterator[Finding]:

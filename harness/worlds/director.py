@@ -56,6 +56,8 @@ class Director:
         self._most_points = most_points(schedule)
         self._progress = 0
         self._step = 0
+        self._stopped_for = -1
+        """The step for which a process was asked to end when nothing was left to do."""
         self._steps = schedule.steps
         self._due = schedule.steps[0].wait if schedule.steps else 0
         self._ended_for = -1
@@ -205,10 +207,16 @@ class Director:
                 self._apply(step, target, None, None)
             elif step.at is Point.TASK_CLOSED and self._can_stop(target) and self._ended_for != self._step:
                 assert target is not None
+<<<<<<< HEAD
                 self._ended_for = self._step
                 # Nothing is left to process, so waiting is over.
                 self._due = self._progress
                 self._stage.end_and_begin_again(target)
+=======
+                # Started again afterwards: it may have input that nobody can see yet.
+                self._stopped_for = self._step
+                self._stage.stop(target)
+>>>>>>> refs/heads/mutants
             else:
                 self._skip(f"nothing is left to do that would reach {step.at}")
             return True
@@ -243,7 +251,12 @@ class Director:
     # -- steps ------------------------------------------------------------------------------------------------
 
     def _can_stop(self, target: Actor | None) -> bool:
-        return target is not None and target.life is Life.RUNNING and not target.stopping
+        return (
+            target is not None
+            and target.life is Life.RUNNING
+            and not target.stopping
+            and self._stopped_for != self._step
+        )
 
     def _target(self, step: Step) -> Actor | None:
         return self.newest.get(driver_of(step.task) if step.at in DRIVER_POINTS else step.task)
