@@ -36,9 +36,6 @@ class DirectorStage(Stage, Protocol):
     def can(self, fault: Fault) -> str:
         """Why the world cannot make this fault; empty if it can."""
 
-    def end_and_begin_again(self, actor: Actor) -> None:
-        """Ask a process to end, so that a step strikes it then; it is started again if the step leaves it alone."""
-
 
 class Director:
     """The steps of one schedule, and where it stands. Not thread-safe: a world with several threads has one lock."""
@@ -60,8 +57,6 @@ class Director:
         """The step for which a process was asked to end when nothing was left to do."""
         self._steps = schedule.steps
         self._due = schedule.steps[0].wait if schedule.steps else 0
-        self._ended_for = -1
-        """The step for which a process was asked to end; it is not asked twice."""
         self._waiting: dict[tuple[str, Occasion], int] = {}
         """Task and occasion → the step that lies there in wait."""
         self._asked: dict[int, list[tuple[int, Query]]] = {}
@@ -205,18 +200,13 @@ class Director:
                 self._skip(f"nothing is left to do that would call {step.call}")
             elif step.at is None:
                 self._apply(step, target, None, None)
-            elif step.at is Point.TASK_CLOSED and self._can_stop(target) and self._ended_for != self._step:
+            elif step.at is Point.TASK_CLOSED and self._can_stop(target):
                 assert target is not None
-<<<<<<< HEAD
-                self._ended_for = self._step
-                # Nothing is left to process, so waiting is over.
-                self._due = self._progress
-                self._stage.end_and_begin_again(target)
-=======
                 # Started again afterwards: it may have input that nobody can see yet.
                 self._stopped_for = self._step
                 self._stage.stop(target)
->>>>>>> refs/heads/mutants
+                # Nothing is left to process, so waiting is over.
+                self._due = self._progress
             else:
                 self._skip(f"nothing is left to do that would reach {step.at}")
             return True

@@ -212,10 +212,6 @@ class Run(ABC):
     def start_another(self, actor: Actor) -> None:
         self.runtime.start_another(actor, self._elsewhere(actor))
 
-    def end_and_begin_again(self, actor: Actor) -> None:
-        actor.stopping = True
-        self._settings_to_come[actor] = None
-
     def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
         if actor.stopping:
             raise SkipError("it was asked to end before")
