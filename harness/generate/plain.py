@@ -297,8 +297,11 @@ class _Generator:
                 ][: len(late) + random.choice((1, 1, 2))]
             case 12:
                 # A crash of a process that was stopped in order before, and whose stores had vouched for themselves.
+                stopped = Step("clean_stop", task=task, wait=wait)
+                if random.random() < 0.4:
+                    return [Step("corrupt_store", task=task), stopped]
                 return [
-                    Step("clean_stop", task=task, wait=wait),
+                    stopped,
                     Step(random.choice(("kill", "power_loss")), task=task, at=random.choice(TASK_POINTS)),
                 ]
             case 0:
