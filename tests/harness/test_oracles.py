@@ -778,7 +778,7 @@ LEFT_BEHIND = "PositionLostError: the group is behind"
 
 
 def test_a_refusal_after_a_run_at_least_once_that_did_not_end_in_order_is_excused() -> None:
-    events = [
+    events: list[Event] = [
         Started("0_0", 0, 0, settings=LOOSE),
         Injected(0, "kill", "0_0", 0, 0, None),
         Started("0_0", 1, 0),
@@ -789,7 +789,7 @@ def test_a_refusal_after_a_run_at_least_once_that_did_not_end_in_order_is_excuse
 
 @pytest.mark.parametrize("settings", [LOOSE, {}])
 def test_a_refusal_after_a_run_that_ended_in_order_is_found(settings: dict[str, str]) -> None:
-    events = [
+    events: list[Event] = [
         Started("0_0", 0, 0, settings=settings),
         Reached("0_0", 0, Point.PRODUCER_READY),
         Ended("0_0", 0, End.DONE),
