@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -219,19 +220,23 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
         return total.close()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.campaign"])
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    # An interrupt is for the process that waits for them: it says what there is to be said, and ends them.
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=signal.signal, initargs=ignore) as pool:
         running: deque[Future[Part]] = deque()
 
         def submit(most: int) -> None:
             for scenario, start, stop in islice(chunks, most):
                 running.append(pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant))
 
-        submit(AHEAD * jobs)
-        while running and not total.enough:
-            total.add(running.popleft().result())
-            submit(1)
-        for future in running:
-            future.cancel()
+        try:
+            submit(AHEAD * jobs)
+            while running and not total.enough:
+                total.add(running.popleft().result())
+                submit(1)
+        finally:
+            for future in running:
+                future.cancel()
     return total.close()
 
 

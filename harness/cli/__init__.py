@@ -7,6 +7,8 @@ environment lacks something, 130 interrupted. Every error is one message, withou
 from __future__ import annotations
 
 import logging
+import multiprocessing
+import signal
 import sys
 from pathlib import Path
 
@@ -29,6 +31,7 @@ def main() -> None:
         app()
     except SystemExit as exit:
         if exit.code == EXIT_INTERRUPTED:
+            _end_workers()
             _stop("interrupted; no report was written", EXIT_INTERRUPTED)
         raise
     except ModuleNotFoundError:
@@ -36,6 +39,14 @@ def main() -> None:
         raise
     except Exception as error:  # noqa: BLE001 - a traceback on the terminal helps nobody
         _stop(message(error), exit_code(error))
+
+
+def _end_workers() -> None:
+    """End the processes of the simulation. A second interrupt keeps their pool from ending them, and Python would wait
+    for them for ever at its own end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for process in multiprocessing.active_children():
+        process.terminate()
 
 
 def _stop(message: str, code: int) -> None:

@@ -279,3 +279,31 @@ def test_what_comes_from_a_file_moves_no_cursor(tmp_path: Path) -> None:
     answer = crashproof("replay", "ansi.json", cwd=tmp_path)
     assert answer.returncode == 0
     assert "\x1b" not in answer.stdout
+
+
+def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Path) -> None:
+    words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(tmp_path / "out")]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "harness.cli", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert command.stderr is not None
+        # Its processes are at work once there is progress.
+        while "schedules," not in command.stderr.readline():
+            assert command.poll() is None
+        os.killpg(command.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            command.wait(0.3)
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGINT)
+        # Standard error ends when the last process that has it is gone.
+        _, said = command.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    assert command.returncode == 130
+    assert "interrupted; no report was written" in said
+    assert "Traceback" not in said
