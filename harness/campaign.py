@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
+from multiprocessing import forkserver
 from traceback import format_exc
 
 import msgspec
@@ -220,23 +221,25 @@ def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
         return total.close()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.campaign"])
-    # An interrupt is for the process that waits for them: it says what there is to be said, and ends them.
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=signal.signal, initargs=ignore) as pool:
+    # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running: deque[Future[Part]] = deque()
 
         def submit(most: int) -> None:
             for scenario, start, stop in islice(chunks, most):
                 running.append(pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant))
 
-        try:
-            submit(AHEAD * jobs)
-            while running and not total.enough:
-                total.add(running.popleft().result())
-                submit(1)
-        finally:
-            for future in running:
-                future.cancel()
+        submit(AHEAD * jobs)
+        while running and not total.enough:
+            total.add(running.popleft().result())
+            submit(1)
+        for future in running:
+            future.cancel()
     return total.close()
 
 
