@@ -131,20 +131,16 @@ class Led:
         """Report a point, and answer what is asked there."""
         looked = dict(images()) if point in LOOKED_AT else None
         self._take(self._ask(At(point, looked)))
-        if questions is None:
-            return
-        if point is Point.RECORD_PROCESSED:
-            questions.processed()
-        elif point in (Point.PRODUCER_READY, Point.ABORTED):
-            self._uncommitted.clear()
-        # At the last point of a task its stores are closed already.
-        closed = point is Point.TASK_CLOSED
-        for step, query in self._go.questions:
-            found = {} if closed else images()
-            committed = found[query.store].positions if query.store in found else {}
-            uncommitted = {**committed, **self._uncommitted}
-            stores = {} if closed else storage.stores
-            questions.ask(step, query, self._task, self._incarnation, stores, committed, uncommitted)
+        if questions is not None:
+            questions.at(
+                point,
+                self._go.questions,
+                self._task,
+                self._incarnation,
+                images,
+                storage.stores,
+                self._uncommitted,
+            )
 
     def answered(self, answer: Queried) -> None:
         self._ask(Answered(answer))

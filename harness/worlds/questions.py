@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from harness.history import Queried
+from harness.history import Queried, StoreImage
 from harness.schedule import Query, QueryKind
 from harness.worlds.process import describe
 from scenarios import Scenario
 from store.errors import StoreError
+from store.points import Point
 from store.query import (
     KeyQuery,
     MultiVersionedKeyQuery,
@@ -88,6 +89,40 @@ class Questions:
             self._open = [held for held in self._open if held.at > self._processed]
             for held in due:
                 self._finish(held)
+
+    def at(
+        self,
+        point: Point,
+        asked: Iterable[tuple[int, Query]],
+        task: str,
+        incarnation: int,
+        images: Callable[[], Mapping[str, StoreImage]],
+        stores: Mapping[str, Any],
+        uncommitted: dict[str, int],
+    ) -> None:
+        """The process is at a point: read on what was open long enough, and ask what the schedule wants to know there.
+
+        `uncommitted` is how far each topic was processed since the last commit or abort; it is emptied where that is
+        nothing.
+        """
+        if point is Point.RECORD_PROCESSED:
+            self.processed()
+        elif point in (Point.PRODUCER_READY, Point.ABORTED):
+            uncommitted.clear()
+        # At the last point of a task its stores are closed already.
+        closed = point is Point.TASK_CLOSED
+        for step, question in asked:
+            found = {} if closed else images()
+            committed = found[question.store].positions if question.store in found else {}
+            self.ask(
+                step,
+                question,
+                task,
+                incarnation,
+                {} if closed else stores,
+                committed,
+                {**committed, **uncommitted},
+            )
 
     def ask(
         self,

@@ -91,28 +91,17 @@ class Process:
             run.observe(self, moment)
         decision = run.director.reached(self.actor, point)
         if self.questions is not None:
-            self._answer(self.questions, point)
-        if decision is not Decision.GO:
-            self._obey(decision)
-
-    def _answer(self, questions: Questions, point: Point) -> None:
-        """Ask what the schedule wants to know now."""
-        if point is Point.RECORD_PROCESSED:
-            questions.processed()
-        elif point in (Point.PRODUCER_READY, Point.ABORTED):
-            self._uncommitted.clear()
-        for step, query in self.run.director.questions(self.actor):
-            found = {} if point is Point.TASK_CLOSED else self.run.images_of(self)
-            committed = found[query.store].positions if query.store in found else {}
-            questions.ask(
-                step,
-                query,
+            self.questions.at(
+                point,
+                run.director.questions(self.actor),
                 self.actor.task,
                 self.actor.incarnation,
-                {} if point is Point.TASK_CLOSED else self.storage.stores,
-                committed,
-                {**committed, **self._uncommitted},
+                lambda: run.images_of(self),
+                self.storage.stores,
+                self._uncommitted,
             )
+        if decision is not Decision.GO:
+            self._obey(decision)
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
