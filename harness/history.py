@@ -160,7 +160,7 @@ class Row(msgspec.Struct, frozen=True):
     key: str
     value: Any
     timestamp: int = 0
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str | None], ...] = ()
 
 
 class Topic(msgspec.Struct, frozen=True):

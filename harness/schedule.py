@@ -175,8 +175,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Without the application id."""
     timestamp: int = 0
     """Milliseconds since the epoch; may go backward from record to record."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Names and values."""
+    headers: tuple[tuple[str, str | None], ...] = ()
+    """Names and values; a value may be null."""
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -249,7 +249,10 @@ def _shown(number: int, failure: Failure) -> _Failure:
                 show_key(item.key),
                 show(item.value),
                 item.timestamp,
-                ", ".join(f"{show_key(key)}={show_key(value)}" for key, value in item.headers),
+                ", ".join(
+                    f"{show_key(key)}={show(value) if value is None else show_key(value)}"
+                    for key, value in item.headers
+                ),
                 item.aborted,
             )
             for index, item in enumerate(minimal.input[:MOST_RECORDS], 1)

@@ -50,7 +50,7 @@ from store.suppliers import (
 Json = Any
 """Anything that a JSON text can hold."""
 
-Headers = tuple[tuple[str, str], ...]
+Headers = tuple[tuple[str, str | None], ...]
 
 
 class InputRecord(NamedTuple):

@@ -43,7 +43,7 @@ class Expected(NamedTuple):
     key: str
     value: Json
     timestamp: int
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str | None], ...]
     origin: Place
     """Of the input record that it comes from."""
 
