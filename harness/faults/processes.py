@@ -50,6 +50,7 @@ FAULTS = (
         Where.NOW,
         needs=_HOSTS,
         apply=lambda stage, _, step: stage.resume(step.task),
+        after="pause",
     ),
     Fault(
         "second_incarnation",
