@@ -140,7 +140,9 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
                 "histories" if again.events != history.events else "verdicts" if other != verdict else ""
             )
             if not differs and schedule_at(scenario, seed, index) != schedule:
-                differs = "inputs"
+                differs = (
+                    "inputs: has the scenario's input a source of chance beside the one that it is given?"
+                )
             if differs:
                 # What cannot be repeated shows nothing, neither that it holds nor that it does not.
                 part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different {differs}")

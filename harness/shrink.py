@@ -308,7 +308,7 @@ def _plainer_items(item: Input, before: Input, schedule: Schedule) -> Iterator[I
         for smaller in (1, 0, int(value / 2)):
             yield msgspec.structs.replace(item, value=smaller)
     elif not isinstance(value, bool) and value is not None:
-        # What another record holds is something that the scenario takes.
-        for other in (1, *(each.value for each in schedule.input)):
+        # What another record holds is something that the scenario takes, whether or not it says what it refuses.
+        for other in (each.value for each in schedule.input):
             if _size(other) < _size(value):
                 yield msgspec.structs.replace(item, value=other)

@@ -30,7 +30,7 @@ from harness.reference.tables import GlobalTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
-from scenarios import Json, Scenario, topologies
+from scenarios import Json, Scenario, ScenarioError, topologies
 from store.config import StreamsConfig
 from store.points import Point
 from store.streams.topology import Topology
@@ -297,7 +297,7 @@ class Evidence:
         def parts() -> Sequence[Segment]:
             return segments(self.events, name)
 
-        return TaskModel(
+        model = TaskModel(
             self.scenario,
             name,
             lambda: self._tables(topology),
@@ -307,6 +307,14 @@ class Evidence:
             written=lambda topic, key: self._written.get((topic, key), ()),
             partial=self.uncaused,
         )
+        sinks = [sink.removeprefix(PREFIX) for sink in topology.sinks]
+        for output in (output for line in model.lines for output in line.outputs):
+            if output.topic not in sinks:
+                raise ScenarioError(
+                    f"the reference function of scenario {self.scenario.name} has an output for {output.topic!r}, "
+                    f"which is no sink of its sub-topology {topology.ordinal}; there are {', '.join(sinks) or 'none'}"
+                )
+        return model
 
     def _tables(self, topology: Topology) -> dict[str, Table]:
         tables = {
