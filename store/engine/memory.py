@@ -21,7 +21,6 @@ from store.engine.footprint import dict_bytes, object_bytes, sorted_list_bytes
 from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
 
-
 _FEW_ROWS: Final = 64
 """Up to so many rows a scan copies what it will return, which is cheaper than keeping the writer from them."""
 

@@ -299,6 +299,7 @@ class SimRun(Run):
             return
         process = self.processes[actor]
         self.current = process
+        points.arm(process.reached)
         self.memory.enter(actor.process)
         process.greenlet.switch()
         self.current = None
@@ -471,7 +472,7 @@ class SimRun(Run):
 
     def run(self) -> History:
         history = self.history()
-        previous = points.arm(self._hook)
+        previous = points.arm(None)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
@@ -489,10 +490,6 @@ class SimRun(Run):
             self.memory.leave()
         history.choices = tuple(self.asked)
         return history
-
-    def _hook(self, point: Point) -> None:
-        assert self.current is not None
-        self.current.reached(point)
 
     def _finish(self) -> None:
         for task in self.tasks:
