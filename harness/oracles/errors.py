@@ -11,7 +11,7 @@ world whose calls may fail without the schedule, only failing, and being fenced 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from harness.faults import FAULTS, Capability, Excuse
 from harness.history import POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
@@ -37,10 +37,10 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in(evidence.events, evidence.schedule, uncaused=evidence.uncaused)
+    yield from find_in((event for _, event in evidence.told), evidence.schedule, uncaused=evidence.uncaused)
 
 
-def find_in(events: Sequence[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
+def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(schedule, uncaused)
     for event in events:
@@ -53,6 +53,7 @@ class _Ledger:
 
     def __init__(self, schedule: Schedule, uncaused: bool) -> None:
         self._schedule = schedule
+        self._begun = config_of(schedule)
         self._uncaused = uncaused
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
@@ -74,7 +75,8 @@ class _Ledger:
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
-                if not event.standby and not config_of(self._schedule, event.settings).exactly_once:
+                config = config_of(self._schedule, event.settings) if event.settings else self._begun
+                if not event.standby and not config.exactly_once:
                     self._loose.setdefault(event.task, set()).add(incarnation)
                 if not event.standby:
                     self._starting[incarnation] = event.task

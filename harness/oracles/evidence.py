@@ -46,7 +46,9 @@ APPLICATION = "model"
 PREFIX = f"{APPLICATION}-"
 
 
-_TOLD = frozenset({Point.PRODUCER_READY, Point.RESTORED, Point.KAFKA_COMMITTED})
+_TOLD = frozenset(
+    {Point.PRODUCER_READY, Point.RESTORE_BATCH, Point.RESTORED, Point.KAFKA_COMMITTED, Point.ABORTED}
+)
 """The protocol points that more than one oracle needs."""
 
 
@@ -95,7 +97,6 @@ class Evidence:
         self.schedule = schedule
         self.events = events
         self.final = final
-        self._begun = self._pipeline({})
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
 
     @cached_property
@@ -109,7 +110,14 @@ class Evidence:
 
     # -- the pipeline -----------------------------------------------------------------------------------------
 
+    @cached_property
+    def _begun(self) -> _Pipeline:
+        """The pipeline as the run began."""
+        return _pipeline(self.scenario, tuple(sorted(self.schedule.settings.items())))
+
     def _pipeline(self, changed: Mapping[str, Any]) -> _Pipeline:
+        if not changed:
+            return self._begun
         return _pipeline(self.scenario, tuple(sorted({**self.schedule.settings, **changed}.items())))
 
     @property
@@ -140,7 +148,7 @@ class Evidence:
                     copies.end()
                 before[index] = {
                     store: copies.of(event.task, event.host, store).as_it_is()
-                    for store in (*self.suppliers_of(event.task), *event.stores)
+                    for store in {**self.suppliers_of(event.task), **event.stores}
                 }
             copies.take(event)
         copies.end()
@@ -352,11 +360,11 @@ class Evidence:
         if upto is None:
             upto = changes[-1].offset if changes else -1
         name = store, partition, upto
-        if name not in self._folds:
-            self._folds[name] = fold(
-                self.suppliers_of(task)[store], [row for row in changes if row.offset <= upto]
-            )
-        return self._folds[name]
+        folded = self._folds.get(name)
+        if folded is None:
+            rows = [row for row in changes if row.offset <= upto]
+            folded = self._folds[name] = fold(self.suppliers_of(task)[store], rows)
+        return folded
 
     def says_its_offset(self, store: str, kind: Kind) -> bool:
         """Whether a store of this kind has a changelog, and keeps the offset up to which it holds it."""

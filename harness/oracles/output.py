@@ -35,12 +35,17 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.exact or any(model.unknown for model in evidence.tasks.values()):
         return
     judge = _Judge(evidence)
+    one_order = all(len(model.lines) == 1 for model in evidence.tasks.values())
+    before: OutputObserved | None = None
     known = min(evidence.lossy.values(), default=len(evidence.events))
     for index, event in evidence.told:
         if index >= known:
             return
         # Under at least once outputs are visible before the group's positions move.
         if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
+            if one_order and event == before:
+                continue
+            before = event
             group = event.group
             positions = {
                 task: {

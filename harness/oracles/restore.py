@@ -23,7 +23,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     rebuilt: set[str] = set()
     """Tasks one of whose stores may have to be rebuilt at their next start."""
     settings: dict[str, Mapping[str, object]] = {}
-    for index, event in enumerate(evidence.events):
+    for index, event in evidence.told:
         match event:
             case Started(standby=False):
                 if settings.setdefault(event.task, event.settings) != event.settings:

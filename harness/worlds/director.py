@@ -109,6 +109,9 @@ class Director:
             self._progress += 1
         if self._step >= len(self._steps) or self._progress < self._due:
             return Decision.GO
+        at = self._steps[self._step].at
+        if at is not None and at is not point:
+            return Decision.GO
         return self._apply_due(actor, point, None, None)
 
     def called(self, actor: Actor, edge: Edge, call: Occasion) -> Decision:

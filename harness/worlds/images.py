@@ -246,44 +246,50 @@ def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[
     """How a record of a store's changelog is shown: under the name of its row, of duplicates with `#` and the
     sequence number behind it. The timestamp is that of the record."""
     inner = innermost(supplier)
-    value = _value_of(scenario, supplier.name)
+    key_of = _changelog_key(inner)
+    value_of = _changed(inner, _value_of(scenario, supplier.name))
 
     def row(record: Record) -> Row:
         raw = record.key or b""
         try:
-            name = _changelog_key(inner, raw, record.timestamp)
+            name = key_of(raw, record.timestamp)
         except (ValueError, struct.error):
             name = repr(raw)
-        return Row(record.partition, record.offset, name, _changed(inner, value, record), record.timestamp)
+        value = None if record.value is None else value_of(record.value, record.timestamp)
+        return Row(record.partition, record.offset, name, value, record.timestamp)
 
     return row
 
 
-def _changelog_key(supplier: StoreSupplier[Any], key: bytes, timestamp: int) -> str:
+def _changelog_key(supplier: StoreSupplier[Any]) -> Callable[[bytes, int], str]:
+    """The name of a row by key and timestamp of its record."""
     match supplier:
-        case WindowSupplier(retain_duplicates=several):
-            entry = _windowed(key, None)
-            return f"{entry.row}#{entry.number}" if several else entry.row
+        case WindowSupplier(retain_duplicates=True):
+            return lambda key, _: "{0.row}#{0.number}".format(_windowed(key, None))
+        case WindowSupplier():
+            return lambda key, _: _windowed(key, None).row
         case SessionSupplier():
-            return _session(key, None).row
+            return lambda key, _: _session(key, None).row
         case VersionedSupplier():
-            return f"{key.decode()}@{timestamp}"
-    return key.decode()
+            return lambda key, timestamp: f"{key.decode()}@{timestamp}"
+    return lambda key, _: key.decode()
 
 
-def _changed(supplier: StoreSupplier[Any], value: Value, record: Record) -> Json:
-    raw = record.value
-    if raw is None:
-        return None
+def _changed(supplier: StoreSupplier[Any], value: Value) -> Callable[[bytes, int], Json]:
+    """The value of a row by value and timestamp of its record."""
+
+    def listed(raw: bytes, _: int) -> Json:
+        try:
+            return _list(value, raw)
+        except (ValueError, struct.error):
+            return repr(raw)
+
     match supplier:
         case KeyValueSupplier(timestamped=True) | WindowSupplier(timestamped=True):
-            return [value(raw), record.timestamp]
+            return lambda raw, timestamp: [value(raw), timestamp]
         case ListValueSupplier():
-            try:
-                return _list(value, raw)
-            except (ValueError, struct.error):
-                return repr(raw)
-    return value(raw)
+            return listed
+    return lambda raw, _: value(raw)
 
 
 def fold(supplier: StoreSupplier[Any], rows: Iterable[Row]) -> dict[str, Json]:

@@ -21,6 +21,9 @@ from store.engine.footprint import dict_bytes, object_bytes, sorted_list_bytes
 from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
 
+_FEW_ROWS: Final = 64
+"""Up to so many rows a scan copies what it will return, which is cheaper than keeping the writer from them."""
+
 
 class Journal(Protocol):
     """The disk under a `MemoryEngine`. Errors it raises reach the caller of the engine as they are."""
@@ -91,10 +94,27 @@ class _Contents:
         reverse: bool,
         check: Callable[[], object],
     ) -> Pairs:
-        """The pairs after a first one that only starts the generator, so that `finally` runs in any case.
+        """The pairs as they are now. The caller holds the lock.
 
         `check` is called before each pair and raises when they must not be read any more.
         """
+        rows = self.families[family]
+        if len(rows) <= _FEW_ROWS:
+            copied = [(key, rows[key]) for key in self._keys(family, lower, upper, reverse)]
+            return _checked(copied, check)
+        held = self._held(family, lower, upper, reverse, check)
+        next(held)
+        return held
+
+    def _held(
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        reverse: bool,
+        check: Callable[[], object],
+    ) -> Pairs:
+        """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
         self.hold()
         try:
             yield b"", b""
@@ -113,7 +133,7 @@ class _Contents:
         if lower is not None and upper is not None and lower >= upper:
             return ()
         if family is Family.DATA:
-            keys: Iterable[bytes] = data.irange(lower, upper, (True, False), reverse)
+            keys: Iterable[bytes] = data.irange(lower, upper, (True, False), reverse) if data else ()
             return keys
         if lower is None and upper is None:
             return sorted(meta, reverse=reverse)
@@ -121,6 +141,13 @@ class _Contents:
             (key for key in meta if (lower is None or lower <= key) and (upper is None or key < upper)),
             reverse=reverse,
         )
+
+
+def _checked(pairs: Iterable[tuple[bytes, bytes]], check: Callable[[], object]) -> Pairs:
+    for pair in pairs:
+        check()
+        yield pair
+    check()
 
 
 class MemoryEngine:
@@ -147,7 +174,7 @@ class MemoryEngine:
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
         with self._lock:
-            return self._scan(self._open(), family, lower, upper, reverse)
+            return self._open().pairs(family, lower, upper, reverse, self._open)
 
     def write(
         self,
@@ -239,13 +266,6 @@ class MemoryEngine:
             raise StoreClosedError(f"{self._name}: used after it was closed")
         return contents
 
-    def _scan(
-        self, contents: _Contents, family: Family, lower: bytes | None, upper: bytes | None, reverse: bool
-    ) -> Pairs:
-        pairs = contents.pairs(family, lower, upper, reverse, self._open)
-        next(pairs)
-        return pairs
-
 
 class MemorySnapshot:
     """A snapshot of a `MemoryEngine`, see `store.engine.protocol.Snapshot`. Any thread may read it."""
@@ -261,7 +281,9 @@ class MemorySnapshot:
     def scan(
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
-        return self._engine._scan(self._open(), family, lower, upper, reverse)
+        contents = self._open()
+        with self._engine._lock:
+            return contents.pairs(family, lower, upper, reverse, self._engine._open)
 
     def close(self) -> None:
         """Idempotent."""
@@ -298,9 +320,8 @@ class MemoryScratch:
             rows[key] = value
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
-        pairs = self._open().pairs(Family.DATA, lower, upper, reverse, self._open)
-        next(pairs)
-        return pairs
+        with self._lock:
+            return self._open().pairs(Family.DATA, lower, upper, reverse, self._open)
 
     def approximate_num_bytes(self) -> int:
         """The memory that its rows take, in bytes: keys and last values, the dict of them, the sorted list of keys.

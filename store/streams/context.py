@@ -102,7 +102,8 @@ def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Call
         except StoreError as error:
             failed(error)
             raise
-        return cast(R, _ToldIterator(result, failed)) if isinstance(result, Iterator) else result
+        # Asked of every call of a store, so not by `isinstance`, which takes as long as the rest of this.
+        return cast(R, _ToldIterator(result, failed)) if hasattr(type(result), "__next__") else result
 
     return told
 

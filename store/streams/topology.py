@@ -7,7 +7,7 @@ a Spark executor and in the simulation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,9 @@ class Topology:
     ordinal: int = 0
     global_stores: tuple[GlobalStoreSupplier, ...] = ()
     """Whole topics as stores that processors only read, kept by each worker; see `store.suppliers.global_store`."""
+    _suppliers: dict[StoreType, dict[str, StoreSupplier[Any]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` where topics would be mixed: one read and written, a changelog written to, twice one.
@@ -94,10 +97,6 @@ class Topology:
                 for name, store in zip(self.store_names, self.stores, strict=True)
             }
         return dict(self._suppliers[default])
-
-    @cached_property
-    def _suppliers(self) -> dict[StoreType, dict[str, StoreSupplier[Any]]]:
-        return {}
 
     def changelog_topic(self, store: str) -> str:
         return f"{self.application_id}-{store}-changelog"

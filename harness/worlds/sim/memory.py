@@ -66,9 +66,9 @@ def _module_of(process: Callable[..., object]) -> ModuleType:
 
 def _take(module: ModuleType, known: _Variables | None = None) -> _Variables:
     """The variables now; `known` are those of another moment, of which most have stayed."""
+    if known is not None and _same(vars(module), known.names):
+        return _Variables(known.names, [(container, _copy(container)) for container, _ in known.contents])
     names = vars(module).copy()
-    if known is not None and _same(names, known.names):
-        return _Variables(names, [(container, _copy(container)) for container, _ in known.contents])
     containers = {
         id(value): value
         for name, variable in names.items()

@@ -186,7 +186,7 @@ class Partition:
 
     def holds_back(self) -> bool:
         """Whether committed records lie behind the last stable offset."""
-        return _COMMITTED in self.fates[self.last_stable() :]
+        return bool(self.open) and _COMMITTED in self.fates[self.last_stable() :]
 
     # Writing.
 

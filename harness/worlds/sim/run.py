@@ -246,7 +246,7 @@ class SimRun(Run):
             or bool(schedule.choices)
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
-        self._outputs: list[tuple[str, Row]] = []
+        self._outputs: tuple[tuple[str, Row], ...] = ()
         self._compared = 0
         self._reader = self.log.reader()
         self._read_up_to = {
@@ -299,6 +299,7 @@ class SimRun(Run):
             return
         process = self.processes[actor]
         self.current = process
+        points.arm(process.reached)
         self.memory.enter(actor.process)
         process.greenlet.switch()
         self.current = None
@@ -460,18 +461,18 @@ class SimRun(Run):
                 fetch = self._reader.read(tp, position, MOST_ROWS, RC)
                 self._read_up_to[tp] = fetch.next_offset
                 name = tp.topic.removeprefix(self.prefix)
-                self._outputs += [(name, clusters.plain_row(record)) for record in fetch.records]
+                self._outputs += tuple((name, clusters.plain_row(record)) for record in fetch.records)
         count = len(self._outputs)
         if count > MANY_OUTPUTS and count < 1.1 * self._compared:
             return None
         self._compared = count
-        return tuple(self._outputs)
+        return self._outputs
 
     # -- one run ------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
         history = self.history()
-        previous = points.arm(self._hook)
+        previous = points.arm(None)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
@@ -489,10 +490,6 @@ class SimRun(Run):
             self.memory.leave()
         history.choices = tuple(self.asked)
         return history
-
-    def _hook(self, point: Point) -> None:
-        assert self.current is not None
-        self.current.reached(point)
 
     def _finish(self) -> None:
         for task in self.tasks:
