@@ -80,6 +80,8 @@ class End(StrEnum):
     """With an error after which Spark runs another attempt."""
     FAILED = "failed"
     """With any other error."""
+    BROKEN_OFF = "broken_off"
+    """Without an error of its own: another task of its process failed, or it was let go of and could not commit."""
 
 
 POSITIONS_LEFT_BEHIND = "PositionLostError"

@@ -76,6 +76,11 @@ class _Generator:
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
         self._settings: dict[str, object] = {}
+        self._shared = (
+            Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
+        )
+        if self._shared and self._partitions == 1:
+            self._partitions = 2
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -84,6 +89,8 @@ class _Generator:
         }
 
     def _has_place(self, fault: Fault) -> bool:
+        if Capability.SHARED in fault.needs and not self._shared:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -116,6 +123,7 @@ class _Generator:
             hosts=random.choice((1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=random.choice((1, 1, 1, 2, 3)),
+            shared=self._shared,
             settings=drawn,
             choices=self._choices(),
         )

@@ -8,7 +8,7 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 
@@ -29,11 +29,20 @@ from harness.history import (
     StoreImage,
 )
 from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Input, Schedule
+from harness.schedule import Runtime as Runtimes
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.director import DRIVER_POINTS, RestlessError
-from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.process import (
+    LOOKED_AT,
+    ObservedStorage,
+    Watch,
+    WatchedLog,
+    describe,
+    run_worker,
+    watched,
+)
 from harness.worlds.questions import Questions
 from harness.worlds.run import Run, Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
@@ -44,8 +53,9 @@ from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
 from store import points
-from store.errors import CrashproofError, LogError
+from store.errors import CrashproofError, FencedError, LogError
 from store.points import Point
+from store.streams.assignment import Assignment
 from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -69,39 +79,71 @@ class Process:
     def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
         self.run = run
         self.actor = actor
+        self.at = actor.crew[0]
+        """Whose code runs."""
+        self._told: Assignment | None = None
+        self._clean: set[Actor] = set()
+        """Of those that share the process: whose last commit, or abort, is done."""
         # Writes to real files are met at the engine, not at the disk.
         met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
         self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
-        self.questions: Questions | None = None
-        self._uncommitted: dict[str, int] = {}
+        self.questions: Callable[[str], Questions] | None = None
+        self._asked: dict[str, Questions] = {}
+        self._uncommitted: dict[str, dict[str, int]] = {}
         self._main = main
         self.greenlet = greenlet(self._run, parent=run.hub)
 
     def _run(self) -> None:
         reason, error = self._main(self)
-        self.run.exited(self.actor, reason, error)
+        self.run.exited(self.at, reason, error)
 
     # -- called inside the greenlet --
 
+    def entered(self, task: str) -> None:
+        """From now on code of that task runs."""
+        for one in self.actor.crew:
+            if one.task == task:
+                self.at = one
+
     def reached(self, point: Point) -> None:
         run = self.run
+        actor = self.at
+        if actor.worker is not actor:
+            if not self.actor.crew:
+                # The worker has nothing but its global stores.
+                return
+            self._note(actor, point)
         moment = LOOKED_AT.get(point)
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
-        decision = run.director.reached(self.actor, point)
+        decision = run.director.reached(actor, point)
         if self.questions is not None:
-            self.questions.at(
+            self._questions(self.questions, actor).at(
                 point,
-                run.director.questions(self.actor),
-                self.actor.task,
-                self.actor.incarnation,
+                run.director.questions(actor),
+                actor.task,
+                actor.incarnation,
                 lambda: run.images_of(self),
-                self.storage.stores,
-                self._uncommitted,
+                self.storage.stores_of(actor.task),
+                self._uncommitted.setdefault(actor.task, {}),
             )
         if decision is not Decision.GO:
             self._obey(decision)
+
+    def _questions(self, made: Callable[[str], Questions], actor: Actor) -> Questions:
+        questions = self._asked.get(actor.task)
+        if questions is None:
+            questions = self._asked[actor.task] = made(actor.task)
+        return questions
+
+    def _note(self, actor: Actor, point: Point) -> None:
+        exactly_once = self.run.config_for(actor).exactly_once
+        last = Point.CHECKPOINT_WRITTEN if exactly_once else Point.KAFKA_COMMITTED
+        if point in (Point.RESTORED, Point.ABORTED, last):
+            self._clean.add(actor)
+        elif point is not Point.TASK_CLOSED:
+            self._clean.discard(actor)
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
@@ -110,7 +152,7 @@ class Process:
             self.run.hub.switch()
 
     def around_write(self, write: Callable[[], None]) -> None:
-        fault = self.run.director.meet(self.actor, Occasion.WRITE)
+        fault = self.run.director.meet(self.at, Occasion.WRITE)
         if fault is not None and fault.around is not None:
             fault.around(write)
             return
@@ -119,28 +161,60 @@ class Process:
             self.strike(fault)
 
     def meet(self, occasion: Occasion) -> Fault | None:
-        return self.run.director.meet(self.actor, occasion)
+        return self.run.director.meet(self.at, occasion) if self.actor.crew else None
 
     def strike(self, fault: Fault) -> None:
-        self._obey(self.run.director.strike(self.actor, fault))
+        self._obey(self.run.director.strike(self.at, fault))
 
     def called(self, edge: Edge, call: Occasion) -> None:
-        self._obey(self.run.director.called(self.actor, edge, call))
+        if self.actor.crew:
+            self._obey(self.run.director.called(self.at, edge, call))
 
     def processing(self, record: Record) -> None:
         topic = record.topic.removeprefix(self.run.prefix)
         if self.run.watch.records:
-            self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
-        self._uncommitted[topic] = record.offset
+            self.run.events.append(Processed(self.at.task, self.at.incarnation, topic, record.offset))
+        self._uncommitted.setdefault(self.at.task, {})[topic] = record.offset
 
     def turned(self) -> None:
-        self.run.director.turned(self.actor)
+        self.run.director.turned(self.at)
 
     def stopping(self) -> bool:
         return self.actor.stopping
 
-    def promoted(self) -> bool:
-        return not self.actor.standby
+    def assignment(self) -> Assignment:
+        """What the worker is to run and to keep warm."""
+        crew = [one for one in self.actor.crew if one.leaves_for is None]
+        self._told = Assignment(
+            tuple(partition_of(one.task) for one in crew if not one.standby),
+            tuple(partition_of(one.task) for one in crew if one.standby),
+        )
+        return self._told
+
+    def reassigned(self) -> Assignment | None:
+        told = self._told
+        now = self.assignment()
+        return None if now == told else now
+
+    def let_go(self) -> None:
+        for one in [one for one in self.actor.crew if one.leaves_for is not None]:
+            self._remain_without(one)
+            self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF)
+
+    def lost(self, lost: Mapping[int, FencedError]) -> bool:
+        gone = [one for one in self.actor.crew if not one.standby and partition_of(one.task) in lost]
+        if len(gone) == len(self.actor.crew):
+            return False
+        # Also where the same task comes back to it: the worker has to be told so.
+        self._told = None
+        for one in gone:
+            self._remain_without(one)
+            self.run.taken(one, describe(lost[partition_of(one.task)]))
+        return True
+
+    def _remain_without(self, gone: Actor) -> None:
+        if self.at is gone:
+            self.at = next((one for one in self.actor.crew if one is not gone), gone)
 
     def idle(self) -> bool:
         if self.actor.stopping:
@@ -219,6 +293,7 @@ class SimRun(Run):
         self.current: Process | None = None
         self.hub = getcurrent()
         self.runtime = runtime(self)
+        self.shares = schedule.shared and schedule.runtime is Runtimes.WORKER
         numbers = range(schedule.partitions)
         self._inputs = {
             topology.ordinal: [
@@ -267,25 +342,23 @@ class SimRun(Run):
         return process
 
     def _worker(self, process: Process) -> tuple[End, str]:
-        task = process.actor.task
         config = self.config_for(process.actor)
-        topology = self.new_topologies(config)[ordinal_of(task)]
+        topology = self.new_topologies(config)[ordinal_of(process.actor.task)]
         return run_worker(
             self.led(process, topology),
-            partition_of(task),
+            process.assignment(),
             WatchedLog.around(self.log, process, self.watch),
             process.storage,
             config,
             self.clock,
             process,
-            standby=process.actor.standby,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
         if self.watch.queries:
-            process.questions = Questions(
-                self.scenario, topology, partition_of(process.actor.task), self.prefix, self.events.append
+            process.questions = lambda task: Questions(
+                self.scenario, topology, partition_of(task), self.prefix, self.events.append
             )
         return watched(topology, self.watch, process, process.storage)
 
@@ -311,10 +384,10 @@ class SimRun(Run):
         if power:
             for other in list(self.processes):
                 if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
-                    self.director.died(other)
-                    self.forget(other)
+                    crew = self._die(other.crew[0])
                     host.release(other.process)
-                    self.runtime.killed(other)
+                    for one in (other.crew[0], *crew):
+                        self.runtime.killed(one)
             host.lose_power(self.director.points, self.chooser)
 
     def suspend(self, actor: Actor) -> None:
@@ -330,10 +403,13 @@ class SimRun(Run):
     def input_of(self, actor: Actor) -> object:
         if is_driver(actor.task):
             inputs = self._inputs[int(actor.task.rpartition("_")[2])]
-        elif actor.standby:
-            inputs = self._changelogs[ordinal_of(actor.task)]
         else:
-            inputs = self._inputs[ordinal_of(actor.task)]
+            inputs = []
+            standbys = {one.standby for one in actor.crew}
+            if False in standbys:
+                inputs += self._inputs[ordinal_of(actor.task)]
+            if True in standbys:
+                inputs += self._changelogs[ordinal_of(actor.task)]
         return tuple(self.broker.last_stable_offset(tp) for tp in inputs)
 
     def settle(self) -> bool:
@@ -422,7 +498,7 @@ class SimRun(Run):
         if not self.broker.hold_markers and not self.broker.owes_markers:
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
-        actor = process.actor
+        actor = process.at
         self.events.append(
             StateObserved(
                 actor.task,
@@ -436,7 +512,7 @@ class SimRun(Run):
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
-        task = process.actor.task
+        task = process.at.task
         topology = self.topologies[ordinal_of(task)]
         found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
         if isinstance(process.disk, FileStorage):
@@ -472,6 +548,7 @@ class SimRun(Run):
     def run(self) -> History:
         history = self.history()
         previous = points.arm(self._hook)
+        followed = points.follow(self._entered if self.shares else None)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
@@ -481,6 +558,7 @@ class SimRun(Run):
             self.director.ended(error.actor, End.FAILED, str(error))
         finally:
             points.arm(previous)
+            points.follow(followed)
             self._unwind()
             for host in self.hosts:
                 host.close()
@@ -493,6 +571,10 @@ class SimRun(Run):
     def _hook(self, point: Point) -> None:
         assert self.current is not None
         self.current.reached(point)
+
+    def _entered(self, task: str) -> None:
+        assert self.current is not None
+        self.current.entered(task)
 
     def _finish(self) -> None:
         for task in self.tasks:
