@@ -89,6 +89,10 @@ POSITIONS_LEFT_BEHIND = "PositionLostError"
 stores: a run under at least once that did not end in order leaves that, and has to be repeated first."""
 
 
+STILL_HELD = "still holds"
+"""How the text begins that is given for a process which ended in order, or let go of a task, and has kept something."""
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """A process that ended by itself."""
 
@@ -107,6 +111,8 @@ class Moment(StrEnum):
     RESTORED = "restored"
     COMMITTED = "committed"
     """Right after the stores had their commit."""
+    FOLLOWED = "followed"
+    """A standby has applied a part of the changelog."""
     FINAL = "final"
     """On the disk of a host, at the end, when nothing runs any more."""
 

@@ -120,7 +120,7 @@ class _Generator:
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
-            hosts=random.choice((1, 2, 2, 3)),
+            hosts=random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=random.choice((1, 1, 1, 2, 3)),
             shared=self._shared,
@@ -263,6 +263,11 @@ class _Generator:
         random = self._random
         wait = random.choice((0, 0, 1, 2, 4))
         violent = random.choice(("kill", "kill", "wipe", "pause", "power_loss"))
+        if self._shared and random.random() < 0.25:
+            # Away and back: what the worker kept of it is in the way.
+            where = (None, None, Point.RECORD_PROCESSED, Point.TRANSACTION_BEGUN)
+            back = Step("move", task=task, at=random.choice(where), wait=random.choice((0, 1, 2)))
+            return [Step("move", task=task, at=random.choice(where), wait=wait), back]
         match random.randrange(14):
             case 8 | 9:
                 # A successor that stands still while the zombie goes on, at a place where it may not see that.

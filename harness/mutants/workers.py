@@ -49,7 +49,7 @@ MUTANTS = (
             Edit(
                 f"{_WORKER}.assign",
                 "        self._partitions = partitions\n",
-                "        self._partitions = [*partitions, *(one for one in self._partitions if one not in partitions)]\n",
+                "        self._partitions = list(dict.fromkeys([*partitions, *self._partitions]))\n",
             ),
         ),
     ),

@@ -13,7 +13,7 @@ from harness.faults import FAULTS, Fault, Occasion
 from harness.history import End, Queried, StoreImage
 from harness.schedule import Edge, Query
 from harness.worlds.actors import partition_of
-from harness.worlds.process import LOOKED_AT, ObservedStorage
+from harness.worlds.process import ObservedStorage, looked_at
 from harness.worlds.questions import Questions
 from store.errors import FencedError
 from store.points import Point
@@ -132,7 +132,7 @@ class Led:
         questions: Questions | None,
     ) -> None:
         """Report a point, and answer what is asked there."""
-        looked = dict(images()) if point in LOOKED_AT else None
+        looked = dict(images()) if looked_at(point, self._standby) is not None else None
         self._take(self._ask(At(point, looked)))
         if questions is not None:
             questions.at(

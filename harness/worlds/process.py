@@ -170,6 +170,13 @@ LOOKED_AT: Mapping[Point, Moment] = {
 """At these points the committed state is observed."""
 
 
+def looked_at(point: Point, standby: bool) -> Moment | None:
+    """When that is, if what the stores hold as committed is observed at a point; a standby's after each batch too."""
+    if standby and point is Point.RESTORE_BATCH:
+        return Moment.FOLLOWED
+    return LOOKED_AT.get(point)
+
+
 class ObservedStorage:
     """A storage that remembers the engines of this process, so that they can be read from outside the store."""
 
@@ -183,8 +190,8 @@ class ObservedStorage:
         self.engines: dict[tuple[str, str], Engine] = {}
         """By task and store."""
         self.stores: dict[tuple[str, str], Any] = {}
-        """By task and store. Stores as they were opened, where they are watched: those without an engine here, and all where the schedule
-        has queries."""
+        """By task and store, as they were opened, where they are watched: those without an engine here, and all where
+        the schedule has queries."""
 
     def stores_of(self, task_id: str) -> dict[str, Any]:
         """The watched stores of a task, by name."""

@@ -295,12 +295,12 @@ class Run(ABC):
         actor.leaves_for = self._elsewhere(actor)
         self.wake(actor.worker)
 
-    def left(self, actor: Actor, reason: End) -> None:
+    def left(self, actor: Actor, reason: End, error: str) -> None:
         """The worker has let go of the actor, which goes on elsewhere."""
         host = actor.leaves_for
         assert host is not None
         actor.worker.crew.remove(actor)
-        self.director.ended(actor, reason)
+        self.director.ended(actor, reason, error)
         if self.director.newest.get(actor.task) is actor:
             self.runtime.start_another(actor, host)
 
@@ -450,11 +450,13 @@ class WorkerRuntime:
     def begin(self) -> None:
         run = self._run
         hosts = run.schedule.hosts
-        for index, task in reversed(list(enumerate(run.tasks))):
-            run.start(task, index % hosts)
+        # Where tasks share processes, two of them begin on each host.
+        places = [(task, index // 2 if run.shares else index) for index, task in enumerate(run.tasks)]
+        for task, place in reversed(places):
+            run.start(task, place % hosts)
         if run.config.num_standby_replicas and hosts > 1:
-            for index, task in enumerate(run.tasks):
-                run.start_standby(task, (index + 1) % hosts)
+            for task, place in places:
+                run.start_standby(task, (place + 1) % hosts)
 
     def killed(self, actor: Actor) -> None:
         """A standby takes over, and what was killed comes back as the standby."""

@@ -18,6 +18,7 @@ from harness.choices import Chooser, FirstChoice
 from harness.faults import Capability, Fault, Occasion, SkipError
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
+    STILL_HELD,
     End,
     Ended,
     History,
@@ -35,11 +36,11 @@ from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.director import DRIVER_POINTS, RestlessError
 from harness.worlds.process import (
-    LOOKED_AT,
     ObservedStorage,
     Watch,
     WatchedLog,
     describe,
+    looked_at,
     run_worker,
     watched,
 )
@@ -65,6 +66,9 @@ MOST_ROWS = 1_000_000
 
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
+
+TURN_MS = 20
+"""The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then."""
 
 Main = Callable[["Process"], tuple[End, str]]
 
@@ -96,6 +100,8 @@ class Process:
 
     def _run(self) -> None:
         reason, error = self._main(self)
+        if reason is End.DONE and not is_driver(self.actor.task):
+            error = next(filter(None, map(self._holds, self.actor.crew)), "")
         self.run.exited(self.at, reason, error)
 
     # -- called inside the greenlet --
@@ -114,7 +120,7 @@ class Process:
                 # The worker has nothing but its global stores.
                 return
             self._note(actor, point)
-        moment = LOOKED_AT.get(point)
+        moment = looked_at(point, actor.standby)
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
         decision = run.director.reached(actor, point)
@@ -177,7 +183,12 @@ class Process:
         self._uncommitted.setdefault(self.at.task, {})[topic] = record.offset
 
     def turned(self) -> None:
-        self.run.director.turned(self.at)
+        run = self.run
+        run.director.turned(self.at)
+        if run.shares:
+            # Workers of different hosts run at the same time.
+            run.broker.advance(TURN_MS)
+            self._obey(Decision.YIELD)
 
     def stopping(self) -> bool:
         return self.actor.stopping
@@ -199,7 +210,12 @@ class Process:
     def let_go(self) -> None:
         for one in [one for one in self.actor.crew if one.leaves_for is not None]:
             self._remain_without(one)
-            self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF)
+            self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF, self._holds(one))
+
+    def _holds(self, actor: Actor) -> str:
+        """What the process still has of an actor that should be gone from it; empty if nothing."""
+        holder = self.run.hosts[actor.host].holder(actor.task)
+        return f"{STILL_HELD} the directory of task {actor.task}" if holder == actor.process else ""
 
     def lost(self, lost: Mapping[int, FencedError]) -> bool:
         gone = [one for one in self.actor.crew if not one.standby and partition_of(one.task) in lost]
@@ -495,7 +511,8 @@ class SimRun(Run):
     def observe(self, process: Process, moment: Moment) -> None:
         """Record what the stores of a process hold, and what can be read of the outputs."""
         # While markers lag, outputs and positions become visible one by one.
-        if not self.broker.hold_markers and not self.broker.owes_markers:
+        follows = moment is Moment.FOLLOWED
+        if not follows and not self.broker.hold_markers and not self.broker.owes_markers:
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.at
@@ -552,6 +569,9 @@ class SimRun(Run):
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
+            if self._loose:
+                # At least once fences nobody: what a process of before left open, the coordinator gives up in time.
+                self.broker.advance(TRANSACTION_TIMEOUT_MS)
             self.broker.settle()
             self._finish()
         except RestlessError as error:
