@@ -26,18 +26,12 @@ MUTANTS = (
     Mutant(
         "a-lost-task-takes-the-others-along",
         OWN,
-        "A worker that has lost one task processes none of its others any more, and says nothing.",
+        "A worker that has lost one task goes on with new incarnations of the others.",
         (
             Edit(
                 f"{_WORKER}._give_up",
-                "        self._partitions.remove(partition)\n",
-                "        self._partitions.clear()\n",
-                (
-                    (
-                        "        if self._on_lost is None:\n",
-                        "        self._partitions.append(99)\n        if True:\n",
-                    ),
-                ),
+                "        self._drop(partition)\n",
+                "        for one in list(self.tasks):\n            self._drop(one)\n",
             ),
         ),
     ),

@@ -238,18 +238,21 @@ class ObservedStorage:
 
 def _interfered(engine: Engine, control: Control) -> Engine:
     """The engine, whose writes can meet a fault."""
-    write = engine.write
 
-    def interfered(*args: Any, **kwargs: Any) -> None:
-        fault = control.meet(Occasion.WRITE)
-        if fault is not None and fault.around is not None:
-            fault.around(lambda: write(*args, **kwargs))
-            return
-        write(*args, **kwargs)
-        if fault is not None:
-            control.strike(fault)
+    def interfered(write: Callable[..., None]) -> Callable[..., None]:
+        def around(*args: Any, **kwargs: Any) -> None:
+            fault = control.meet(Occasion.WRITE)
+            if fault is not None and fault.around is not None:
+                fault.around(lambda: write(*args, **kwargs))
+                return
+            write(*args, **kwargs)
+            if fault is not None:
+                control.strike(fault)
 
-    engine.write = interfered  # type: ignore[method-assign]
+        return around
+
+    engine.write = interfered(engine.write)  # type: ignore[method-assign]
+    engine.stage = interfered(engine.stage)  # type: ignore[method-assign]
     return engine
 
 

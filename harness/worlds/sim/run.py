@@ -67,6 +67,9 @@ MOST_ROWS = 1_000_000
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
 
+READ_ONLY_EVERY = 4
+"""One look in this many at stores in files is that of another process."""
+
 TURN_MS = 20
 """The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then."""
 
@@ -85,6 +88,7 @@ class Process:
         self.actor = actor
         self.at = actor.crew[0]
         """Whose code runs."""
+        self.looks = 0
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
@@ -532,7 +536,9 @@ class SimRun(Run):
         task = process.at.task
         topology = self.topologies[ordinal_of(task)]
         found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
-        if isinstance(process.disk, FileStorage):
+        # Another process reads each commit by opening the files anew, which takes most of the time there is.
+        process.looks += 1
+        if isinstance(process.disk, FileStorage) and process.looks % READ_ONLY_EVERY == 1:
             suppliers = topology.suppliers()
             for name in [name for name in found if (task, name) in process.storage.engines]:
                 with process.disk.read_only(task, name) as view:
