@@ -117,3 +117,8 @@ def test_the_abort_of_a_task_that_hits_its_neighbour_is_seen_where_they_share_a_
     with planted("an-abort-drops-the-neighbours"):
         _, verdict = simulate(BALANCES, schedule)
     assert (verdict.outcome is Outcome.VIOLATED) is shared
+
+
+def test_a_task_that_is_to_move_before_its_process_has_run_moves_all_the_same() -> None:
+    events = run(Step("move", task="0_1"), hosts=2)
+    assert [(event.task, event.host) for event in events if isinstance(event, Started)][-1] == ("0_1", 1)

@@ -198,18 +198,16 @@ class Process:
         return self.actor.stopping
 
     def assignment(self) -> Assignment:
-        """What the worker is to run and to keep warm."""
-        crew = [one for one in self.actor.crew if one.leaves_for is None]
-        self._told = Assignment(
-            tuple(partition_of(one.task) for one in crew if not one.standby),
-            tuple(partition_of(one.task) for one in crew if one.standby),
-        )
+        """What the worker begins with, also of what it is about to let go of."""
+        self._told = _assignment(self.actor.crew)
         return self._told
 
     def reassigned(self) -> Assignment | None:
-        told = self._told
-        now = self.assignment()
-        return None if now == told else now
+        now = _assignment([one for one in self.actor.crew if one.leaves_for is None])
+        if now == self._told:
+            return None
+        self._told = now
+        return now
 
     def let_go(self) -> None:
         for one in [one for one in self.actor.crew if one.leaves_for is not None]:
@@ -248,6 +246,13 @@ class Process:
         run.order += 1
         heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
         run.hub.switch()
+
+
+def _assignment(crew: Sequence[Actor]) -> Assignment:
+    return Assignment(
+        tuple(partition_of(one.task) for one in crew if not one.standby),
+        tuple(partition_of(one.task) for one in crew if one.standby),
+    )
 
 
 class VirtualClock:
