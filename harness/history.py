@@ -80,11 +80,17 @@ class End(StrEnum):
     """With an error after which Spark runs another attempt."""
     FAILED = "failed"
     """With any other error."""
+    BROKEN_OFF = "broken_off"
+    """Without an error of its own: another task of its process failed, or it was let go of and could not commit."""
 
 
 POSITIONS_LEFT_BEHIND = "PositionLostError"
 """How the error of a process begins that must not go on under exactly once, since the group's positions are behind its
 stores: a run under at least once that did not end in order leaves that, and has to be repeated first."""
+
+
+STILL_HELD = "still holds"
+"""How the text begins that is given for a process which ended in order, or let go of a task, and has kept something."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -105,6 +111,8 @@ class Moment(StrEnum):
     RESTORED = "restored"
     COMMITTED = "committed"
     """Right after the stores had their commit."""
+    FOLLOWED = "followed"
+    """A standby has applied a part of the changelog."""
     FINAL = "final"
     """On the disk of a host, at the end, when nothing runs any more."""
 

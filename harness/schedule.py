@@ -199,6 +199,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     waves: int = 1
     """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
     before it was processed."""
+    shared: bool = False
+    """In the simulation, by workers: the tasks of a sub-topology that run on one host, and the warm copies there, share
+    a process, which takes tasks in and lets them go while it runs. Other worlds have a process for each task."""
     files: bool = False
     """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
     have real files anyway."""

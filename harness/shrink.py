@@ -79,6 +79,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         len(schedule.choices),
         schedule.waves,
         schedule.runtime is Runtime.SPARK,
+        schedule.shared,
         len(schedule.input),
         schedule.partitions,
         schedule.hosts,
@@ -245,6 +246,8 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, partitions=used)
     if schedule.hosts > 1:
         yield _with(schedule, hosts=schedule.hosts - 1)
+    if schedule.shared:
+        yield _with(schedule, shared=False)
     for index, step in enumerate(schedule.steps):
         for plainer in _plainer_steps(step):
             yield _with(schedule, steps=_replaced(schedule.steps, index, plainer))

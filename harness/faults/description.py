@@ -34,6 +34,8 @@ class Capability(StrEnum):
     """Topics can be compacted and truncated at any moment."""
     SETTINGS = "settings"
     """A process can be started again with other settings."""
+    SHARED = "shared"
+    """Several tasks can share a process, and move from one to the other."""
 
 
 class Where(Enum):
@@ -123,6 +125,9 @@ class Stage(Protocol):
 
     def start_another(self, actor: Actor) -> None:
         """Start a second incarnation of the task on another host while this one runs on."""
+
+    def move(self, actor: Actor) -> None:
+        """Have the worker let go of the task in order, while it goes on with its others, and another host's take it."""
 
     def advance(self, ms: int) -> None:
         """Move the clock of the cluster."""

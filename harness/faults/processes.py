@@ -69,6 +69,14 @@ FAULTS = (
         apply=lambda stage, actor, _: stage.stop(actor),
     ),
     Fault(
+        "move",
+        "The worker that runs the task lets go of it and runs its others on, and another host's worker takes it.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.SHARED}),
+        runtimes=("worker",),
+        apply=lambda stage, actor, _: stage.move(actor),
+    ),
+    Fault(
         "change_settings",
         "The process that runs the task is asked to end, and is started again with other settings.",
         Where.POINT,

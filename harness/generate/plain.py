@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
+from msgspec.structs import replace
+
 from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.faults.logs import HOUR_MS
@@ -47,11 +49,13 @@ def generate(
     index: int,
     capabilities: Collection[Capability] = tuple(Capability),
     runtime: Runtime | None = None,
+    *,
+    files: bool = False,
 ) -> Schedule:
-    """The schedule at `index` of the campaign `seed`; the same for the same arguments, on any machine."""
-    return _Generator(
-        scenario, Random(f"{scenario.name}/{seed}/{index}"), capabilities, index, runtime
-    ).schedule()
+    """The schedule at `index` of the campaign `seed`; the same for the same arguments, on any machine. `files`: whether
+    the simulation has stores in real files."""
+    random = Random(f"{scenario.name}/{seed}/{index}")
+    return _Generator(scenario, random, capabilities, index, runtime, files=files).schedule()
 
 
 class _Generator:
@@ -64,6 +68,8 @@ class _Generator:
         capabilities: Collection[Capability],
         index: int,
         runtime: Runtime | None,
+        *,
+        files: bool,
     ) -> None:
         if runtime is None:
             runtime = Runtime.SPARK if index % 4 == 3 else Runtime.WORKER
@@ -72,10 +78,16 @@ class _Generator:
         self._scenario = scenario
         self._random = random
         self._index = index
+        self._files = files
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
         self._settings: dict[str, object] = {}
+        self._shared = (
+            Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
+        )
+        if self._shared and self._partitions == 1:
+            self._partitions = 2
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -84,6 +96,8 @@ class _Generator:
         }
 
     def _has_place(self, fault: Fault) -> bool:
+        if Capability.SHARED in fault.needs and not self._shared:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -101,6 +115,12 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        if self._files and random.random() < 0.5:
+            # Of the two mechanisms it is the one that has files of its own.
+            for name in ("statestore.transactional.enabled", "default.dsl.store"):
+                drawn.pop(name, None)
+            secondary = {"statestore.transactional.mechanism": "rocksdb_secondary"}
+            drawn = settings.consistent({**drawn, **secondary, **self._scenario.settings})
         self._settings = drawn
         if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
             # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
@@ -113,9 +133,11 @@ class _Generator:
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
-            hosts=random.choice((1, 2, 2, 3)),
+            hosts=random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=random.choice((1, 1, 1, 2, 3)),
+            shared=self._shared,
+            files=self._files,
             settings=drawn,
             choices=self._choices(),
         )
@@ -180,6 +202,8 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
+        if self._shared and random.random() < 0.6:
+            steps = [*self._in_company(self._task()), *steps]
         queries = random.random() < 0.4 and bool(self._parts.stores)
         if queries and random.random() < 0.7:
             # Before any fault may use the input up, so that there is something left to be asked during.
@@ -249,6 +273,31 @@ class _Generator:
         own = partition_for(encode_key(key), self._partitions)
         partition = own if random.random() < 0.8 else random.randrange(self._partitions)
         return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
+
+    def _in_company(self, task: str) -> list[Step]:
+        """What happens to one task alone, and the others of its process have to know nothing of."""
+        random = self._random
+        wait = random.choice((0, 0, 1, 2))
+        inside = random.choice((None, Point.RECORD_PROCESSED, Point.TRANSACTION_BEGUN, Point.KAFKA_COMMITTED))
+        match random.randrange(6):
+            case 0:
+                # Away and back: what the worker kept of it is in the way.
+                back = Step("move", task=task, at=inside, wait=random.choice((0, 1, 2)))
+                return [Step("move", task=task, at=random.choice((None, inside)), wait=wait), back]
+            case 1:
+                return [Step("second_incarnation", task=task, at=inside, wait=wait)]
+            case 2 | 3:
+                return [self._call(Step("abort_commit", task=task, wait=wait))]
+            case 4:
+                what = random.choice(("break_client", "fail_call", "lose_reply", "lose_request"))
+                return [self._call(Step(what, task=task, wait=wait))]
+            case _:
+                return [Step(random.choice(("fail_processing", "kill", "move")), task=task, wait=wait)]
+
+    def _call(self, step: Step) -> Step:
+        """The step, which lies in wait for one of the calls that its fault can meet."""
+        occasions = FAULTS[step.fault].occasions
+        return replace(step, call=self._random.choice(occasions)) if len(occasions) > 1 else step
 
     def _motif(self, task: str) -> list[Step]:
         """Steps that only mean something one after the other."""

@@ -64,8 +64,9 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "standby",
-        "Each copy that a standby keeps is the changelog up to its own offset, and not ahead of what is committed.",
-        (_A.UNCOMMITTED_READ, _A.DIVERGED),
+        "Each copy that a standby keeps is the changelog up to its own offset, not ahead of what is committed, and has "
+        "all of it in the end.",
+        (_A.LOST, _A.UNCOMMITTED_READ, _A.DIVERGED),
     ),
     Property(
         "offsets",
@@ -78,7 +79,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Under at least once no input is lost, and none is processed again without a reason.",
         (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
     ),
-    Property("progress", "No transaction is left open.", (_A.STUCK,)),
+    Property("progress", "No transaction is left open, and who has ended holds nothing.", (_A.STUCK,)),
 )
 """What has to hold in every run, in the order in which people should read it."""
 

@@ -70,7 +70,8 @@ def _cleaned_since(
     evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
 ) -> dict[str, Json]:
     """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
-    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is."""
+    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is. Of one
+    that follows, and is on its way, also those that a later record has replaced."""
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
@@ -79,11 +80,9 @@ def _cleaned_since(
         return {}
     folded = evidence.folded(look.task, store, upto)
     partition = int(look.task.rpartition("_")[2])
-    return {
-        row.key: folded[row.key]
-        for row in evidence.changes(store, partition)
-        if row.offset > upto and row.value is None and row.key in folded
-    }
+    later = (row for row in evidence.changes(store, partition) if row.offset > upto)
+    names = (row.key.partition("#")[0] for row in later if row.value is None or look.standby)
+    return {name: folded[name] for name in names if name in folded}
 
 
 def _whole(evidence: Evidence) -> Iterator[Finding]:

@@ -29,8 +29,8 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
-"""The protocol points that can need an excuse."""
+_NOTED = (Point.PRODUCER_READY, Point.ABORTED, Point.KAFKA_COMMITTED)
+"""The protocol points that can need an excuse, and the one after which nothing of before does."""
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -57,6 +57,8 @@ class _Ledger:
         self._uncaused = uncaused
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
+        self._spoilt: set[int] = set()
+        """Incarnations that a fault has struck since their last commit: they may end in order without one."""
         self._owner: dict[str, int] = {}
         self._ready: set[int] = set()
         self._alive: dict[int, int] = {}
@@ -90,6 +92,8 @@ class _Ledger:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
                 self._ready.add(event.incarnation)
                 self._starting.pop(event.incarnation, None)
+            case Reached(point=Point.KAFKA_COMMITTED):
+                self._spoilt.discard(event.incarnation)
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
@@ -103,7 +107,7 @@ class _Ledger:
                 )
             case Ended(incarnation=int() as incarnation):
                 self._alive.pop(incarnation, None)
-                if event.reason is End.DONE:
+                if event.reason is End.DONE and incarnation not in self._spoilt:
                     self._loose.get(event.task, set()).discard(incarnation)
                 yield from self._end(event, incarnation)
 
@@ -145,6 +149,8 @@ class _Ledger:
         elif event.incarnation is not None:
             for excuse in fault.excuses:
                 self._once[event.incarnation, excuse] += 1
+            if fault.excuses:
+                self._spoilt.add(event.incarnation)
         if Capability.POWER in fault.needs:
             for incarnation in [one for one, host in self._alive.items() if host == event.host]:
                 del self._alive[incarnation]

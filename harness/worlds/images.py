@@ -378,8 +378,8 @@ def of_storage(
     for name, supplier in topology.suppliers().items():
         if (task, name) in storage.engines:
             found[name] = of_store(scenario, topology, partition, supplier, storage.engines[task, name])
-        elif name in storage.stores and storage.stores[name].is_open():
-            view = storage.stores[name].snapshot()
+        elif (task, name) in storage.stores and storage.stores[task, name].is_open():
+            view = storage.stores[task, name].snapshot()
             found[name] = of_store(scenario, topology, partition, supplier, view)
             view.close()
     return found

@@ -30,10 +30,12 @@ from store.errors import (
     OutcomeUnknownError,
     RetriableError,
     StateLockedError,
+    TaskLostError,
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
+from store.streams.assignment import Assignment
 from store.streams.context import Context
 from store.streams.topology import Topology
 from store.streams.worker import Worker
@@ -62,8 +64,14 @@ class Control(Protocol):
     def stopping(self) -> bool:
         """Whether the process was asked to end."""
 
-    def promoted(self) -> bool:
-        """Whether a process that has kept a warm copy is to run the task from now on. True once."""
+    def reassigned(self) -> Assignment | None:
+        """What the worker is to run and to keep warm from now on, if that has changed. Once for each change."""
+
+    def let_go(self) -> None:
+        """The worker has done as it was told by `reassigned`."""
+
+    def lost(self, lost: Mapping[int, FencedError]) -> bool:
+        """Tasks of the process were taken over. Whether it goes on with others."""
 
     def idle(self) -> bool:
         """Nothing is left to do. Returns when there may be; False when the process is to stop."""
@@ -100,28 +108,39 @@ class Watch:
 
 def run_worker(
     topology: Topology,
-    partition: int,
+    assignment: Assignment,
     log: Log,
     storage: Storage,
     config: StreamsConfig,
     clock: Clock,
     control: Control,
-    *,
-    standby: bool = False,
 ) -> tuple[End, str]:
-    """Run one task until told to stop, or first keep a warm copy of it. Returns how it ended and the error."""
-    active, standbys = ([], [partition]) if standby else ([partition], [])
-    worker = Worker(topology, active, log, storage, config, clock, standbys=standbys)
+    """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
+    worker = Worker(topology, assignment.active, log, storage, config, clock, standbys=assignment.standby)
     try:
-        while not control.stopping() and (worker.poll() or control.idle()):
+        while not control.stopping() and (_poll(worker, control) or control.idle()):
             control.turned()
-            if standby and control.promoted():
-                standby = False
-                worker.assign([partition])
-        worker.run(stopping=lambda: True)
+            changed = control.reassigned()
+            if changed is not None:
+                worker.assign(*changed)
+                control.let_go()
+        try:
+            worker.run(stopping=lambda: True)
+        except TaskLostError as error:
+            if not control.lost(error.lost):
+                raise
     except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
         return how_it_ended(error), describe(error)
     return End.DONE, ""
+
+
+def _poll(worker: Worker, control: Control) -> bool:
+    try:
+        return worker.poll()
+    except TaskLostError as error:
+        if not control.lost(error.lost):
+            raise
+        return True
 
 
 RETRIED = (AbortRequiredError, FatalLogError, OutcomeUnknownError, RetriableError, StateLockedError)
@@ -151,6 +170,13 @@ LOOKED_AT: Mapping[Point, Moment] = {
 """At these points the committed state is observed."""
 
 
+def looked_at(point: Point, standby: bool) -> Moment | None:
+    """When that is, if what the stores hold as committed is observed at a point; a standby's after each batch too."""
+    if standby and point is Point.RESTORE_BATCH:
+        return Moment.FOLLOWED
+    return LOOKED_AT.get(point)
+
+
 class ObservedStorage:
     """A storage that remembers the engines of this process, so that they can be read from outside the store."""
 
@@ -163,15 +189,20 @@ class ObservedStorage:
         self._occasions = occasions
         self.engines: dict[tuple[str, str], Engine] = {}
         """By task and store."""
-        self.stores: dict[str, Any] = {}
-        """Stores as they were opened, where they are watched: those without an engine here, and all where the schedule
-        has queries."""
+        self.stores: dict[tuple[str, str], Any] = {}
+        """By task and store, as they were opened, where they are watched: those without an engine here, and all where
+        the schedule has queries."""
+
+    def stores_of(self, task_id: str) -> dict[str, Any]:
+        """The watched stores of a task, by name."""
+        return {name: store for (task, name), store in self.stores.items() if task == task_id}
 
     def lock(self, task_id: str) -> AbstractContextManager[None]:
         # A new incarnation in the same process; the engines of the one before are closed.
         for place in [place for place in self.engines if place[0] == task_id]:
             del self.engines[place]
-            self.stores.pop(place[1], None)
+        for place in [place for place in self.stores if place[0] == task_id]:
+            del self.stores[place]
         return self._inner.lock(task_id)
 
     def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
@@ -207,18 +238,21 @@ class ObservedStorage:
 
 def _interfered(engine: Engine, control: Control) -> Engine:
     """The engine, whose writes can meet a fault."""
-    write = engine.write
 
-    def interfered(*args: Any, **kwargs: Any) -> None:
-        fault = control.meet(Occasion.WRITE)
-        if fault is not None and fault.around is not None:
-            fault.around(lambda: write(*args, **kwargs))
-            return
-        write(*args, **kwargs)
-        if fault is not None:
-            control.strike(fault)
+    def interfered(write: Callable[..., None]) -> Callable[..., None]:
+        def around(*args: Any, **kwargs: Any) -> None:
+            fault = control.meet(Occasion.WRITE)
+            if fault is not None and fault.around is not None:
+                fault.around(lambda: write(*args, **kwargs))
+                return
+            write(*args, **kwargs)
+            if fault is not None:
+                control.strike(fault)
 
-    engine.write = interfered  # type: ignore[method-assign]
+        return around
+
+    engine.write = interfered(engine.write)  # type: ignore[method-assign]
+    engine.stage = interfered(engine.stage)  # type: ignore[method-assign]
     return engine
 
 
@@ -227,7 +261,7 @@ class _Watched(StoreSupplier[StateStore]):
     """A supplier whose store is remembered when it is opened."""
 
     inner: StoreSupplier[StateStore]
-    opened: Callable[[str, StateStore], None]
+    opened: Callable[[tuple[str, str], StateStore], None]
 
     @property
     def logged(self) -> bool:
@@ -246,7 +280,7 @@ class _Watched(StoreSupplier[StateStore]):
 
     def open(self, context: StoreContext) -> StateStore:
         store = self.inner.open(context)
-        self.opened(self.name, store)
+        self.opened((context.task_id, self.name), store)
         return store
 
 

@@ -80,6 +80,8 @@ class Questions:
         self._report = report
         self._open: list[_Open] = []
         self._processed = 0
+        self._offered = False
+        """Whether the task is open."""
 
     def processed(self) -> None:
         """A record was processed: iterators may have been open long enough."""
@@ -109,8 +111,12 @@ class Questions:
             self.processed()
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             uncommitted.clear()
-        # At the last point of a task its stores are closed already.
-        closed = point is Point.TASK_CLOSED
+        # Nobody has the stores of a task that is not restored, or is closed.
+        if point in (Point.PRODUCER_READY, Point.TASK_CLOSED):
+            self._offered = False
+        elif point is Point.RESTORED:
+            self._offered = True
+        closed = not self._offered
         for step, question in asked:
             found = {} if closed else images()
             committed = found[question.store].positions if question.store in found else {}

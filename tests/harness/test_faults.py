@@ -97,7 +97,10 @@ def test_every_fault_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
                 for item in generate(scenario, 1, index).input
             )
             settings = {"statestore.sync": "commit", **scenario.settings}
-            schedule = Schedule(scenario.name, items, (*before, step), Runtime(runtime), settings=settings)
+            shared = Capability.SHARED in fault.needs
+            schedule = Schedule(
+                scenario.name, items, (*before, step), Runtime(runtime), settings=settings, shared=shared
+            )
             history, verdict = simulate(scenario, schedule)
             assert verdict.outcome is Outcome.HOLDS, (step, verdict)
             happened += fault.name in {event.fault for event in history.events if isinstance(event, Injected)}

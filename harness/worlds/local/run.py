@@ -42,7 +42,7 @@ from harness.worlds.led import (
 from harness.worlds.local import KIND
 from harness.worlds.local.client import PlainCluster
 from harness.worlds.local.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
-from harness.worlds.process import LOOKED_AT, Watch
+from harness.worlds.process import Watch, looked_at
 from harness.worlds.run import Run, WorkerRuntime
 from scenarios import Scenario
 from store.errors import CrashproofError
@@ -206,7 +206,7 @@ class LocalRun(Run):
         return Go(tuple(self.director.questions(actor)), actor.stopping, actor.standby)
 
     def _looked(self, actor: Actor, message: At) -> None:
-        moment = LOOKED_AT.get(message.point)
+        moment = looked_at(message.point, actor.standby)
         if message.stores is not None and moment is not None:
             self.events.append(
                 StateObserved(
