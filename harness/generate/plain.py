@@ -13,6 +13,7 @@ from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
+from harness.generate.themes import THEMES, Theme, Times, times
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
@@ -28,6 +29,12 @@ WIDE = 40
 
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
+
+THEMED = 0.5
+"""The share of the schedules with a theme, see `harness.generate.themes`, among those that may have one."""
+
+TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FEW)
+"""Of which each schedule without a theme takes one."""
 
 MECHANISMS: tuple[dict[str, object], ...] = (
     {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
@@ -76,6 +83,7 @@ class _Generator:
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
         self._settings: dict[str, object] = {}
+        self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -101,12 +109,19 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        elif not self._many and random.random() < THEMED:
+            theme = random.choice(THEMES)
+            drawn = self._with(theme, drawn)
+            self._partitions = random.choice((1, 1, self._partitions))
+            steps += theme.steps(random, self._task())
+            self._times = random.choice(theme.times)
         self._settings = drawn
         if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
             # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
             # over next, and the query ends with an `InputGapError`, as it has to. Zombies go on at the end.
             self._possible.pop("resume", None)
         steps += self._steps()
+        steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
             scenario=self._scenario.reference_name,
             input=self._input(),
@@ -119,6 +134,12 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
         )
+
+    def _with(self, theme: Theme, drawn: dict[str, object]) -> dict[str, object]:
+        """The settings that a theme needs; what the scenario needs stays."""
+        wanted = {name: self._random.choice(values) for name, values in theme.settings.items() if values}
+        kept = {name: value for name, value in drawn.items() if name not in theme.settings}
+        return settings.consistent({**kept, **wanted, **self._scenario.settings})
 
     def _choices(self) -> tuple[int, ...]:
         if self._random.random() < 0.7:
@@ -141,21 +162,24 @@ class _Generator:
         spans = (0, *(span + near for span in scenario.durations_ms for near in (0, 0, -1, 1)))
         exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
         now = 10 * step
-        times: list[int] = []
+        seen: list[int] = []
+        shaped = times(self._times, random, scenario)
         items = []
         for _ in range(self._many or random.randint(1, MOST_RECORDS)):
             sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
-            if times and random.random() < exact:
+            if self._times is not Times.USUAL:
+                time = next(shaped)
+            elif seen and random.random() < exact:
                 # Just so far before or after one of the last records that something changes between them.
-                time = random.choice(times[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
+                time = random.choice(seen[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
             # The clients of real systems take 0 for no time at all.
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
-            times.append(time)
+            seen.append(time)
             items.append(
                 Input(
                     partition_for(encode_key(key), self._partitions),
@@ -192,7 +216,7 @@ class _Generator:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
-        return [step for step in steps if step.query is not None or step.fault in self._possible]
+        return steps
 
     def _step(self, fault: Fault, task: str) -> Step:
         random = self._random
