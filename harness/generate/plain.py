@@ -24,6 +24,9 @@ from store.types import IsolationLevel
 MOST_RECORDS = 15
 """Input records per schedule at most: draining costs more than anything else."""
 
+SHAPED_RECORDS = 6
+"""So many at least where the times of the records are of a kind: what they are for takes several records."""
+
 WIDE = 40
 """One schedule in so many is wide: it has more records and more keys, and commits them all at once or nearly so."""
 
@@ -165,7 +168,8 @@ class _Generator:
         seen: list[int] = []
         shaped = times(self._times, random, scenario)
         items = []
-        for _ in range(self._many or random.randint(1, MOST_RECORDS)):
+        least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
+        for _ in range(self._many or random.randint(least, MOST_RECORDS)):
             sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
             if self._times is not Times.USUAL:

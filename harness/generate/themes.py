@@ -23,7 +23,7 @@ class Times(Enum):
     USUAL = "usual"
     """Mostly forward, by no more than some steps of the scenario, with late records now and then."""
     LATE = "late"
-    """Every other record is late, and not by much."""
+    """Most records are late, and not by much."""
     LEAPS = "leaps"
     """Records that are far ahead come between others: what was before expires by them."""
     FEW = "few"
@@ -37,9 +37,9 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
     now = 10 * step
     match shape:
         case Times.LATE:
-            for number in count():
+            for _ in count():
                 now += random.choice((0, step // 4, step))
-                late = number % 2 and random.choice((step // 4, step // 2, step, 2 * step, 4 * step))
+                late = random.choice((0, 0, step // 2, step, 2 * step, 3 * step, 5 * step))
                 yield max(1, now - late)
         case Times.LEAPS:
             for _ in count():
@@ -68,14 +68,19 @@ class Theme(NamedTuple):
 
 
 def _aborts(random: Random, task: str) -> list[Step]:
+    calls = [
+        random.choice((Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
+        for _ in range(random.choice((1, 2, 2, 3)))
+    ]
+    # In the middle of a transaction, which the first record of one is not, or at its end.
     return [
         Step(
             "abort_commit",
             task=task,
-            call=random.choice((Occasion.PRODUCE, Occasion.PRODUCE, *FAULTS["abort_commit"].occasions)),
-            wait=random.choice((0, 1, 1, 2, 3)),
+            call=call,
+            wait=random.choice((1, 2, 2, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
         )
-        for _ in range(random.choice((1, 1, 2, 3)))
+        for call in calls
     ]
 
 

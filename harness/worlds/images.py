@@ -25,6 +25,7 @@ from scenarios import Json, Scenario
 from store.engine.protocol import Family, View
 from store.streams.topology import Topology
 from store.suppliers import (
+    GlobalStoreSupplier,
     KeyValueSupplier,
     ListValueSupplier,
     SessionSupplier,
@@ -367,6 +368,40 @@ def of_store(
         sources=topology.sources,
         prefix=f"{topology.application_id}-",
     )
+
+
+class GlobalImage(NamedTuple):
+    """What a global store holds."""
+
+    rows: dict[str, Json]
+    offsets: dict[int, int] | None
+    """By partition; None for a store that keeps none with its rows."""
+
+
+def of_global_store(
+    scenario: Scenario, store: GlobalStoreSupplier, storage: ObservedStorage
+) -> GlobalImage | None:
+    """What a global store holds in the process that has it open; None if it is not open there."""
+    inner = innermost(store.supplier)
+    engines = [engine for (_, name), engine in storage.engines.items() if name == store.name]
+    if engines:
+        view: View = engines[-1]
+    elif store.name in storage.stores and storage.stores[store.name].is_open():
+        view = storage.stores[store.name].snapshot()
+    else:
+        return None
+    value = _value_of(scenario, store.name)
+    meta = metadata(view)
+    entries = [
+        entry
+        for key, raw in view.scan(Family.DATA, None, None)
+        if (entry := _readable(inner, value, key, raw)) is not None
+    ]
+    rows = put_together(inner, entries, meta.stream_time)
+    if not engines or not getattr(inner, "transactional", False):
+        return GlobalImage(rows, None)
+    offsets = {number: offset for (topic, number), offset in meta.offsets.items() if topic == store.topic}
+    return GlobalImage(rows, offsets)
 
 
 def of_storage(

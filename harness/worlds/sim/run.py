@@ -20,6 +20,7 @@ from harness.faults.logs import CHANGELOGS
 from harness.history import (
     End,
     Ended,
+    GlobalObserved,
     History,
     Moment,
     OutputObserved,
@@ -56,6 +57,11 @@ MOST_ROWS = 1_000_000
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
 
+GLOBAL_POINTS = frozenset(
+    {Point.STORE_OPENED, Point.RESTORE_BATCH, Point.RESTORED, Point.STORE_COMMITTED, Point.TASK_CLOSED}
+)
+"""Where global stores are looked at, if there are any."""
+
 Main = Callable[["Process"], tuple[End, str]]
 
 
@@ -89,6 +95,8 @@ class Process:
         moment = LOOKED_AT.get(point)
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
+        if run.global_points and point in run.global_points:
+            run.observe_globals(self, point)
         decision = run.director.reached(self.actor, point)
         if self.questions is not None:
             self.questions.at(
@@ -238,6 +246,12 @@ class SimRun(Run):
             ]
             for topology in self.topologies
         }
+        self.global_points = (
+            GLOBAL_POINTS
+            if not schedule.files and any(topology.global_stores for topology in self.topologies)
+            else frozenset()
+        )
+        """Where global stores are looked at."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -433,6 +447,30 @@ class SimRun(Run):
                 standby=actor.standby,
             )
         )
+
+    def observe_globals(self, process: Process, point: Point) -> None:
+        """Record what the global stores of a process hold."""
+        actor = process.actor
+        for store in self.topologies[ordinal_of(actor.task)].global_stores:
+            opened = point is Point.STORE_OPENED and store.name in process.storage.just_opened
+            image = images.of_global_store(self.scenario, store, process.storage)
+            if image is None or (point is Point.STORE_OPENED and not opened):
+                continue
+            process.storage.just_opened.discard(store.name)
+            tps = [TopicPartition(store.topic, number) for number in range(self.schedule.partitions)]
+            self.events.append(
+                GlobalObserved(
+                    actor.task,
+                    actor.incarnation,
+                    store.name,
+                    store.topic.removeprefix(self.prefix),
+                    point,
+                    opened,
+                    image.rows,
+                    image.offsets,
+                    {tp.partition: self.broker.last_stable_offset(tp) for tp in tps},
+                )
+            )
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
