@@ -78,8 +78,8 @@ def against_own_offset(
 def _cleaned_since(
     evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
 ) -> dict[str, Json]:
-    """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
-    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is."""
+    """What the fold up to an offset has and a copy restored from a cleaned log may lack: the rows that a later record
+    has replaced or deleted. Its restore may not have come that far yet, or a deletion is gone from the log too."""
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
@@ -91,7 +91,7 @@ def _cleaned_since(
     return {
         row.key: folded[row.key]
         for row in evidence.changes(store, partition)
-        if row.offset > upto and row.value is None and row.key in folded
+        if row.offset > upto and row.key in folded
     }
 
 

@@ -48,12 +48,20 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             least[place] = look.stable
         if look.offsets is None and look.point in _OPENING:
             continue
-        found, has = _look(evidence, index, look, supplier, last.get(place, {}))
-        if found is None and has and look.point not in _OPENING:
-            wanted = look.stable if rested.get(look.incarnation) == index else least.get(place, {})
-            found = _lacks(evidence, index, look, has, wanted)
-        if found is not None:
-            yield found
+        below: Mapping[int, int] = {}
+        if look.point not in _OPENING:
+            below = look.stable if rested.get(look.incarnation) == index else least.get(place, {})
+        wrong, has = _look(evidence, look, supplier, last.get(place, {}), below)
+        if wrong is not None:
+            what, anomaly = wrong
+            yield Finding(
+                "global",
+                f"Global store {look.store} of incarnation {look.incarnation}, at {look.point}, {what} "
+                f"({evidence.story_before(index, look.task)}).",
+                anomaly,
+                task=look.task,
+                actual=look.rows,
+            )
             return
         last[place] = has
 
@@ -77,80 +85,55 @@ def _ended_at_rest(evidence: Evidence) -> dict[int, int]:
     return found
 
 
+_Wrong = tuple[str, Anomaly]
+
+
 def _look(
     evidence: Evidence,
-    index: int,
     look: GlobalObserved,
     supplier: StoreSupplier[Any],
     before: Mapping[int, int],
-) -> tuple[Finding | None, dict[int, int]]:
-    """What is wrong with the rows of a look, and how many records of each partition it has."""
+    below: Mapping[int, int],
+) -> tuple[_Wrong | None, dict[int, int]]:
+    """What is wrong with a look, and how many records of each partition it has: as many as `before` at least, and all
+    that are `below` an offset."""
     has: dict[int, int] = {}
-    keys = [{row.key for row in evidence.rows(look.topic, partition)} for partition in look.stable]
+    topic = {number: evidence.rows(look.topic, number) for number in look.stable}
+    keys = [{row.key for row in rows} for rows in topic.values()]
     if len(set().union(*keys)) < sum(map(len, keys)):
         # A key of several partitions has the value of any of them.
         return None, dict(before)
     there = dict(look.rows)
-    for partition in look.stable:
-        rows = [_row(supplier, row) for row in evidence.rows(look.topic, partition)]
+    for partition, found in topic.items():
+        rows = [_row(supplier, row) for row in found]
         shown = {row.key: there.pop(row.key) for row in rows if row.key in there}
         least = before.get(partition, 0)
+        due = sum(row.offset < below.get(partition, 0) for row in rows)
         if look.offsets is None:
             ways: Sequence[int] = range(least, len(rows) + 1)
+            upto = "any offset"
         else:
             offset = look.offsets.get(partition, -1)
             ways = [sum(row.offset <= offset for row in rows)]
-            if ways[0] < least:
-                return _finding(
-                    evidence,
-                    index,
-                    look,
-                    f"says it holds partition {partition} up to offset {offset}, but it held more: "
-                    f"{least} records of it",
-                    Anomaly.LOST,
-                ), has
-        right = next((number for number in ways if _fold(rows[:number]) == shown), None)
-        if right is None:
+            upto = f"offset {offset}"
+        right = [number for number in ways if _fold(rows[:number]) == shown]
+        if not right:
             should = _fold(rows[: ways[-1]])
-            upto = "to any offset" if look.offsets is None else f"to offset {look.offsets.get(partition, -1)}"
-            return _finding(
-                evidence,
-                index,
-                look,
-                f"holds {shown!r} of partition {partition}, which is not what the topic has up {upto}: {should!r}",
-                Anomaly.DIVERGED,
-            ), has
-        has[partition] = right
-    if there:
-        return _finding(
-            evidence, index, look, f"holds {there!r}, which its topic never had", Anomaly.RESURRECTED
-        ), has
-    return None, has
-
-
-def _lacks(
-    evidence: Evidence, index: int, look: GlobalObserved, has: Mapping[int, int], stable: Mapping[int, int]
-) -> Finding | None:
-    """What a store lacks of the records below these offsets."""
-    for partition, bound in stable.items():
-        rows = [row for row in evidence.rows(look.topic, partition) if row.offset < bound]
-        if look.offsets is None:
-            # How far it is can only be told from what it holds.
-            lacks = _fold(rows) != _fold(evidence.rows(look.topic, partition)[: has[partition]]) and has[
-                partition
-            ] < len(rows)
-        else:
-            lacks = has[partition] < len(rows)
-        if lacks:
-            return _finding(
-                evidence,
-                index,
-                look,
-                f"holds {has[partition]} records of partition {partition}, but there were {len(rows)} "
-                f"when it had to have them",
-                Anomaly.LOST,
+            what = f"what partition {partition} has up to {upto}, which is {should!r}, but holds {shown!r}"
+            return (f"is not {what}", Anomaly.DIVERGED), has
+        if right[-1] < least:
+            what = (
+                f"says it holds partition {partition} up to {upto}, but it had {least} records of it before"
             )
-    return None
+            return (what, Anomaly.LOST), has
+        if right[-1] < due:
+            what = f"holds {right[-1]} records of partition {partition}, but has to hold {due}"
+            return (what, Anomaly.LOST), has
+        # Which of several it is cannot be told from what it holds: at least the first that may be.
+        has[partition] = next(number for number in right if number >= max(least, due))
+    if there:
+        return (f"holds {there!r}, which its topic never had", Anomaly.RESURRECTED), has
+    return None, has
 
 
 def _row(supplier: StoreSupplier[Any], row: Row) -> Row:
@@ -167,14 +150,3 @@ def _fold(rows: Sequence[Row]) -> dict[str, Json]:
         else:
             folded[row.key] = row.value
     return folded
-
-
-def _finding(evidence: Evidence, index: int, look: GlobalObserved, what: str, anomaly: Anomaly) -> Finding:
-    return Finding(
-        "global",
-        f"Global store {look.store} of incarnation {look.incarnation}, at {look.point}, {what} "
-        f"({evidence.story_before(index, look.task)}).",
-        anomaly,
-        task=look.task,
-        actual=look.rows,
-    )
