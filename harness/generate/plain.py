@@ -86,6 +86,8 @@ class _Generator:
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
         self._settings: dict[str, object] = {}
+        self._seen: list[int] = []
+        """The times of the input."""
         self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
@@ -103,6 +105,7 @@ class _Generator:
         if self._many:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
         steps: list[Step] = []
+        theme: Theme | None = None
         if self._index % 3 == 0:
             number = self._index // 3
             deadly = [name for name in self._possible if name in DEADLY]
@@ -116,18 +119,22 @@ class _Generator:
             theme = random.choice(THEMES)
             drawn = self._with(theme, drawn)
             self._partitions = random.choice((1, 1, self._partitions))
-            steps += theme.steps(random, self._task())
             self._times = random.choice(theme.times)
         self._settings = drawn
         if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
             # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
             # over next, and the query ends with an `InputGapError`, as it has to. Zombies go on at the end.
             self._possible.pop("resume", None)
+        items = self._input()
+        if theme is not None:
+            if self._parts.stores:
+                steps += [self._query() for _ in range(random.choice(theme.queries))]
+            steps += theme.steps(random, self._task())
         steps += self._steps()
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
             scenario=self._scenario.reference_name,
-            input=self._input(),
+            input=items,
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
@@ -165,7 +172,7 @@ class _Generator:
         spans = (0, *(span + near for span in scenario.durations_ms for near in (0, 0, -1, 1)))
         exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
         now = 10 * step
-        seen: list[int] = []
+        seen = self._seen
         shaped = times(self._times, random, scenario)
         items = []
         least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
@@ -262,6 +269,12 @@ class _Generator:
         random = self._random
         ordinal, store = random.choice(self._parts.stores)
         key, upper = sorted(sample_of(self._scenario, random).key for _ in range(2))
+        first, last = 0, None
+        if self._scenario.durations_ms and random.random() < 0.4:
+            # At a time that something happened at, or next to one.
+            first, last = sorted(
+                max(0, random.choice(self._seen) + random.choice((-1, 0, 0, 1))) for _ in range(2)
+            )
         query = Query(
             store,
             random.choice(tuple(QueryKind)),
@@ -271,6 +284,8 @@ class _Generator:
             random.random() < 0.3,
             random.choice((None, None, None, None, 0, 2, 50)),
             random.choice((0, 0, 1, 3)),
+            random.choice((0, first)),
+            last,
         )
         at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
         # Mostly where the key is: another task may have no record at all.

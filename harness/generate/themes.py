@@ -65,6 +65,8 @@ class Theme(NamedTuple):
     times: Sequence[Times]
     steps: Callable[[Random, str], list[Step]]
     """Made for a task. They come before all others."""
+    queries: Sequence[int] = (0,)
+    """How many of them come before these."""
 
 
 def _aborts(random: Random, task: str) -> list[Step]:
@@ -114,5 +116,19 @@ _ABORTS = Theme(
 _RESTARTS = Theme({"commit.records": (1, 2)}, (Times.FEW,), _restarts)
 """Rows of one key and time that are written by one incarnation after the other."""
 
-THEMES = (_ABORTS, _ABORTS, _RESTARTS)
+_QUESTIONS = Theme(
+    {
+        "processing.guarantee": (),
+        "default.dsl.store": (),
+        "statestore.transactional.enabled": (),
+        "statestore.uncommitted.max.bytes": (),
+        "commit.records": (3, 5),
+    },
+    tuple(Times),
+    lambda _random, _task: [],
+    (3, 5, 8),
+)
+"""Queries of a task that has much that is not committed."""
+
+THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS)
 """Of which each schedule that has a theme takes one."""
