@@ -143,6 +143,25 @@ class StateObserved(msgspec.Struct, frozen=True, tag="state"):
     """Whether these are the copies that a standby keeps."""
 
 
+class GlobalObserved(msgspec.Struct, frozen=True, tag="global"):
+    """What a global store of a process held, and how far the topic was that it follows."""
+
+    task: str
+    """Of the process."""
+    incarnation: int
+    store: str
+    topic: str
+    point: Point
+    """Where the process was."""
+    opened: bool
+    """Whether the store was opened just now, and has applied nothing since."""
+    rows: dict[str, Any]
+    offsets: dict[int, int] | None
+    """Partition → offset of the last record in it, as it says itself; None for a store that keeps no offsets."""
+    stable: dict[int, int]
+    """Partition → last stable offset of the topic."""
+
+
 class Queried(msgspec.Struct, frozen=True, tag="queried"):
     """The answer to a query of the schedule."""
 
@@ -217,6 +236,7 @@ Event = (
     | Skipped
     | Ended
     | StateObserved
+    | GlobalObserved
     | Queried
     | OutputObserved
     | Final

@@ -117,6 +117,11 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """An input offset of each source that the store must have reached, or the answer is that it has not."""
     hold: int = 0
     """Records that are processed while the iterator stays open, after its first row was read."""
+    first: int = 0
+    """Milliseconds since the epoch: the first time asked for, of a versioned or window store."""
+    last: int | None = None
+    """The last time asked for, of a versioned or window store; of one row the moment that it is to be of. Absent: no
+    bound."""
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -390,6 +395,8 @@ def _wrong(step: Step, schedule: Schedule) -> str:
 
 
 def _wrong_query(query: Query) -> str:
+    if not 0 <= query.first <= (LATEST_INPUT if query.last is None else query.last) <= LATEST_INPUT:
+        return f".query asks from time {query.first} to {query.last}, which cannot be"
     if query.hold < 0:
         return f".query.hold is {query.hold}, it cannot be negative"
     if query.bound is not None and query.bound < 0:

@@ -116,6 +116,8 @@ def _complexity_of_query(query: Query) -> int:
         + (query.kind is not QueryKind.ALL)
         + bool(query.key)
         + bool(query.upper)
+        + bool(query.first)
+        + (query.last is not None)
     )
 
 
@@ -292,6 +294,8 @@ _PLAINER_QUERIES: tuple[dict[str, Any], ...] = (
     {"hold": 1},
     {"bound": None},
     {"backward": False},
+    {"first": 0},
+    {"first": 0, "last": None},
 )
 
 

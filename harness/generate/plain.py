@@ -15,6 +15,7 @@ from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
+from harness.generate.themes import THEMES, Theme, Times, times
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
@@ -25,11 +26,20 @@ from store.types import IsolationLevel
 MOST_RECORDS = 15
 """Input records per schedule at most: draining costs more than anything else."""
 
+SHAPED_RECORDS = 6
+"""So many at least where the times of the records are of a kind: what they are for takes several records."""
+
 WIDE = 40
 """One schedule in so many is wide: it has more records and more keys, and commits them all at once or nearly so."""
 
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
+
+THEMED = 0.5
+"""The share of the schedules with a theme, see `harness.generate.themes`, among those that may have one."""
+
+TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FEW)
+"""Of which each schedule without a theme takes one."""
 
 MECHANISMS: tuple[dict[str, object], ...] = (
     {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
@@ -88,6 +98,9 @@ class _Generator:
         )
         if self._shared and self._partitions == 1:
             self._partitions = 2
+        self._seen: list[int] = []
+        """The times of the input."""
+        self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -106,6 +119,7 @@ class _Generator:
         if self._many:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
         steps: list[Step] = []
+        theme: Theme | None = None
         if self._index % 3 == 0:
             number = self._index // 3
             deadly = [name for name in self._possible if name in DEADLY]
@@ -115,6 +129,12 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        elif not self._many and random.random() < THEMED:
+            theme = random.choice(THEMES)
+            drawn = self._with(theme, drawn)
+            if not self._shared:
+                self._partitions = random.choice((1, 1, self._partitions))
+            self._times = random.choice(theme.times)
         if self._files and random.random() < 0.5:
             # Of the two mechanisms it is the one that has files of its own.
             for name in ("statestore.transactional.enabled", "default.dsl.store"):
@@ -126,10 +146,16 @@ class _Generator:
             # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
             # over next, and the query ends with an `InputGapError`, as it has to. Zombies go on at the end.
             self._possible.pop("resume", None)
+        items = self._input()
+        if theme is not None:
+            if self._parts.stores:
+                steps += [self._query() for _ in range(random.choice(theme.queries))]
+            steps += theme.steps(random, self._task())
         steps += self._steps()
+        steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
             scenario=self._scenario.reference_name,
-            input=self._input(),
+            input=items,
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
@@ -141,6 +167,12 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
         )
+
+    def _with(self, theme: Theme, drawn: dict[str, object]) -> dict[str, object]:
+        """The settings that a theme needs; what the scenario needs stays."""
+        wanted = {name: self._random.choice(values) for name, values in theme.settings.items() if values}
+        kept = {name: value for name, value in drawn.items() if name not in theme.settings}
+        return settings.consistent({**kept, **wanted, **self._scenario.settings})
 
     def _choices(self) -> tuple[int, ...]:
         if self._random.random() < 0.7:
@@ -163,21 +195,25 @@ class _Generator:
         spans = (0, *(span + near for span in scenario.durations_ms for near in (0, 0, -1, 1)))
         exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
         now = 10 * step
-        times: list[int] = []
+        seen = self._seen
+        shaped = times(self._times, random, scenario)
         items = []
-        for _ in range(self._many or random.randint(1, MOST_RECORDS)):
+        least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
+        for _ in range(self._many or random.randint(least, MOST_RECORDS)):
             sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
-            if times and random.random() < exact:
+            if self._times is not Times.USUAL:
+                time = next(shaped)
+            elif seen and random.random() < exact:
                 # Just so far before or after one of the last records that something changes between them.
-                time = random.choice(times[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
+                time = random.choice(seen[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
             # The clients of real systems take 0 for no time at all.
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
-            times.append(time)
+            seen.append(time)
             items.append(
                 Input(
                     partition_for(encode_key(key), self._partitions),
@@ -216,7 +252,7 @@ class _Generator:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
-        return [step for step in steps if step.query is not None or step.fault in self._possible]
+        return steps
 
     def _step(self, fault: Fault, task: str) -> Step:
         random = self._random
@@ -258,6 +294,12 @@ class _Generator:
         random = self._random
         ordinal, store = random.choice(self._parts.stores)
         key, upper = sorted(sample_of(self._scenario, random).key for _ in range(2))
+        first, last = 0, None
+        if self._scenario.durations_ms and random.random() < 0.4:
+            # At a time that something happened at, or next to one.
+            first, last = sorted(
+                max(0, random.choice(self._seen) + random.choice((-1, 0, 0, 1))) for _ in range(2)
+            )
         query = Query(
             store,
             random.choice(tuple(QueryKind)),
@@ -267,6 +309,8 @@ class _Generator:
             random.random() < 0.3,
             random.choice((None, None, None, None, 0, 2, 50)),
             random.choice((0, 0, 1, 3)),
+            random.choice((0, first)),
+            last,
         )
         at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
         # Mostly where the key is: another task may have no record at all.

@@ -13,6 +13,7 @@ from harness.oracles import (
     at_least_once,
     changelog,
     errors,
+    global_stores,
     offsets,
     output,
     progress,
@@ -69,6 +70,11 @@ PROPERTIES: tuple[Property, ...] = (
         (_A.LOST, _A.UNCOMMITTED_READ, _A.DIVERGED),
     ),
     Property(
+        "global",
+        "A global store is its whole topic up to some offset, and follows it.",
+        (_A.LOST, _A.RESURRECTED, _A.DIVERGED),
+    ),
+    Property(
         "offsets",
         "At the end the group, the stores and the changelogs agree on how far the input was processed.",
         (_A.LOST, _A.DIVERGED),
@@ -90,6 +96,7 @@ ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
     "queries": queries.find,
     "changelog": changelog.find,
     "standby": standby.find,
+    "global": global_stores.find,
     "offsets": offsets.find,
     "restore": restore.find,
     "at least once": at_least_once.find,

@@ -192,6 +192,8 @@ class ObservedStorage:
         self.stores: dict[tuple[str, str], Any] = {}
         """By task and store, as they were opened, where they are watched: those without an engine here, and all where
         the schedule has queries."""
+        self.just_opened: set[str] = set()
+        """Stores, until somebody takes note of it."""
 
     def stores_of(self, task_id: str) -> dict[str, Any]:
         """The watched stores of a task, by name."""
@@ -218,7 +220,13 @@ class ObservedStorage:
         if Occasion.WRITE in self._occasions:
             engine = _interfered(engine, self._control)
         self.engines[task_id, store_name] = engine
+        self.just_opened.add(store_name)
         return engine
+
+    def remember_opened(self, place: tuple[str, str], store: Any) -> None:
+        """A global store without an engine here was opened."""
+        self.stores[place] = store
+        self.just_opened.add(place[1])
 
     def directory(self, task_id: str, store_name: str) -> Path | None:
         return self._inner.directory(task_id, store_name)
@@ -295,6 +303,13 @@ def watched(topology: Topology, watch: Watch, control: Control, storage: Observe
             if not isinstance(store, str) and (watch.queries or _in_memory(store))
             else store
             for store in topology.stores
+        )
+    if any(_in_memory(store.supplier) for store in topology.global_stores):
+        changes["global_stores"] = tuple(
+            replace(store, supplier=_Watched(store.name, store.supplier, storage.remember_opened))
+            if _in_memory(store.supplier)
+            else store
+            for store in topology.global_stores
         )
     return replace(topology, **changes) if changes else topology
 

@@ -281,15 +281,17 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
         if asked.kind is QueryKind.KEY:
             return KeyQuery(made(asked.key))
         whole = asked.kind is QueryKind.ALL
-        return RangeQuery(None if whole else made(asked.key), None if whole else made(asked.upper))
+        bounds = (None, None) if whole else (made(asked.key), made(asked.upper))
+        return RangeQuery(bounds[0], bounds[1], not asked.backward)
     if isinstance(inner, VersionedSupplier):
         if asked.kind is QueryKind.KEY:
-            return VersionedKeyQuery(made(asked.key))
-        return MultiVersionedKeyQuery(made(asked.key), ascending=not asked.backward)
+            return VersionedKeyQuery(made(asked.key), asked.last)
+        return MultiVersionedKeyQuery(made(asked.key), asked.first, asked.last, not asked.backward)
     if isinstance(inner, SessionSupplier):
         return WindowRangeQuery.with_key(made(asked.key))
     if isinstance(inner, WindowSupplier):
+        last = _LATEST if asked.last is None else asked.last
         if asked.kind is QueryKind.KEY:
-            return WindowKeyQuery(made(asked.key), 0, _LATEST)
-        return WindowRangeQuery.with_window_start_range(0, _LATEST)
+            return WindowKeyQuery(made(asked.key), asked.first, last)
+        return WindowRangeQuery.with_window_start_range(asked.first, last)
     return None

@@ -561,6 +561,44 @@ def test_a_changelog_that_folds_to_another_state_is_found() -> None:
     assert "folds to 4 for 'bob' but should be 3" in found.findings[0].sentence
 
 
+def timed(*rows: tuple[str, Json, int]) -> Final:
+    """A right end, in which records have times: those of the input are 10, 20 and 30."""
+    read = tuple(
+        Row(0, offset, key, value, 10 * offset + 10)
+        for offset, (key, value) in enumerate((("ann", 5), ("bob", 3), ("ann", None)))
+    )
+    logged = tuple(Row(0, offset, *row) for offset, row in enumerate(rows))
+    return changed(
+        RIGHT,
+        inputs={"input": Topic("input", read, {0: 4}, {0: 4})},
+        outputs={"output": Topic("output", read, {0: 4}, {0: 4})},
+        changelogs={"accounts": Topic("accounts-changelog", logged, {0: 4}, {0: 4})},
+    )
+
+
+TIMED = Schedule(
+    "balances",
+    tuple(
+        Input(0, key, value, timestamp=10 * number)
+        for number, (key, value) in enumerate((("ann", 5), ("bob", 3), ("ann", None)), 1)
+    ),
+)
+
+
+def test_a_changelog_record_has_the_time_of_the_input_record_that_wrote_it() -> None:
+    right = timed(("ann", 5, 10), ("bob", 3, 20), ("ann", None, 30))
+    assert verdict(final=right, schedule=TIMED).outcome is Outcome.HOLDS
+    late = timed(("ann", 5, 10), ("bob", 3, 30), ("ann", None, 30))
+    finding = only(verdict(final=late, schedule=TIMED))
+    assert (finding.oracle, finding.key, finding.actual) == ("changelog", "bob", 30)
+
+
+def test_changelog_records_of_a_row_have_their_times_in_the_order_in_which_they_were_written() -> None:
+    swapped = timed(("ann", 5, 30), ("bob", 3, 20), ("ann", None, 10))
+    finding = only(verdict(final=swapped, schedule=TIMED))
+    assert (finding.oracle, finding.key, finding.actual) == ("changelog", "ann", 10)
+
+
 def test_a_store_that_is_not_what_the_changelog_holds_at_its_offset_is_found_even_when_overtaken() -> None:
     behind = at(Moment.FINAL, {"ann": 5}, incarnation=None, host=1)
     assert only(verdict(last=(behind, LAST))).oracle == "changelog"

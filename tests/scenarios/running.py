@@ -193,7 +193,7 @@ def _rows(store: StateStore, scenario: Scenario, keys: Iterable[str]) -> dict[st
         case VersionedKeyValueStore():
             oldest = max(0, store._stream_time - store.history_retention_ms)
             return {
-                f"{key}@{version.timestamp}": value(version.value)
+                f"{key}@{version.timestamp}": [value(version.value), version.valid_to]
                 for key in keys
                 for version in store.get_versions(key.encode(), oldest)
             }

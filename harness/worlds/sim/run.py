@@ -21,6 +21,7 @@ from harness.history import (
     STILL_HELD,
     End,
     Ended,
+    GlobalObserved,
     History,
     Moment,
     OutputObserved,
@@ -72,6 +73,11 @@ READ_ONLY_EVERY = 4
 
 TURN_MS = 20
 """The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then."""
+
+GLOBAL_POINTS = frozenset(
+    {Point.STORE_OPENED, Point.RESTORE_BATCH, Point.RESTORED, Point.STORE_COMMITTED, Point.TASK_CLOSED}
+)
+"""Where global stores are looked at, if there are any."""
 
 Main = Callable[["Process"], tuple[End, str]]
 
@@ -127,6 +133,8 @@ class Process:
         moment = looked_at(point, actor.standby)
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
+        if run.global_points and point in run.global_points:
+            run.observe_globals(self, point)
         decision = run.director.reached(actor, point)
         if self.questions is not None:
             self._questions(self.questions, actor).at(
@@ -338,6 +346,12 @@ class SimRun(Run):
             ]
             for topology in self.topologies
         }
+        self.global_points = (
+            GLOBAL_POINTS
+            if not schedule.files and any(topology.global_stores for topology in self.topologies)
+            else frozenset()
+        )
+        """Where global stores are looked at."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -536,6 +550,30 @@ class SimRun(Run):
                 standby=actor.standby,
             )
         )
+
+    def observe_globals(self, process: Process, point: Point) -> None:
+        """Record what the global stores of a process hold."""
+        actor = process.at
+        for store in self.topologies[ordinal_of(actor.task)].global_stores:
+            opened = point is Point.STORE_OPENED and store.name in process.storage.just_opened
+            image = images.of_global_store(self.scenario, store, process.storage)
+            if image is None or (point is Point.STORE_OPENED and not opened):
+                continue
+            process.storage.just_opened.discard(store.name)
+            tps = [TopicPartition(store.topic, number) for number in range(self.schedule.partitions)]
+            self.events.append(
+                GlobalObserved(
+                    actor.task,
+                    actor.incarnation,
+                    store.name,
+                    store.topic.removeprefix(self.prefix),
+                    point,
+                    opened,
+                    image.rows,
+                    image.offsets,
+                    {tp.partition: self.broker.last_stable_offset(tp) for tp in tps},
+                )
+            )
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
