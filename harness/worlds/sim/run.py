@@ -24,7 +24,9 @@ from harness.history import (
     Moment,
     OutputObserved,
     Processed,
+    Replayed,
     Row,
+    SetAside,
     StateObserved,
     StoreImage,
 )
@@ -133,6 +135,13 @@ class Process:
             self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
         self._uncommitted[topic] = record.offset
 
+    def replayed(self, store: str, first: int, records: int) -> None:
+        self.run.events.append(Replayed(self.actor.task, self.actor.incarnation, store, first, records))
+
+    def set_aside(self, store: str) -> None:
+        actor = self.actor
+        self.run.events.append(SetAside(actor.task, actor.incarnation, actor.host, store))
+
     def turned(self) -> None:
         self.run.director.turned(self.actor)
 
@@ -238,6 +247,15 @@ class SimRun(Run):
             ]
             for topology in self.topologies
         }
+        self._logged_by = {
+            topology.ordinal: [
+                (name, topology.changelog_topic(name))
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            ]
+            for topology in self.topologies
+        }
+        """Sub-topology → its stores that are logged, with their changelogs."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -431,8 +449,17 @@ class SimRun(Run):
                 moment,
                 self.images_of(process),
                 standby=actor.standby,
+                ends=self._ends(actor.task),
             )
         )
+
+    def _ends(self, task: str) -> dict[str, int]:
+        """Where the changelogs of a task's stores end."""
+        number = partition_of(task)
+        return {
+            name: self.broker.high_watermark(TopicPartition(topic, number))
+            for name, topic in self._logged_by[ordinal_of(task)]
+        }
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
@@ -475,6 +502,9 @@ class SimRun(Run):
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
+            if self._loose:
+                # At least once fences nobody: what a process under exactly once has left open goes by its timeout.
+                self.broker.advance(TRANSACTION_TIMEOUT_MS + 1)
             self.broker.settle()
             self._finish()
         except RestlessError as error:
