@@ -141,6 +141,28 @@ class StateObserved(msgspec.Struct, frozen=True, tag="state"):
     stores: dict[str, StoreImage]
     standby: bool = False
     """Whether these are the copies that a standby keeps."""
+    ends: dict[str, int] = {}
+    """Store → where its changelog ended then, whatever is undecided in it included. In worlds that can tell."""
+
+
+class Replayed(msgspec.Struct, frozen=True, tag="replayed", gc=False):
+    """Records of a store's changelog that a process was given, as it restores the store or keeps a copy of it."""
+
+    task: str
+    incarnation: int
+    store: str
+    first: int
+    """The offset of the first of them."""
+    records: int
+
+
+class SetAside(msgspec.Struct, frozen=True, tag="set-aside", gc=False):
+    """A store that a process has renamed out of the way, to begin with an empty one."""
+
+    task: str
+    incarnation: int
+    host: int
+    store: str
 
 
 class GlobalObserved(msgspec.Struct, frozen=True, tag="global"):
@@ -237,6 +259,8 @@ Event = (
     | Ended
     | StateObserved
     | GlobalObserved
+    | Replayed
+    | SetAside
     | Queried
     | OutputObserved
     | Final

@@ -79,7 +79,11 @@ PROPERTIES: tuple[Property, ...] = (
         "At the end the group, the stores and the changelogs agree on how far the input was processed.",
         (_A.LOST, _A.DIVERGED),
     ),
-    Property("restore", "Restoring replays nothing but the difference.", (_A.DIVERGED,)),
+    Property(
+        "restore",
+        "A start replays nothing but the difference, and goes on with no store that may hold what it must not.",
+        (_A.DIVERGED,),
+    ),
     Property(
         "at least once",
         "Under at least once no input is lost, and none is processed again without a reason.",

@@ -68,6 +68,8 @@ class _Ledger:
         self._blocked_for_all = False
         self._starting: dict[int, str] = {}
         """Incarnation → its task, where its producer was not seen ready yet."""
+        self._crossed: set[int] = set()
+        """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
@@ -87,6 +89,8 @@ class _Ledger:
             case Reached(point=Point.PRODUCER_READY):
                 # It is the owner from here on, so that nothing but a cause excuses a second time.
                 overtaken = self._overtaken(event.task, event.incarnation)
+                if self._owner.get(event.task, -1) > event.incarnation:
+                    self._crossed.add(event.incarnation)
                 self._owner[event.task] = event.incarnation
                 if event.incarnation in self._ready and not overtaken:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
@@ -125,7 +129,7 @@ class _Ledger:
             return
         # Who has fenced it may have stopped, or died, before it could say so.
         others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
-        if needed is Excuse.FENCED and others:
+        if needed is Excuse.FENCED and (others or incarnation in self._crossed):
             return
         what = {
             Excuse.FENCED: "was fenced",

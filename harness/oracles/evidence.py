@@ -68,6 +68,13 @@ class _Pipeline:
             ordinal: {name: kind_of(supplier, config) for name, supplier in suppliers.items()}
             for ordinal, suppliers in self.suppliers.items()
         }
+        self.absences = {
+            name: int(settings["delete.retention.ms"]) // 2
+            for suppliers in self.suppliers.values()
+            for name, supplier in suppliers.items()
+            if "compact" in (settings := supplier.changelog_config()).get("cleanup.policy", "")
+        }
+        """Store → see `Evidence.longest_absence`."""
 
 
 @lru_cache(maxsize=512)
@@ -137,6 +144,15 @@ class Evidence:
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
         return self._pipeline(settings).kinds.get(task.partition("_")[0], {})
+
+    def exactly_once_with(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a process with these changed settings runs under exactly once."""
+        return self._pipeline(settings).config.exactly_once
+
+    def longest_absence(self, store: str) -> int | None:
+        """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
+        its changelog keeps deletions for. None: deletions stay."""
+        return self._begun.absences.get(store)
 
     @cached_property
     def _copies(self) -> tuple[Copies, dict[int, dict[str, Copy]]]:

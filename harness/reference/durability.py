@@ -2,7 +2,8 @@
 
 A copy is what one host has of one store of one task. What is on its disk depends on what became of the last process
 that had it, on the kind of store, and for a power loss on whether commits were synced. The guarantee changes nothing
-here: it decides what a start makes of what is found (a restore, or a whole rebuild), and that is observed afterwards.
+here: it decides what a start makes of what is found (a restore, or a whole rebuild), which is another table,
+`harness.reference.starts`.
 
 | befell | synced | transactional | direct | in memory |
 |---|---|---|---|---|

@@ -59,6 +59,20 @@ class Processing(NamedTuple):
     offset: int
 
 
+class ReplayedRecords(NamedTuple):
+    """It was given records of a store's changelog."""
+
+    store: str
+    first: int
+    records: int
+
+
+class WasSetAside(NamedTuple):
+    """It has renamed a store out of the way."""
+
+    store: str
+
+
 class Answered(NamedTuple):
     """The answer to a query of the schedule."""
 
@@ -85,7 +99,20 @@ class Died(NamedTuple):
     how: str
 
 
-Message = Ready | At | Called | Meeting | Struck | Processing | Answered | Idle | Finished | Died
+Message = (
+    Ready
+    | At
+    | Called
+    | Meeting
+    | Struck
+    | Processing
+    | ReplayedRecords
+    | WasSetAside
+    | Answered
+    | Idle
+    | Finished
+    | Died
+)
 
 
 class Go(NamedTuple):
@@ -162,6 +189,12 @@ class Led:
         topic = record.topic.removeprefix(self._prefix)
         self._uncommitted[topic] = record.offset
         self._ask(Processing(topic, record.offset))
+
+    def replayed(self, store: str, first: int, records: int) -> None:
+        self._ask(ReplayedRecords(store, first, records))
+
+    def set_aside(self, store: str) -> None:
+        self._ask(WasSetAside(store))
 
     def turned(self) -> None:
         """A process that makes turns without reporting anything is given up by the world."""

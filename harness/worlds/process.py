@@ -3,14 +3,14 @@ its stores.
 
 The same code runs in a greenlet of the simulation and in a real process. What it reports goes through a
 `Control`; what it sees of the stores it reads from the engine, not through the store under test. Only calls that the
-schedule names are wrapped, so the others cost nothing.
+schedule names are wrapped, and the reading of changelogs, so the others cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -33,6 +33,7 @@ from store.errors import (
     TaskLostError,
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
+from store.log.protocol import Fetch
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
 from store.streams.assignment import Assignment
@@ -57,6 +58,12 @@ class Control(Protocol):
 
     def processing(self, record: Record) -> None:
         """The processing function is about to be called, where records or stores are watched."""
+
+    def replayed(self, store: str, first: int, records: int) -> None:
+        """The process was given so many records of the store's changelog, the first one at that offset."""
+
+    def set_aside(self, store: str) -> None:
+        """The store was renamed out of the way."""
 
     def turned(self) -> None:
         """The worker has made one more turn. May raise, when it makes too many of them."""
@@ -87,6 +94,8 @@ class Watch:
     """Whether the history needs to know each record that is processed."""
     queries: bool = False
     """Whether stores are asked."""
+    changelogs: Mapping[str, str] = field(default_factory=dict)
+    """Topic, with its full name → the store whose changelog it is. Each reading of one is reported."""
 
     @classmethod
     def of(cls, schedule: Schedule, topologies: tuple[Topology, ...], config: StreamsConfig) -> Watch:
@@ -103,6 +112,12 @@ class Watch:
             or "at_least_once" in guarantees
             or any(len(topology.sources) > 1 for topology in topologies),
             any(step.query is not None for step in schedule.steps),
+            {
+                topology.changelog_topic(name): name
+                for topology in topologies
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            },
         )
 
 
@@ -235,7 +250,9 @@ class ObservedStorage:
         return self._inner.exists(task_id, store_name)
 
     def set_aside(self, task_id: str, store_name: str) -> str:
-        return self._inner.set_aside(task_id, store_name)
+        went = self._inner.set_aside(task_id, store_name)
+        self._control.set_aside(store_name)
+        return went
 
     def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
         return self._inner.read_checkpoint(task_id)
@@ -335,27 +352,42 @@ def _process(topology: Topology, watch: Watch, control: Control) -> Callable[[Co
 
 
 class WatchedLog:
-    """A log whose calls can go wrong as networks and brokers make them, or be interrupted at their edges."""
+    """A log whose calls can go wrong as networks and brokers make them, or be interrupted at their edges, and which
+    tells what is read of changelogs."""
 
-    def __init__(self, inner: Log, control: Control, calls: frozenset[Occasion]) -> None:
+    def __init__(
+        self,
+        inner: Log,
+        control: Control,
+        calls: frozenset[Occasion],
+        changelogs: Mapping[str, str] | None = None,
+    ) -> None:
+        """`changelogs`: see `Watch`."""
         self._inner = inner
         self._control = control
         self._calls = calls & frozenset(CALLS)
+        self._changelogs = changelogs
 
     @classmethod
     def around(cls, inner: Log, control: Control, watch: Watch) -> Log:
         """The log itself where no call has to be wrapped."""
-        return cls(inner, control, watch.calls) if watch.calls & frozenset(CALLS) else inner
+        if watch.changelogs or watch.calls & frozenset(CALLS):
+            return cls(inner, control, watch.calls, watch.changelogs)
+        return inner
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
         inner = self._inner.producer(transactional_id, transaction_timeout_ms)
-        return _WatchedProducer(inner, self._control, self._calls)
+        return _WatchedProducer(inner, self._control, self._calls) if self._calls else inner
 
     def plain_producer(self) -> PlainProducer:
-        return _Watching(self._inner.plain_producer(), self._control, self._calls)
+        inner = self._inner.plain_producer()
+        return _Watching(inner, self._control, self._calls) if self._calls else inner
 
     def reader(self) -> GroupReader:
-        return _Watching(self._inner.reader(), self._control, self._calls)
+        reader = _Watching(self._inner.reader(), self._control, self._calls)
+        if self._changelogs:
+            reader.read = _told(reader.read, self._changelogs, self._control)
+        return reader
 
     def admin(self) -> Admin:
         return self._inner.admin()
@@ -364,8 +396,25 @@ class WatchedLog:
         return getattr(self._inner, name)
 
 
+def _told(
+    read: Callable[..., Fetch], changelogs: Mapping[str, str], control: Control
+) -> Callable[..., Fetch]:
+    """The `read` of a reader that tells what it was given of changelogs."""
+
+    def told(tp: TopicPartition, *args: Any, **kwargs: Any) -> Fetch:
+        fetch = read(tp, *args, **kwargs)
+        if fetch.records and tp.topic in changelogs:
+            control.replayed(changelogs[tp.topic], fetch.records[0].offset, len(fetch.records))
+        return fetch
+
+    return told
+
+
 class _Watching:
     """A client, some of whose calls are wrapped."""
+
+    read: Callable[..., Fetch]
+    """Of a reader."""
 
     def __init__(self, inner: Any, control: Control, calls: frozenset[Occasion]) -> None:
         self._inner = inner

@@ -19,7 +19,7 @@ import msgspec
 
 from harness.choices import FirstChoice
 from harness.faults import FAULTS
-from harness.history import End, Ended, History, Moment, Processed, StateObserved
+from harness.history import End, Ended, History, Moment, Processed, Replayed, SetAside, StateObserved
 from harness.schedule import Input, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
@@ -37,7 +37,9 @@ from harness.worlds.led import (
     Message,
     Processing,
     Ready,
+    ReplayedRecords,
     Struck,
+    WasSetAside,
 )
 from harness.worlds.local import KIND
 from harness.worlds.local.client import PlainCluster
@@ -194,6 +196,12 @@ class LocalRun(Run):
         if isinstance(message, Processing):
             if self.watches_records:
                 self.events.append(Processed(actor.task, actor.incarnation, message.topic, message.offset))
+            return Decision.GO, None
+        if isinstance(message, ReplayedRecords):
+            self.events.append(Replayed(actor.task, actor.incarnation, *message))
+            return Decision.GO, None
+        if isinstance(message, WasSetAside):
+            self.events.append(SetAside(actor.task, actor.incarnation, actor.host, message.store))
             return Decision.GO, None
         if isinstance(message, Answered):
             # A standby that became active is an incarnation of its own, and does not know that.

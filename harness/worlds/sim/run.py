@@ -26,7 +26,9 @@ from harness.history import (
     Moment,
     OutputObserved,
     Processed,
+    Replayed,
     Row,
+    SetAside,
     StateObserved,
     StoreImage,
 )
@@ -194,6 +196,13 @@ class Process:
             self.run.events.append(Processed(self.at.task, self.at.incarnation, topic, record.offset))
         self._uncommitted.setdefault(self.at.task, {})[topic] = record.offset
 
+    def replayed(self, store: str, first: int, records: int) -> None:
+        self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
+
+    def set_aside(self, store: str) -> None:
+        actor = self.at
+        self.run.events.append(SetAside(actor.task, actor.incarnation, actor.host, store))
+
     def turned(self) -> None:
         run = self.run
         run.director.turned(self.at)
@@ -352,6 +361,15 @@ class SimRun(Run):
             else frozenset()
         )
         """Where global stores are looked at."""
+        self._logged_by = {
+            topology.ordinal: [
+                (name, topology.changelog_topic(name))
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            ]
+            for topology in self.topologies
+        }
+        """Sub-topology → its stores that are logged, with their changelogs."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -548,6 +566,7 @@ class SimRun(Run):
                 moment,
                 self.images_of(process),
                 standby=actor.standby,
+                ends=self._ends(actor.task),
             )
         )
 
@@ -574,6 +593,14 @@ class SimRun(Run):
                     {tp.partition: self.broker.last_stable_offset(tp) for tp in tps},
                 )
             )
+
+    def _ends(self, task: str) -> dict[str, int]:
+        """Where the changelogs of a task's stores end."""
+        number = partition_of(task)
+        return {
+            name: self.broker.high_watermark(TopicPartition(topic, number))
+            for name, topic in self._logged_by[ordinal_of(task)]
+        }
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
@@ -620,8 +647,8 @@ class SimRun(Run):
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
             if self._loose:
-                # At least once fences nobody: what a process of before left open, the coordinator gives up in time.
-                self.broker.advance(TRANSACTION_TIMEOUT_MS)
+                # At least once fences nobody: what a process under exactly once has left open goes by its timeout.
+                self.broker.advance(TRANSACTION_TIMEOUT_MS + 1)
             self.broker.settle()
             self._finish()
         except RestlessError as error:
