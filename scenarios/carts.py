@@ -1,10 +1,11 @@
 """Shopping carts: a list of items for each customer, in stores with a cache that is too small for them.
 
-Input, keyed by customer: an item for the cart; null checks out; "?" asks what lies in all carts.
+Input, keyed by customer: an item for the cart; null checks out; "?" asks what lies in all carts, "!" the same from the
+last cart to the first, "<" and ">" ask for those of the customers up to this one and from this one on.
 
 Output, keyed by customer: how many items the cart has now; at the checkout the cart's items, null if it was empty, and
 in the topic `bought` how many items the customer has bought so far, with the time of the first checkout that had any;
-for "?" the items of all carts, from the last to the first.
+for a question the items of those carts, where ">" has them from the last to the first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ BOOK = "a book with a long title " * 16
 """An item that no cart of the cache has room for."""
 
 
+QUESTIONS = ("?", "!", "<", ">")
+
+
 class Shop:
     """The pipeline."""
 
@@ -42,8 +46,8 @@ class Shop:
         customer = record.key.decode()
         item = None if record.value is None else msgspec.json.decode(record.value)
         result: Any
-        if item == "?":
-            with carts.reverse_all() as rows:
+        if item in QUESTIONS:
+            with _asked(carts, item, customer) as rows:
                 result = [list(row) for row in rows]
         elif item is not None:
             carts.put(customer, item)
@@ -56,6 +60,19 @@ class Shop:
             if before is not None:
                 bought.put(customer, ValueAndTimestamp(before.value + len(result), before.timestamp))
             context.forward(self.bought, record.key, msgspec.json.encode(bought.get(customer)))
+
+
+def _asked(carts: Any, question: str, customer: str) -> Any:
+    """The items that a question is for."""
+    match question:
+        case "?":
+            return carts.all()
+        case "!":
+            return carts.reverse_all()
+        case "<":
+            return carts.range(None, customer)
+        case _:
+            return carts.reverse_range(customer, None)
 
 
 class Scenario(scenarios.Scenario):
@@ -79,14 +96,18 @@ class Scenario(scenarios.Scenario):
         )
 
     def input(self, random: Random) -> Sample:
-        value = random.choice((None, None, "?", "apple", "pear", "plum", "apple", "pear", BOOK))
+        value = random.choice(
+            (None, None, random.choice(QUESTIONS), "apple", "pear", "plum", "apple", "pear", BOOK)
+        )
         return Sample(random.choice(("a", "ann", "anna")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         carts, bought = state[CARTS], state[BOUGHT]
-        if record.value == "?":
-            every = [list(row) for row in reversed(carts.between(None, None))]
-            return [Output("output", record.key, every)]
+        if record.value in QUESTIONS:
+            lower = record.key if record.value == ">" else None
+            upper = record.key if record.value == "<" else None
+            asked = [list(row) for row in carts.between(lower, upper)]
+            return [Output("output", record.key, asked[::-1] if record.value in "!>" else asked)]
         if record.value is not None:
             carts.put(record.key, record.value)
             return [Output("output", record.key, len(carts[record.key]))]

@@ -1,12 +1,13 @@
 """A catalog of prices: all that a key-value store can be asked, with keys that are prefixes of each other.
 
 Input, keyed by product: a number sets its price, null takes the product out, `{"offer": n}` sets the price of one that
-has none. "raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products
-whose names start with this one while it reads them; "list" lists all.
+has none, `{"pair": n}` sets that of the product and takes out its twin, or puts the twin in if it is not there. "raise"
+makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names start with
+this one while it reads them; "list" lists all, "near" those between this one and its twin, from the last to the first.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
 last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for
-"list" all.
+"list" all; for "near" each with the name of the one after it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from store.streams.topology import Context, Topology
 from store.types import Record
 
 CATALOG = "catalog"
+TWIN = b"na"
+"""What the name of a product's twin has after it."""
 
 
 class Catalog:
@@ -47,6 +50,11 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
             return _price(before)
         case {"offer": int(price)}:
             return _price(catalog.put_if_absent(product, b"%d" % price))
+        case {"pair": int(price)}:
+            before = catalog.get(product + TWIN)
+            twin = b"%d" % price if before is None else None
+            catalog.put_all([(product, b"%d" % price), (product + TWIN, twin)])
+            return _price(before)
         case "raise":
             met = []
             with catalog.reverse_range(None, product) as rows:
@@ -65,6 +73,13 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                     met.append((name, price))
                 with catalog.all() as left:
                     return [_readable(met), left.peek_next_key().decode() if left.has_next() else None]
+        case "near":
+            near = []
+            with catalog.reverse_range(product, product + TWIN) as rows:
+                for name, price in rows:
+                    after = rows.peek_next_key().decode() if rows.has_next() else None
+                    near.append([name.decode(), int(price), after])
+            return near
         case _:
             with catalog.all() as rows:
                 return _readable(rows)
@@ -95,7 +110,9 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         price = random.randint(1, 99)
-        value = random.choice((price, price, price, {"offer": price}, None, "raise", "sweep", "list"))
+        value = random.choice(
+            (price, price, {"pair": price}, {"offer": price}, None, "raise", "sweep", "list", "near")
+        )
         return Sample(random.choice(("a", "ann", "anna", "b")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
@@ -113,10 +130,19 @@ class Scenario(scenarios.Scenario):
             return [Output("output", product, [swept, min(catalog, default=None)])]
         if record.value == "list":
             return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
+        if record.value == "near":
+            near = [list(row) for row in reversed(catalog.between(product, product + TWIN.decode()))]
+            after = [*(name for name, _ in near[1:]), None] if near else []
+            return [Output("output", product, [[*row, then] for row, then in zip(near, after, strict=True)])]
         if record.value is None:
             catalog.pop(product, None)
         elif type(record.value) is int:
             catalog[product] = record.value
+        elif "pair" in record.value:
+            catalog[product] = record.value["pair"]
+            before = catalog.pop(product + TWIN.decode(), None)
+            if before is None:
+                catalog[product + TWIN.decode()] = record.value["pair"]
         elif before is None:
             catalog[product] = record.value["offer"]
         return [Output("output", product, before)]
@@ -125,9 +151,9 @@ class Scenario(scenarios.Scenario):
         if record.topic != "input":
             return False
         match record.value:
-            case None | "raise" | "sweep" | "list":
+            case None | "raise" | "sweep" | "list" | "near":
                 return True
-            case {"offer": price}:
+            case {"offer": price} | {"pair": price}:
                 return type(price) is int and len(record.value) == 1
             case price:
                 return type(price) is int

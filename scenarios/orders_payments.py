@@ -4,7 +4,8 @@ Input, keyed by order: to `orders` and `payments`, any value. An order and a pay
 when their times differ by no more than 30 s, by the one that comes later; null waits for nobody. Both wait for 90 s.
 
 Output, keyed by order: in `joined` the two values, with the later of the two times. In `waiting` what there is on the
-own side of each record, newest first, and on the other side of all keys up to its own.
+own side of each record, newest first, on the other side of all keys up to its own, and what of the own side is the last
+one of the record's own time.
 
 The order in which records of the two topics come is free. The reference takes them as the task did.
 """
@@ -37,10 +38,12 @@ class Join:
 
     def __call__(self, context: Context, record: Record) -> None:
         assert record.key is not None
-        if record.value is None:
-            return
         is_order = context.topic == self.orders
         own, other = map(context.store, SIDES if is_order else reversed(SIDES))
+        if record.value is None:
+            # A store that retains duplicates takes no notice.
+            own.put(record.key.decode(), None, context.timestamp)
+            return
         key, time, value = record.key.decode(), context.timestamp, msgspec.json.decode(record.value)
         with other.fetch(key, time - WITHIN_MS, time + WITHIN_MS) as partners:
             for at, partner in partners:
@@ -49,6 +52,7 @@ class Join:
         own.put(key, value, time)
         with own.backward_fetch(key, 0, LATEST) as mine, other.backward_fetch(None, key, 0, LATEST) as theirs:
             waiting = [[value for _, value in mine], [[found.key, value] for found, value in theirs]]
+        waiting.append(own.fetch(key, time))
         context.forward(self.waiting, record.key, msgspec.json.encode(waiting))
 
 
@@ -98,7 +102,7 @@ class Scenario(scenarios.Scenario):
         own.put(key, value, time)
         mine = [found for _, found in own.fetch(key, 0, LATEST)]
         theirs = [[name, found] for name, _, found in other.fetch_range(None, key, 0, LATEST)]
-        return [*outputs, Output("waiting", key, [mine[::-1], theirs[::-1]])]
+        return [*outputs, Output("waiting", key, [mine[::-1], theirs[::-1], own.get(key, time)])]
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic in SIDES

@@ -4,12 +4,14 @@ Input, keyed by visitor: what was clicked, a number. A click joins all sessions 
 kept for 90 s; a click that belongs to none which is that young is lost.
 
 Output, keyed by visitor: null for each session that was joined, then the clicks of the session that was found for the
-click, null if it has expired, and all sessions of all visitors, from the last one to the first.
+click, null if it has expired, and further sessions. Which these are depends on what was clicked: those of the visitor,
+of all visitors on one side of this one, or those that the click would join or that end near it; forward or backward.
 """
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -47,10 +49,36 @@ class Join:
                 context.forward(self.output, record.key, None)
         clicks.append(msgspec.json.decode(record.value))
         sessions.put(Windowed(visitor, Window(start, end)), clicks)
-        with sessions.backward_fetch_range(None, None) as found:
-            every = [[session.key, *session.window, clicks] for session, clicks in found]
+        with _further(sessions, clicks[-1], visitor, time) as found:
+            further = [[session.key, *session.window, clicks] for session, clicks in found]
         own = sessions.fetch_session(visitor, start, end)
-        context.forward(self.output, record.key, msgspec.json.encode([own, every]))
+        context.forward(self.output, record.key, msgspec.json.encode([own, further]))
+
+
+def _further(sessions: Any, click: int, visitor: str, time: int) -> Any:
+    """Sessions, as the click says."""
+    first, last = time - GAP_MS, time + GAP_MS
+    match click % 10:
+        case 0:
+            return sessions.fetch_range(None, None)
+        case 1:
+            return sessions.backward_fetch_range(None, None)
+        case 2:
+            return sessions.fetch(visitor)
+        case 3:
+            return sessions.backward_fetch(visitor)
+        case 4:
+            return sessions.find_sessions_range(None, visitor, first, last)
+        case 5:
+            return sessions.backward_find_sessions_range(visitor, None, first, last)
+        case 6:
+            return sessions.find_sessions_ending(first, last)
+        case 7:
+            return sessions.backward_find_sessions_ending(first, last)
+        case 8:
+            return sessions.find_sessions_range(visitor, visitor, first, last)
+        case _:
+            return sessions.backward_find_sessions(visitor, first, last)
 
 
 class Scenario(scenarios.Scenario):
@@ -82,8 +110,14 @@ class Scenario(scenarios.Scenario):
         end = max([record.timestamp, *(session.end for session in joined)])
         clicks = [click for session in joined for click in session.value]
         sessions.put(record.key, start, end, [*clicks, record.value])
-        every = [list(session) for session in reversed(sessions.find_range(None, None, 0, LATEST))]
-        result = [sessions.get(record.key, start, end), every]
+        kind = record.value % 10
+        lower = record.key if kind in (2, 3, 5, 8, 9) else None
+        upper = record.key if kind in (2, 3, 4, 8, 9) else None
+        earliest_end = record.timestamp - GAP_MS if kind > 3 else 0
+        latest = record.timestamp + GAP_MS if kind > 3 else LATEST
+        found = sessions.find_range(lower, upper, earliest_end, LATEST)
+        near = [list(one) for one in found if (one.end if kind in (6, 7) else one.start) <= latest]
+        result = [sessions.get(record.key, start, end), near[::-1] if kind % 2 else near]
         return [*(Output("output", record.key, None) for _ in joined), Output("output", record.key, result)]
 
     def accepts(self, record: InputRecord) -> bool:

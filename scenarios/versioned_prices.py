@@ -5,8 +5,8 @@ were traded. A price is valid from its timestamp on, and prices can be asked for
 
 Output, keyed by share: in `changes` for each price the time until which it is valid (-1: no end), or for null the
 price that it ended. In `valued` for each trade the price that was valid at its timestamp, with the time that it is
-from, then what prices there were since, newest first; and how many were traded in all, with the time of the last
-trade, which a timestamped store keeps.
+from, then what prices there were since, newest first, those of the next 24 s, oldest first, and the price of 24 s
+earlier; and how many were traded in all, with the time of the last trade, which a timestamped store keeps.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from store.streams.topology import Context, Topology
 from store.types import Record
 
 RETENTION_MS = 60_000
+NEAR_MS = 24_000
 PRICES = "prices"
 VOLUMES = "volumes"
 SERDES: Serdes = (StrSerde(), JsonSerde())
@@ -50,16 +51,17 @@ class Value:
             return
         assert record.value is not None
         volumes = context.store(VOLUMES)
-        before = volumes.get(share) or ValueAndTimestamp(0, time)
-        volume = ValueAndTimestamp(before.value + int(record.value), max(before.timestamp, time))
+        so_far = volumes.get(share) or ValueAndTimestamp(0, time)
+        volume = ValueAndTimestamp(so_far.value + int(record.value), max(so_far.timestamp, time))
         volumes.put(share, volume)
         price = prices.get(share, time)
-        since = []
+        since: list[list[int]] = []
+        soon: list[list[int]] = []
         if price is not None:
-            since = [
-                [found.value, found.timestamp] for found in prices.get_versions(share, time, ascending=False)
-            ]
-        valued = [None if price is None else price.value, since, *volume]
+            since = [list(found[:2]) for found in prices.get_versions(share, time, ascending=False)]
+            soon = [list(found[:2]) for found in prices.get_versions(share, time, time + NEAR_MS)]
+        before = prices.get(share, max(0, time - NEAR_MS))
+        valued = [price and price.value, since, soon, before and list(before[:2]), *volume]
         context.forward(self.valued, record.key, msgspec.json.encode(valued))
 
 
@@ -69,7 +71,7 @@ class Scenario(scenarios.Scenario):
     name = "versioned_prices"
     summary = "Trades valued as of their own time, over a versioned store of prices."
     time_step_ms = 8_000
-    durations_ms = (RETENTION_MS,)
+    durations_ms = (NEAR_MS, RETENTION_MS)
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         return Topology(
@@ -100,8 +102,12 @@ class Scenario(scenarios.Scenario):
         volumes[record.key] = [traded + record.value, max(last, record.timestamp)]
         price = prices.get(record.key, record.timestamp)
         since = prices.versions(record.key, record.timestamp) if price else []
-        history = [[version.value, version.timestamp] for version in reversed(since)]
-        return [Output("valued", record.key, [price and price.value, history, *volumes[record.key]])]
+        history = [[version.value, version.timestamp] for version in since]
+        soon = [[value, time] for value, time in history if time <= record.timestamp + NEAR_MS]
+        before = prices.get(record.key, max(0, record.timestamp - NEAR_MS))
+        earlier = before and [before.value, before.timestamp]
+        valued = [price and price.value, history[::-1], soon, earlier, *volumes[record.key]]
+        return [Output("valued", record.key, valued)]
 
     def accepts(self, record: InputRecord) -> bool:
         if record.topic == "prices" and record.value is None:

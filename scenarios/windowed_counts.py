@@ -5,13 +5,15 @@ The first sub-topology numbers the views of each user and passes them on by page
 30 s of event time, takes records up to 30 s after the end of their window, and keeps windows for 90 s.
 
 Output, keyed by page: null for a cleared window, then the number of the view, the page's windows, newest first, and
-all windows there are, each with the time of its last view. A view that comes too late goes to the topic `late`, with
-the time that it was too late for.
+windows of several pages, each with the time of its last view: by the number of the view all of them, or those that
+start within a size before this one or later, or those of the pages on one side of this one, forward or backward. A
+view that comes too late goes to the topic `late`, with the time that it was too late for.
 """
 
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -75,13 +77,34 @@ class Count:
         if clears and start >= SIZE_MS:
             counts.put(page, None, start - SIZE_MS)
             context.forward(self.output, record.key, None)
-        with counts.backward_fetch(page, 0, LATEST) as own, counts.all() as every:
+        with counts.backward_fetch(page, 0, LATEST) as own, _several(counts, number, page, start) as several:
             result = [
                 number,
                 [[at, *count] for at, count in own],
-                [[found.key, found.window.start, *count] for found, count in every],
+                [[found.key, found.window.start, *count] for found, count in several],
             ]
         context.forward(self.output, record.key, msgspec.json.encode(result))
+
+
+def _several(counts: Any, number: int, page: str, start: int) -> Any:
+    """Windows of several pages."""
+    match number % 8:
+        case 0:
+            return counts.all()
+        case 1:
+            return counts.backward_all()
+        case 2:
+            return counts.fetch_all(start - SIZE_MS, start)
+        case 3:
+            return counts.backward_fetch_all(start - SIZE_MS, start)
+        case 4:
+            return counts.fetch(None, page, start - SIZE_MS, LATEST)
+        case 5:
+            return counts.backward_fetch(page, None, 0, start)
+        case 6:
+            return counts.fetch_range(page, None, start - SIZE_MS, start)
+        case _:
+            return counts.backward_fetch_range(None, page, 0, LATEST)
 
 
 class Scenario(scenarios.Scenario):
@@ -145,8 +168,13 @@ class Scenario(scenarios.Scenario):
             counts.put(record.key, None, start - SIZE_MS)
             outputs.append(Output("output", record.key, None))
         own = [[at, *value] for at, value in reversed(counts.fetch(record.key, 0, now))]
-        every = [[key, at, *value] for key, at, value in counts.fetch_range(None, None, 0, now)]
-        return [*outputs, Output("output", record.key, [number, own, every])]
+        first = start - SIZE_MS if number % 8 in (2, 3, 4, 6) else 0
+        last = start if number % 8 in (2, 3, 5, 6) else LATEST
+        lower = record.key if number % 8 in (5, 6) else None
+        upper = record.key if number % 8 in (4, 7) else None
+        found = counts.fetch_range(lower, upper, first, last)
+        several = [[key, at, *value] for key, at, value in (found[::-1] if number % 2 else found)]
+        return [*outputs, Output("output", record.key, [number, own, several])]
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and isinstance(record.value, str | None)
