@@ -3,11 +3,11 @@
 Input, keyed by product: a number sets its price, null takes the product out, `{"offer": n}` sets the price of one that
 has none, `{"pair": n}` sets that of the product and takes out its twin, or puts the twin in if it is not there. "raise"
 makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names start with
-this one while it reads them; "list" lists all, "near" those between this one and its twin, from the last to the first.
+this one while it reads them; "list" lists all, "near" those from the product b down to this one.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
 last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for
-"list" all; for "near" each with the name of the one after it.
+"list" all; for "near" each odd price with the name that comes next.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from store.types import Record
 CATALOG = "catalog"
 TWIN = b"na"
 """What the name of a product's twin has after it."""
+LAST = b"b"
 
 
 class Catalog:
@@ -75,9 +76,10 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                     return [_readable(met), left.peek_next_key().decode() if left.has_next() else None]
         case "near":
             near = []
-            with catalog.reverse_range(product, product + TWIN) as rows:
+            with catalog.reverse_range(product, LAST) as rows:
                 for name, price in rows:
-                    after = rows.peek_next_key().decode() if rows.has_next() else None
+                    peeks = int(price) % 2 and rows.has_next()
+                    after = rows.peek_next_key().decode() if peeks else None
                     near.append([name.decode(), int(price), after])
             return near
         case _:
@@ -131,9 +133,18 @@ class Scenario(scenarios.Scenario):
         if record.value == "list":
             return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
         if record.value == "near":
-            near = [list(row) for row in reversed(catalog.between(product, product + TWIN.decode()))]
+            near = [list(row) for row in reversed(catalog.between(product, LAST.decode()))]
             after = [*(name for name, _ in near[1:]), None] if near else []
-            return [Output("output", product, [[*row, then] for row, then in zip(near, after, strict=True)])]
+            return [
+                Output(
+                    "output",
+                    product,
+                    [
+                        [name, price, then if price % 2 else None]
+                        for (name, price), then in zip(near, after, strict=True)
+                    ],
+                )
+            ]
         if record.value is None:
             catalog.pop(product, None)
         elif type(record.value) is int:

@@ -5,7 +5,7 @@ were traded. A price is valid from its timestamp on, and prices can be asked for
 
 Output, keyed by share: in `changes` for each price the time until which it is valid (-1: no end), or for null the
 price that it ended. In `valued` for each trade the price that was valid at its timestamp, with the time that it is
-from, then what prices there were since, newest first, those of the next 24 s, oldest first, and the price of 24 s
+from, then what prices there were since, newest first, those of the next 8 s, oldest first, and the price of 8 s
 earlier; and how many were traded in all, with the time of the last trade, which a timestamped store keeps.
 """
 
@@ -23,7 +23,7 @@ from store.streams.topology import Context, Topology
 from store.types import Record
 
 RETENTION_MS = 60_000
-NEAR_MS = 24_000
+NEAR_MS = 8_000
 PRICES = "prices"
 VOLUMES = "volumes"
 SERDES: Serdes = (StrSerde(), JsonSerde())

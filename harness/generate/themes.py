@@ -25,7 +25,7 @@ class Times(Enum):
     LATE = "late"
     """Most records are late, and not by much."""
     LEAPS = "leaps"
-    """Records that are far ahead come between others: what was before expires by them."""
+    """Records that are far ahead come between others: what was before expires by them, or just not yet."""
     FEW = "few"
     """There are few times, and each of them has many records."""
 
@@ -45,9 +45,11 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
             for _ in count():
                 if random.random() < 0.35:
                     now += span + random.choice((0, step, span, 2 * span))
-                late = random.choice((0, 0, 0, step // 2, 2 * step))
+                exact = random.choice((step, *scenario.durations_ms)) + random.choice((0, 0, -1, 1))
+                late = random.choice((0, 0, 0, step // 2, 2 * step, exact, exact))
                 yield max(1, now - late)
-                now += random.choice((0, step // 4, step))
+                if not late:
+                    now += random.choice((0, step // 4, step))
         case Times.FEW:
             few = [
                 now,
@@ -71,7 +73,7 @@ class Theme(NamedTuple):
 
 def _aborts(random: Random, task: str) -> list[Step]:
     calls = [
-        random.choice((Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
+        random.choice((Occasion.PRODUCE, Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
         for _ in range(random.choice((1, 2, 2, 3)))
     ]
     # In the middle of a transaction, which the first record of one is not, or at its end.
@@ -80,7 +82,7 @@ def _aborts(random: Random, task: str) -> list[Step]:
             "abort_commit",
             task=task,
             call=call,
-            wait=random.choice((1, 2, 2, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
+            wait=random.choice((1, 2, 4, 6) if call is Occasion.PRODUCE else (0, 1, 2)),
         )
         for call in calls
     ]
@@ -124,7 +126,7 @@ _QUESTIONS = Theme(
         "statestore.uncommitted.max.bytes": (),
         "commit.records": (3, 5),
     },
-    tuple(Times),
+    (Times.LEAPS, Times.LEAPS, *Times),
     lambda _random, _task: [],
     (3, 5, 8),
 )

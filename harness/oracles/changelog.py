@@ -169,16 +169,29 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
 
 def _first_untimely(line: Line, store: str, rows: Sequence[Row], *, windowed: bool) -> Row | None:
     """The first of these changelog records whose time is not that of a record that touched its row, one after the
-    other; None if there is none."""
+    other, and left it as it was logged; None if there is none.
+
+    What is logged before that, by the same record, is followed by another one of the same row and time.
+    """
     times = [record.timestamp for _, record in line.records]
     touched = [one.get(store, ()) for one in line.touched]
     reached: dict[str, int] = {}
+    followed: set[int] = set()
+    newest: dict[str, Row] = {}
+    for row in rows:
+        before = newest.get(row.key)
+        if before is not None and before.timestamp == row.timestamp:
+            followed.add(before.offset)
+        newest[row.key] = row
     for row in rows:
         name = row.key.rpartition("#")[0] if "#" in row.key and windowed else row.key
         key = name.rpartition("@")[0] if windowed else name
+        loose = windowed or row.offset in followed
         at = reached.get(name, 0)
         while at < len(times) and not (
-            times[at] == row.timestamp and (name in touched[at] or key in touched[at])
+            times[at] == row.timestamp
+            and (name in touched[at] or key in touched[at])
+            and (loose or line.prefixes[at + 1].rows(store).get(name) == row.value)
         ):
             at += 1
         if at == len(times):
