@@ -128,6 +128,8 @@ class StoreImage(msgspec.Struct, frozen=True):
     """Of the last changelog record in it."""
     stream_time: int | None = None
     """The greatest record time that the store has seen; None for stores that keep none."""
+    expired: int = 0
+    """Rows that lie in segments of which nothing can be seen any more."""
 
 
 class StateObserved(msgspec.Struct, frozen=True, tag="state"):

@@ -93,6 +93,8 @@ class _Judge:
             vector = stands[store] = model.vector(image.positions)
             if running:
                 yield from self._exactly(index, look, store, image)
+                if look.moment is Moment.COMMITTED and image.expired:
+                    yield self._kept(index, look, store, image)
                 self._offsets[look.task, store, vector] = image.changelog_offset
             elif copy.whole:
                 yield from self._exactly(index, look, store, image)
@@ -222,6 +224,17 @@ class _Judge:
         """The last record before a position that may lie behind a marker."""
         rows = self._evidence.tasks[look.task].sources.rows[topic]
         return max((row.offset for row in rows if row.offset < group), default=-1)
+
+    def _kept(self, index: int, look: StateObserved, store: str, image: StoreImage) -> Finding:
+        return Finding(
+            "state",
+            f"{WHEN[look.moment].capitalize()}, store {store} of task {look.task} still has {image.expired} rows in "
+            f"segments that have expired at its stream time {image.stream_time}, which each commit drops "
+            f"({self._evidence.story_before(index, look.task)}).",
+            Anomaly.DIVERGED,
+            task=look.task,
+            actual=image.expired,
+        )
 
     def _missing(self, index: int, look: StateObserved, store: str) -> Finding:
         return Finding(

@@ -104,6 +104,7 @@ def image(
         },
         meta.offsets.get((changelog, partition)),
         meta.stream_time,
+        _in_expired_segments(inner, entries, meta.stream_time),
     )
 
 
@@ -144,6 +145,31 @@ def put_together(
     for entry in sorted(seen, key=lambda entry: entry.number):
         rows.setdefault(entry.row, []).append(entry.value)
     return rows
+
+
+def _in_expired_segments(
+    supplier: StoreSupplier[Any], entries: Sequence[Entry], stream_time: int | None
+) -> int:
+    """How many rows lie in segments that end before all that can be seen at a stream time."""
+    retention = _retention(supplier)
+    if retention is None or stream_time is None:
+        return 0
+    interval = _segment_interval(supplier, retention)
+    first = max(0, stream_time - retention) // interval
+    return sum(entry.time // interval < first for entry in entries)
+
+
+def _segment_interval(supplier: StoreSupplier[Any], retention: int) -> int:
+    """The length of a segment, as Kafka Streams has it where the supplier does not say."""
+    given: int | None = getattr(supplier, "segment_interval_ms", None)
+    if given is not None:
+        return given
+    if not isinstance(supplier, VersionedSupplier):
+        return max(retention // 2, 60_000)
+    for longest, parts, least in ((60_000, 3, 2_000), (300_000, 5, 20_000), (3_600_000, 12, 60_000)):
+        if retention <= longest:
+            return max(retention // parts, least)
+    return max(retention // 24, 300_000)
 
 
 def _retention(supplier: StoreSupplier[Any]) -> int | None:

@@ -168,8 +168,25 @@ def test_rows_of_the_engine_and_of_the_changelog_are_those_of_the_table(
     assert found.rows == table.rows()
     assert fold(supplier, changes) == table.rows()
     assert (found.positions, found.changelog_offset) == ({"input": 3}, 7)
+    assert found.expired == 0
     stream_time = getattr(table, "stream_time", -1)
     assert found.stream_time == (None if stream_time < 0 else stream_time)
+
+
+@pytest.mark.parametrize("name", ["window", "session", "versioned"])
+def test_rows_that_a_commit_should_have_dropped_are_counted(name: str) -> None:
+    supplier, _, _ = CASES[name]
+    engine = MemoryEngine(name="s")
+    store: Any = supplier.open(context_over(engine, name="s"))
+    if name == "session":
+        store.put(Windowed(b"a", Window(1, 2)), b"1")
+    else:
+        store.put(b"a", b"1", 1)
+        store.put(b"a", b"2", 2)
+    store.commit()
+    assert look(supplier, engine).expired == 0
+    engine.write([(Family.META, b"stream-time", struct.pack(">Bq", 1, 10 * RETENTION))])
+    assert look(supplier, engine).expired > 0
 
 
 def test_a_row_that_cannot_be_read_is_shown_as_text() -> None:

@@ -569,6 +569,13 @@ def test_one_of_several_values_is_equal_to_each_of_them() -> None:
     assert msgspec.json.encode(finding)
 
 
+def test_rows_that_a_commit_has_to_drop_and_did_not_are_found() -> None:
+    kept = StoreImage({"ann": 5, "bob": 3}, {"input": 1}, 1, 90_000, expired=2)
+    look = StateObserved("0_0", 0, 0, Moment.COMMITTED, {"accounts": kept})
+    finding = only(verdict(look))
+    assert (finding.oracle, finding.actual) == ("state", 2)
+
+
 # -- changelog, standby -----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,62 @@
+"""Generated schedules hold the situations that themes are for."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from random import Random
+
+import pytest
+
+from harness.generate import generate
+from harness.generate.themes import Times, times
+from harness.history import Reached
+from harness.replay import simulate
+from scenarios import load_all
+from store.points import Point
+
+VERSIONS = load_all()["versioned_prices"]
+CATALOG = load_all()["catalog"]
+
+
+@pytest.mark.parametrize("shape", [Times.LATE, Times.LEAPS, Times.FEW])
+def test_times_are_the_same_for_the_same_seed_and_none_is_nought(shape: Times) -> None:
+    made = [list(islice(times(shape, Random(3), VERSIONS), 50)) for _ in range(2)]
+    assert made[0] == made[1]
+    assert min(made[0]) > 0
+
+
+def test_leaps_let_expire_what_was_before() -> None:
+    made = list(islice(times(Times.LEAPS, Random(3), VERSIONS), 50))
+    assert any(after - before > max(VERSIONS.durations_ms) for before, after in pairwise(made))
+
+
+def test_few_times_have_many_records_each() -> None:
+    assert len(set(islice(times(Times.FEW, Random(3), VERSIONS), 50))) <= 3
+
+
+def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:
+    survived = 0
+    for index in range(40):
+        history, _ = simulate(CATALOG, generate(CATALOG, 4, index))
+        aborted: set[int] = set()
+        for event in history.events:
+            if isinstance(event, Reached) and event.point is Point.ABORTED:
+                aborted.add(event.incarnation)
+            elif isinstance(event, Reached) and event.point is Point.RECORD_PROCESSED:
+                survived += event.incarnation in aborted
+                aborted.discard(event.incarnation)
+    assert survived >= 4
+
+
+def test_queries_ask_for_times_within_those_of_the_input() -> None:
+    asked = [
+        (step.query, schedule)
+        for schedule in (generate(VERSIONS, 4, index) for index in range(80))
+        for step in schedule.steps
+        if step.query is not None and step.query.last is not None
+    ]
+    assert asked
+    for query, schedule in asked:
+        written = [item.timestamp for item in schedule.input]
+        assert query.last is not None
+        assert min(written) - 1 <= query.last <= max(written) + 1
