@@ -1,6 +1,7 @@
 """Page views counted in tumbling windows: two sub-topologies with a repartition topic between them.
 
-Input, keyed by user: the page that was viewed; with a "!" before it, the page is also cleared of the window before.
+Input, keyed by user: the page that was viewed; with a "!" before it, the page is also cleared of
+the window before, or of the one after where the view has an odd number.
 The first sub-topology numbers the views of each user and passes them on by page. The second counts them in windows of
 30 s of event time, takes records up to 30 s after the end of their window, and keeps windows for 90 s.
 
@@ -75,7 +76,7 @@ class Count:
         before = counts.fetch(page, start) or ValueAndTimestamp(0, 0)
         counts.put(page, ValueAndTimestamp(before.value + 1, max(before.timestamp, record.timestamp)), start)
         if clears and start >= SIZE_MS:
-            counts.put(page, None, start - SIZE_MS)
+            counts.put(page, None, start + (SIZE_MS if number % 2 else -SIZE_MS))
             context.forward(self.output, record.key, None)
         with counts.backward_fetch(page, 0, LATEST) as own, _several(counts, number, page, start) as several:
             result = [
@@ -165,7 +166,7 @@ class Scenario(scenarios.Scenario):
         count, last = counts.get(record.key, start) or [0, 0]
         counts.put(record.key, [count + 1, max(last, record.timestamp)], start)
         if clears and start > 0:
-            counts.put(record.key, None, start - SIZE_MS)
+            counts.put(record.key, None, start - SIZE_MS if number % 2 == 0 else start + SIZE_MS)
             outputs.append(Output("output", record.key, None))
         own = [[at, *value] for at, value in reversed(counts.fetch(record.key, 0, now))]
         first = start - SIZE_MS if number % 8 in (2, 3, 4, 6) else 0
