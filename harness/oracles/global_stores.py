@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.faults import FAULTS
-from harness.history import End, Ended, GlobalObserved, Injected, Row
+from harness.history import End, Ended, GlobalObserved, Injected, Reached, Row, Started
 from harness.oracles.evidence import Evidence
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import innermost
@@ -67,22 +67,27 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _ended_at_rest(evidence: Evidence) -> dict[int, int]:
-    """Incarnation → its last look, for those that ended because nothing was left to do, and met no fault by which they
-    may have taken a read that failed for the end of the topic."""
+    """Incarnation → its last look, for those that ended because nothing was left to do for anybody, and met no fault by
+    which they may have taken a read that failed for the end of the topic."""
     disturbed: set[int] = set()
     looks: dict[int, int] = {}
     found: dict[int, int] = {}
+    last = -1
     for index, event in enumerate(evidence.events):
         match event:
-            case Injected(incarnation=int() as incarnation):
-                if FAULTS[event.fault].excuses or FAULTS[event.fault].asks_to_end:
+            case Injected(incarnation=incarnation):
+                last = index
+                fault = FAULTS[event.fault]
+                if incarnation is not None and (fault.excuses or fault.asks_to_end):
                     disturbed.add(incarnation)
+            case Started() | Reached(point=Point.RECORD_PROCESSED):
+                last = index
             case GlobalObserved(point=Point.TASK_CLOSED):
                 looks[event.incarnation] = index
             case Ended(reason=End.DONE, incarnation=int() as incarnation):
                 if incarnation in looks and incarnation not in disturbed:
                     found[incarnation] = looks[incarnation]
-    return found
+    return {incarnation: index for incarnation, index in found.items() if index > last}
 
 
 _Wrong = tuple[str, Anomaly]
