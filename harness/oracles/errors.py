@@ -29,8 +29,11 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
+_NOTED = frozenset({Point.PRODUCER_READY, Point.ABORTED})
 """The protocol points that can need an excuse."""
+
+_JUDGED = (Started, Injected, Ended)
+"""What else can need one, or is one."""
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -44,7 +47,7 @@ def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = Fal
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(schedule, uncaused)
     for event in events:
-        if not isinstance(event, Reached) or event.point in _NOTED:
+        if event.point in _NOTED if isinstance(event, Reached) else isinstance(event, _JUDGED):
             yield from ledger.take(event)
 
 
