@@ -29,14 +29,14 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = frozenset({Point.PRODUCER_READY, Point.ABORTED})
+_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
 """The protocol points that can need an excuse."""
-
-_JUDGED = (Started, Injected, Ended)
-"""What else can need one, or is one."""
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
+
+_JUDGED = (Started, Injected, Ended)
+"""What else can need an excuse, or is one."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
