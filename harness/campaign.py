@@ -44,8 +44,8 @@ MOST_EVENTS = 1_000_000
 AHEAD = 3
 """Units of work that each process has before it."""
 
-FILES_EVERY = 199
-"""One simulated schedule in this many has its stores in real files, which takes some twenty times as long. A prime, so
+FILES_EVERY = 97
+"""One simulated schedule in this many has its stores in real files, which takes some six times as long. A prime, so
 that what generators do in turns falls on all of them."""
 
 REPEAT_EVERY = 50
@@ -105,8 +105,8 @@ def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATI
     with bounded(scenario, "making its pipeline or its input"):
         if index < 0:
             return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
-        schedule = generate(scenario, seed, index, WORLDS[world].capabilities)
-    return msgspec.structs.replace(schedule, files=world == SIMULATION and index % FILES_EVERY == 0)
+        files = world == SIMULATION and index % FILES_EVERY == 0
+        return generate(scenario, seed, index, WORLDS[world].capabilities, files=files)
 
 
 def tours_of(scenario: Scenario) -> int:
@@ -140,7 +140,9 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
                 "histories" if again.events != history.events else "verdicts" if other != verdict else ""
             )
             if not differs and schedule_at(scenario, seed, index) != schedule:
-                differs = "inputs"
+                differs = (
+                    "inputs: has the scenario's input a source of chance beside the one that it is given?"
+                )
             if differs:
                 # What cannot be repeated shows nothing, neither that it holds nor that it does not.
                 part.inconclusive.append(f"schedule {index} of {scenario_name} gave two different {differs}")

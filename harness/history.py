@@ -80,11 +80,17 @@ class End(StrEnum):
     """With an error after which Spark runs another attempt."""
     FAILED = "failed"
     """With any other error."""
+    BROKEN_OFF = "broken_off"
+    """Without an error of its own: another task of its process failed, or it was let go of and could not commit."""
 
 
 POSITIONS_LEFT_BEHIND = "PositionLostError"
 """How the error of a process begins that must not go on under exactly once, since the group's positions are behind its
 stores: a run under at least once that did not end in order leaves that, and has to be repeated first."""
+
+
+STILL_HELD = "still holds"
+"""How the text begins that is given for a process which ended in order, or let go of a task, and has kept something."""
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -105,6 +111,8 @@ class Moment(StrEnum):
     RESTORED = "restored"
     COMMITTED = "committed"
     """Right after the stores had their commit."""
+    FOLLOWED = "followed"
+    """A standby has applied a part of the changelog."""
     FINAL = "final"
     """On the disk of a host, at the end, when nothing runs any more."""
 
@@ -133,6 +141,47 @@ class StateObserved(msgspec.Struct, frozen=True, tag="state"):
     stores: dict[str, StoreImage]
     standby: bool = False
     """Whether these are the copies that a standby keeps."""
+    ends: dict[str, int] = {}
+    """Store → where its changelog ended then, whatever is undecided in it included. In worlds that can tell."""
+
+
+class Replayed(msgspec.Struct, frozen=True, tag="replayed", gc=False):
+    """Records of a store's changelog that a process was given, as it restores the store or keeps a copy of it."""
+
+    task: str
+    incarnation: int
+    store: str
+    first: int
+    """The offset of the first of them."""
+    records: int
+
+
+class SetAside(msgspec.Struct, frozen=True, tag="set-aside", gc=False):
+    """A store that a process has renamed out of the way, to begin with an empty one."""
+
+    task: str
+    incarnation: int
+    host: int
+    store: str
+
+
+class GlobalObserved(msgspec.Struct, frozen=True, tag="global"):
+    """What a global store of a process held, and how far the topic was that it follows."""
+
+    task: str
+    """Of the process."""
+    incarnation: int
+    store: str
+    topic: str
+    point: Point
+    """Where the process was."""
+    opened: bool
+    """Whether the store was opened just now, and has applied nothing since."""
+    rows: dict[str, Any]
+    offsets: dict[int, int] | None
+    """Partition → offset of the last record in it, as it says itself; None for a store that keeps no offsets."""
+    stable: dict[int, int]
+    """Partition → last stable offset of the topic."""
 
 
 class Queried(msgspec.Struct, frozen=True, tag="queried"):
@@ -160,7 +209,7 @@ class Row(msgspec.Struct, frozen=True):
     key: str
     value: Any
     timestamp: int = 0
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str | None], ...] = ()
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -209,6 +258,9 @@ Event = (
     | Skipped
     | Ended
     | StateObserved
+    | GlobalObserved
+    | Replayed
+    | SetAside
     | Queried
     | OutputObserved
     | Final

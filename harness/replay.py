@@ -237,6 +237,7 @@ _LOOKS = {
     State.OPENED: "has opened its stores, and not restored them yet",
     State.RESTORED: "has restored its stores",
     State.COMMITTED: "has committed",
+    State.FOLLOWED: "has followed",
     State.FINAL: "at the end",
 }
 

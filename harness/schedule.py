@@ -117,6 +117,11 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """An input offset of each source that the store must have reached, or the answer is that it has not."""
     hold: int = 0
     """Records that are processed while the iterator stays open, after its first row was read."""
+    first: int = 0
+    """Milliseconds since the epoch: the first time asked for, of a versioned or window store."""
+    last: int | None = None
+    """The last time asked for, of a versioned or window store; of one row the moment that it is to be of. Absent: no
+    bound."""
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -175,8 +180,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Without the application id."""
     timestamp: int = 0
     """Milliseconds since the epoch; may go backward from record to record."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Names and values."""
+    headers: tuple[tuple[str, str | None], ...] = ()
+    """Names and values; a value may be null."""
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -199,6 +204,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     waves: int = 1
     """The input comes in so many parts, alike in size: the first before the run begins, each other one when everything
     before it was processed."""
+    shared: bool = False
+    """In the simulation, by workers: the tasks of a sub-topology that run on one host, and the warm copies there, share
+    a process, which takes tasks in and lets them go while it runs. Other worlds have a process for each task."""
     files: bool = False
     """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
     have real files anyway."""
@@ -387,6 +395,8 @@ def _wrong(step: Step, schedule: Schedule) -> str:
 
 
 def _wrong_query(query: Query) -> str:
+    if not 0 <= query.first <= (LATEST_INPUT if query.last is None else query.last) <= LATEST_INPUT:
+        return f".query asks from time {query.first} to {query.last}, which cannot be"
     if query.hold < 0:
         return f".query.hold is {query.hold}, it cannot be negative"
     if query.bound is not None and query.bound < 0:

@@ -79,6 +79,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         len(schedule.choices),
         schedule.waves,
         schedule.runtime is Runtime.SPARK,
+        schedule.shared,
         len(schedule.input),
         schedule.partitions,
         schedule.hosts,
@@ -115,6 +116,8 @@ def _complexity_of_query(query: Query) -> int:
         + (query.kind is not QueryKind.ALL)
         + bool(query.key)
         + bool(query.upper)
+        + bool(query.first)
+        + (query.last is not None)
     )
 
 
@@ -245,6 +248,8 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
             yield _with(schedule, partitions=used)
     if schedule.hosts > 1:
         yield _with(schedule, hosts=schedule.hosts - 1)
+    if schedule.shared:
+        yield _with(schedule, shared=False)
     for index, step in enumerate(schedule.steps):
         for plainer in _plainer_steps(step):
             yield _with(schedule, steps=_replaced(schedule.steps, index, plainer))
@@ -289,6 +294,8 @@ _PLAINER_QUERIES: tuple[dict[str, Any], ...] = (
     {"hold": 1},
     {"bound": None},
     {"backward": False},
+    {"first": 0},
+    {"first": 0, "last": None},
 )
 
 
@@ -308,7 +315,7 @@ def _plainer_items(item: Input, before: Input, schedule: Schedule) -> Iterator[I
         for smaller in (1, 0, int(value / 2)):
             yield msgspec.structs.replace(item, value=smaller)
     elif not isinstance(value, bool) and value is not None:
-        # What another record holds is something that the scenario takes.
-        for other in (1, *(each.value for each in schedule.input)):
+        # What another record holds is something that the scenario takes, whether or not it says what it refuses.
+        for other in (each.value for each in schedule.input):
             if _size(other) < _size(value):
                 yield msgspec.structs.replace(item, value=other)

@@ -50,7 +50,7 @@ from store.suppliers import (
 Json = Any
 """Anything that a JSON text can hold."""
 
-Headers = tuple[tuple[str, str], ...]
+Headers = tuple[tuple[str, str | None], ...]
 
 
 class InputRecord(NamedTuple):
@@ -228,7 +228,7 @@ class Scenario(ABC):
 
     @abstractmethod
     def input(self, random: Random) -> Sample:
-        """One input record."""
+        """One input record, by the given source of chance alone: the same numbers have to give the same record."""
 
     @abstractmethod
     def reference(self, state: State, record: InputRecord) -> Iterable[Output]:
@@ -236,7 +236,8 @@ class Scenario(ABC):
         in order. Written independently of the pipeline, without stores, buffers or transactions."""
 
     def accepts(self, record: InputRecord) -> bool:  # noqa: ARG002 - the default takes every one
-        """Whether the pipeline takes an input record. A schedule with another is refused before anything runs."""
+        """Whether the pipeline takes an input record. A schedule with another is refused before anything runs, and
+        a failing one is reduced to records that are taken alone: say here what `input` never makes."""
         return True
 
     def decode(self, store: str, value: bytes) -> Json:  # noqa: ARG002 - the default is for every store
@@ -360,6 +361,10 @@ def _scenario_in(module: ModuleType, name: str, source: str) -> Scenario:
     except AttributeError:
         raise ScenarioError(f"{source} has no {name}") from None
     if not isinstance(scenario, Scenario):
+        if isinstance(scenario, type) and issubclass(scenario, Scenario):
+            raise ScenarioError(
+                f"{source}: {name} is the class {scenario.__name__}, it has to be an instance: {scenario.__name__}()"
+            )
         raise ScenarioError(f"{source}: {name} is {type(scenario).__name__}, it has to be a Scenario")
     _check(scenario, source)
     return scenario

@@ -25,6 +25,8 @@ from store.types import Record
 CARTS = "carts"
 BOUGHT = "bought"
 SERDES: Serdes = (StrSerde(), JsonSerde())
+BOOK = "a book with a long title " * 16
+"""An item that no cart of the cache has room for."""
 
 
 class Shop:
@@ -77,7 +79,7 @@ class Scenario(scenarios.Scenario):
         )
 
     def input(self, random: Random) -> Sample:
-        value = random.choice((None, "?", *("apple", "pear", "plum") * 2))
+        value = random.choice((None, None, "?", "apple", "pear", "plum", "apple", "pear", BOOK))
         return Sample(random.choice(("a", "ann", "anna")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:

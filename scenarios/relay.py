@@ -59,7 +59,10 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.1 else random.randint(-5, 39)
-        headers = tuple(("trace", str(random.randint(1, 9))) for _ in range(random.choice((0, 0, 1, 2))))
+        headers = tuple(
+            ("trace", random.choice((str(random.randint(1, 9)), "", None)))
+            for _ in range(random.choice((0, 0, 1, 2)))
+        )
         return Sample(random.choice(("a", "ann", "b")), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:  # noqa: ARG002 - there is none

@@ -84,10 +84,10 @@ class Scenario(scenarios.Scenario):
         )
 
     def input(self, random: Random) -> Sample:
-        share = random.choice(("a", "ann"))
-        if random.random() < 0.4:
+        share = random.choice(("a", "a", "a", "ann"))
+        if random.random() < 0.3:
             return Sample(share, random.randint(1, 5), topic="trades")
-        return Sample(share, None if random.random() < 0.2 else random.randint(10, 99), topic="prices")
+        return Sample(share, None if random.random() < 0.4 else random.randint(10, 99), topic="prices")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         prices, volumes = state[PRICES], state[VOLUMES]

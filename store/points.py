@@ -1,4 +1,4 @@
-"""The named points of the commit protocol, and `reach(point)`.
+"""The named points of the commit protocol, `reach(point)`, and `enter(task)` for processes with several tasks.
 
 Production code calls `reach` where a crash has a different outcome before and after. Unarmed it is one
 comparison with None. The harness arms it with a hook that may switch to another worker, stop this one or
@@ -63,4 +63,22 @@ def arm(hook: Callable[[Point], None] | None) -> Callable[[Point], None] | None:
     global _hook
     previous = _hook
     _hook = hook
+    return previous
+
+
+_entered: Callable[[str], None] | None = None
+
+
+def enter(task_id: str) -> None:
+    """Tell who follows it, if anybody does, that from now on this process runs code of that task, or of its copy."""
+    if _entered is not None:
+        _entered(task_id)
+
+
+def follow(hook: Callable[[str], None] | None) -> Callable[[str], None] | None:
+    """Have `hook` told of each `enter` of this process, None for nobody. Returns who was told before. Not
+    thread-safe."""
+    global _entered
+    previous = _entered
+    _entered = hook
     return previous

@@ -21,7 +21,8 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
+"""Names and values in their order; a name may come several times, and its value may be null."""
 
 
 class Record(NamedTuple):

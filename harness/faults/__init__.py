@@ -2,8 +2,10 @@
 
 A description says its name, a sentence for people, what it needs of a world, where it can strike, whether a process
 dies of it, and what a process may do because of it. Generators, the director, oracles, counters, reports and the table
-in the documentation derive from it; nothing else knows a fault by name. To add one, add a `Fault` to a module of this
-package and list the module below; a world that lacks the capability skips it and says so.
+in the documentation derive from it. Generators know some by name, to put them where they do harm. To add one, add a
+`Fault` to a module of this package and list the module below; what it asks of a world that no other fault does is a
+method of `Stage` and a `Capability`; a world that lacks it skips the fault and says so. A fault is something that the
+pipeline has to survive: what stops it for good by design is none.
 
 A fault strikes in one of three ways. `Where.POINT`: when a process is at a protocol point or at the edge of a
 client call, or at once. `Where.NOW`: as soon as its step is due, to no process in particular. `Where.OCCASION`: it lies

@@ -1,7 +1,7 @@
 """Faults of calls to the broker and of the processing function: errors, timeouts, lost answers, exceptions.
 
 Each happens around one call of the process under test. After an error that requires an abort the producer refuses
-everything but the abort, as a real client does; `harness.worlds.faulty` sees to that.
+everything but the abort, as a real client does; `harness.worlds.process` sees to that.
 """
 
 from __future__ import annotations

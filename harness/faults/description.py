@@ -34,6 +34,8 @@ class Capability(StrEnum):
     """Topics can be compacted and truncated at any moment."""
     SETTINGS = "settings"
     """A process can be started again with other settings."""
+    SHARED = "shared"
+    """Several tasks can share a process, and move from one to the other."""
 
 
 class Where(Enum):
@@ -124,6 +126,9 @@ class Stage(Protocol):
     def start_another(self, actor: Actor) -> None:
         """Start a second incarnation of the task on another host while this one runs on."""
 
+    def move(self, actor: Actor) -> None:
+        """Have the worker let go of the task in order, while it goes on with its others, and another host's take it."""
+
     def advance(self, ms: int) -> None:
         """Move the clock of the cluster."""
 
@@ -164,8 +169,8 @@ class Fault:
     apply: Callable[[Stage, Any, Arguments], None] | None = None
     """For `Where.POINT` and `Where.NOW`: make it happen to an actor, which is None for `Where.NOW`."""
     around: Around | None = None
-    """For `Where.OCCASION`: what happens in the process under test instead of the plain call; None: the director
-    strikes the process right after the call (see `apply`)."""
+    """For `Where.OCCASION`: what happens in the process under test instead of the plain call; None, which only
+    `Occasion.WRITE` takes: the director strikes the process right after the write (see `apply`)."""
     amount: tuple[int, ...] = ()
     """Values that a step's `amount` may take, the first one by default; empty: it takes none."""
     on_topics: bool = False
@@ -176,7 +181,22 @@ class Fault:
     """Whether a step names settings."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
+    after: str = ""
+    """The fault that has to have struck the task before, or this one is skipped; empty: none."""
     runtimes: tuple[str, ...] = ("worker", "spark")
+
+    def __post_init__(self) -> None:
+        if self.where is not Where.OCCASION:
+            if self.apply is None or self.occasions:
+                raise ValueError(
+                    f"the fault {self.name} needs `apply`, and no occasions: it does not lie in wait"
+                )
+        elif not self.occasions:
+            raise ValueError(f"the fault {self.name} names no occasion that it lies in wait for")
+        elif self.around is None and (self.apply is None or self.occasions != (Occasion.WRITE,)):
+            raise ValueError(
+                f"the fault {self.name} needs `around`: only after a write can the director strike, with `apply`"
+            )
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -50,6 +50,7 @@ FAULTS = (
         Where.NOW,
         needs=_HOSTS,
         apply=lambda stage, _, step: stage.resume(step.task),
+        after="pause",
     ),
     Fault(
         "second_incarnation",
@@ -66,6 +67,14 @@ FAULTS = (
         asks_to_end=True,
         runtimes=("worker",),
         apply=lambda stage, actor, _: stage.stop(actor),
+    ),
+    Fault(
+        "move",
+        "The worker that runs the task lets go of it and runs its others on, and another host's worker takes it.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.SHARED}),
+        runtimes=("worker",),
+        apply=lambda stage, actor, _: stage.move(actor),
     ),
     Fault(
         "change_settings",

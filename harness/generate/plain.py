@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
+from msgspec.structs import replace
+
 from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
+from harness.generate.themes import THEMES, Theme, Times, times
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
@@ -23,11 +26,20 @@ from store.types import IsolationLevel
 MOST_RECORDS = 15
 """Input records per schedule at most: draining costs more than anything else."""
 
+SHAPED_RECORDS = 6
+"""So many at least where the times of the records are of a kind: what they are for takes several records."""
+
 WIDE = 40
 """One schedule in so many is wide: it has more records and more keys, and commits them all at once or nearly so."""
 
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
+
+THEMED = 0.5
+"""The share of the schedules with a theme, see `harness.generate.themes`, among those that may have one."""
+
+TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FEW)
+"""Of which each schedule without a theme takes one."""
 
 MECHANISMS: tuple[dict[str, object], ...] = (
     {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
@@ -47,11 +59,13 @@ def generate(
     index: int,
     capabilities: Collection[Capability] = tuple(Capability),
     runtime: Runtime | None = None,
+    *,
+    files: bool = False,
 ) -> Schedule:
-    """The schedule at `index` of the campaign `seed`; the same for the same arguments, on any machine."""
-    return _Generator(
-        scenario, Random(f"{scenario.name}/{seed}/{index}"), capabilities, index, runtime
-    ).schedule()
+    """The schedule at `index` of the campaign `seed`; the same for the same arguments, on any machine. `files`: whether
+    the simulation has stores in real files."""
+    random = Random(f"{scenario.name}/{seed}/{index}")
+    return _Generator(scenario, random, capabilities, index, runtime, files=files).schedule()
 
 
 class _Generator:
@@ -64,6 +78,8 @@ class _Generator:
         capabilities: Collection[Capability],
         index: int,
         runtime: Runtime | None,
+        *,
+        files: bool,
     ) -> None:
         if runtime is None:
             runtime = Runtime.SPARK if index % 4 == 3 else Runtime.WORKER
@@ -72,10 +88,19 @@ class _Generator:
         self._scenario = scenario
         self._random = random
         self._index = index
+        self._files = files
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         self._partitions = random.choice((1, 1, 2, 2, 3))
         self._settings: dict[str, object] = {}
+        self._shared = (
+            Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
+        )
+        if self._shared and self._partitions == 1:
+            self._partitions = 2
+        self._seen: list[int] = []
+        """The times of the input."""
+        self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -84,6 +109,8 @@ class _Generator:
         }
 
     def _has_place(self, fault: Fault) -> bool:
+        if Capability.SHARED in fault.needs and not self._shared:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -92,6 +119,7 @@ class _Generator:
         if self._many:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
         steps: list[Step] = []
+        theme: Theme | None = None
         if self._index % 3 == 0:
             number = self._index // 3
             deadly = [name for name in self._possible if name in DEADLY]
@@ -101,24 +129,50 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
+        elif not self._many and random.random() < THEMED:
+            theme = random.choice(THEMES)
+            drawn = self._with(theme, drawn)
+            if not self._shared:
+                self._partitions = random.choice((1, 1, self._partitions))
+            self._times = random.choice(theme.times)
+        if self._files and random.random() < 0.5:
+            # Of the two mechanisms it is the one that has files of its own.
+            for name in ("statestore.transactional.enabled", "default.dsl.store"):
+                drawn.pop(name, None)
+            secondary = {"statestore.transactional.mechanism": "rocksdb_secondary"}
+            drawn = settings.consistent({**drawn, **secondary, **self._scenario.settings})
         self._settings = drawn
         if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
             # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
             # over next, and the query ends with an `InputGapError`, as it has to. Zombies go on at the end.
             self._possible.pop("resume", None)
+        items = self._input()
+        if theme is not None:
+            if self._parts.stores:
+                steps += [self._query() for _ in range(random.choice(theme.queries))]
+            steps += theme.steps(random, self._task())
         steps += self._steps()
+        steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
             scenario=self._scenario.reference_name,
-            input=self._input(),
+            input=items,
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
-            hosts=random.choice((1, 2, 2, 3)),
+            hosts=random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=random.choice((1, 1, 1, 2, 3)),
+            shared=self._shared,
+            files=self._files,
             settings=drawn,
             choices=self._choices(),
         )
+
+    def _with(self, theme: Theme, drawn: dict[str, object]) -> dict[str, object]:
+        """The settings that a theme needs; what the scenario needs stays."""
+        wanted = {name: self._random.choice(values) for name, values in theme.settings.items() if values}
+        kept = {name: value for name, value in drawn.items() if name not in theme.settings}
+        return settings.consistent({**kept, **wanted, **self._scenario.settings})
 
     def _choices(self) -> tuple[int, ...]:
         if self._random.random() < 0.7:
@@ -141,21 +195,25 @@ class _Generator:
         spans = (0, *(span + near for span in scenario.durations_ms for near in (0, 0, -1, 1)))
         exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
         now = 10 * step
-        times: list[int] = []
+        seen = self._seen
+        shaped = times(self._times, random, scenario)
         items = []
-        for _ in range(self._many or random.randint(1, MOST_RECORDS)):
+        least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
+        for _ in range(self._many or random.randint(least, MOST_RECORDS)):
             sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
-            if times and random.random() < exact:
+            if self._times is not Times.USUAL:
+                time = next(shaped)
+            elif seen and random.random() < exact:
                 # Just so far before or after one of the last records that something changes between them.
-                time = random.choice(times[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
+                time = random.choice(seen[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
             # The clients of real systems take 0 for no time at all.
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
-            times.append(time)
+            seen.append(time)
             items.append(
                 Input(
                     partition_for(encode_key(key), self._partitions),
@@ -180,6 +238,8 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
+        if self._shared and random.random() < 0.6:
+            steps = [*self._in_company(self._task()), *steps]
         queries = random.random() < 0.4 and bool(self._parts.stores)
         if queries and random.random() < 0.7:
             # Before any fault may use the input up, so that there is something left to be asked during.
@@ -192,7 +252,7 @@ class _Generator:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
-        return [step for step in steps if step.query is not None or step.fault in self._possible]
+        return steps
 
     def _step(self, fault: Fault, task: str) -> Step:
         random = self._random
@@ -234,6 +294,12 @@ class _Generator:
         random = self._random
         ordinal, store = random.choice(self._parts.stores)
         key, upper = sorted(sample_of(self._scenario, random).key for _ in range(2))
+        first, last = 0, None
+        if self._scenario.durations_ms and random.random() < 0.4:
+            # At a time that something happened at, or next to one.
+            first, last = sorted(
+                max(0, random.choice(self._seen) + random.choice((-1, 0, 0, 1))) for _ in range(2)
+            )
         query = Query(
             store,
             random.choice(tuple(QueryKind)),
@@ -243,12 +309,39 @@ class _Generator:
             random.random() < 0.3,
             random.choice((None, None, None, None, 0, 2, 50)),
             random.choice((0, 0, 1, 3)),
+            random.choice((0, first)),
+            last,
         )
         at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
         # Mostly where the key is: another task may have no record at all.
         own = partition_for(encode_key(key), self._partitions)
         partition = own if random.random() < 0.8 else random.randrange(self._partitions)
         return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
+
+    def _in_company(self, task: str) -> list[Step]:
+        """What happens to one task alone, and the others of its process have to know nothing of."""
+        random = self._random
+        wait = random.choice((0, 0, 1, 2))
+        inside = random.choice((None, Point.RECORD_PROCESSED, Point.TRANSACTION_BEGUN, Point.KAFKA_COMMITTED))
+        match random.randrange(6):
+            case 0:
+                # Away and back: what the worker kept of it is in the way.
+                back = Step("move", task=task, at=inside, wait=random.choice((0, 1, 2)))
+                return [Step("move", task=task, at=random.choice((None, inside)), wait=wait), back]
+            case 1:
+                return [Step("second_incarnation", task=task, at=inside, wait=wait)]
+            case 2 | 3:
+                return [self._call(Step("abort_commit", task=task, wait=wait))]
+            case 4:
+                what = random.choice(("break_client", "fail_call", "lose_reply", "lose_request"))
+                return [self._call(Step(what, task=task, wait=wait))]
+            case _:
+                return [Step(random.choice(("fail_processing", "kill", "move")), task=task, wait=wait)]
+
+    def _call(self, step: Step) -> Step:
+        """The step, which lies in wait for one of the calls that its fault can meet."""
+        occasions = FAULTS[step.fault].occasions
+        return replace(step, call=self._random.choice(occasions)) if len(occasions) > 1 else step
 
     def _motif(self, task: str) -> list[Step]:
         """Steps that only mean something one after the other."""

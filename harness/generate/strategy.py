@@ -159,5 +159,6 @@ def schedules(
         hosts=draw(st.sampled_from((2, 1))),
         batch_records=draw(st.integers(1, 8)),
         settings=draw(settings(scenario)),
+        shared=runtime is Runtime.WORKER and Capability.SHARED in capabilities and draw(st.booleans()),
         choices=tuple(draw(st.lists(st.integers(0, 3), max_size=10))),
     )

@@ -23,6 +23,7 @@ from harness.mutants import (
     sessions,
     versions,
     windows,
+    workers,
 )
 from harness.mutants.mutant import Mutant
 
@@ -39,6 +40,7 @@ MUTANTS: Mapping[str, Mutant] = {
         restores,
         checkpoints,
         replicas,
+        workers,
         queries,
         adapters,
     )

@@ -87,7 +87,7 @@ MUTANTS = (
         OWN,
         "Deletions do not reach the files of the secondary mechanism.",
         (Edit("store.engine.staged:_write_files", "            del writer[key]\n", "            pass\n"),),
-        worlds=_LOCAL,
+        files=True,
     ),
     Mutant(
         "staged-commit-dropped-at-open",
@@ -100,6 +100,6 @@ MUTANTS = (
                 "            pass\n",
             ),
         ),
-        worlds=_LOCAL,
+        files=True,
     ),
 )

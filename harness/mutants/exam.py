@@ -3,7 +3,7 @@
 A campaign that catches nothing proves little: it may not reach the code, or not see what it does. So each mutant gets
 the campaign that unchanged code gets, scenarios in turns and the configuration drawn, with a fixed seed, and the
 share that is caught says how far a campaign without findings can be trusted. A mutant that only real systems run is
-asked there.
+asked there, and one that only stores in real files have in those schedules of the campaign.
 
 Seconds are those of one processor where the simulation runs them, so that a busy machine changes no result by itself.
 Must survive: a mutant that makes a run loop for ever (the campaign's own watchdog), and one that breaks the harness
@@ -23,7 +23,7 @@ from statistics import median
 
 import msgspec
 
-from harness.campaign import Found, Plan, chunks_of, reduce, schedule_at, simulate_part
+from harness.campaign import FILES_EVERY, Found, Plan, chunks_of, reduce, schedule_at, simulate_part
 from harness.mutants import MUTANTS, Mutant
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate_within
@@ -112,13 +112,20 @@ def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
     started = time.process_time()
     schedules = 0
     found: list[Found] = []
-    for scenario, start, stop in chunks_of(plan):
+    for scenario, start, stop in _with_files(plan) if mutant.files else chunks_of(plan):
         part = simulate_part(scenario, plan.seed, start, stop, mutant.name)
         schedules += part.result.schedules
         found += [one for one in part.found if _holds_unchanged(one)]
         if found or time.process_time() - started >= plan.seconds:
             break
     return _sat(mutant, world, schedules, time.process_time() - started, found)
+
+
+def _with_files(plan: Plan) -> Iterator[tuple[str, int, int]]:
+    """As `chunks_of`: those schedules of the campaign alone that have their stores in files."""
+    for index in count(0, FILES_EVERY):
+        for name in plan.scenarios:
+            yield name, index, index + 1
 
 
 def _holds_unchanged(found: Found) -> bool:

@@ -21,6 +21,8 @@ class Mutant:
     edits: tuple[Edit, ...]
     worlds: tuple[str, ...] = ("sim",)
     """Which worlds run the code that it changes; the exam asks the first."""
+    files: bool = False
+    """Whether the simulation shows it in schedules with real files alone: the exam asks it in those."""
     oracle: str = ""
     """The oracle without which nobody would see it, where there is one."""
 

@@ -41,6 +41,19 @@ MUTANTS = (
         oracle="standby",
     ),
     Mutant(
+        "standby-stands-still",
+        OWN,
+        "A standby applies the first batch of a changelog, and nothing later.",
+        (
+            Edit(
+                f"{_STANDBY}._follow",
+                "while place.position < bounds.end:",
+                "while place.position < bounds.end and place.committed is None:",
+            ),
+        ),
+        oracle="standby",
+    ),
+    Mutant(
         "standby-drops-deletions",
         "KAFKA-9891",
         "A standby skips records without a value.",

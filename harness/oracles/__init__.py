@@ -13,6 +13,7 @@ from harness.oracles import (
     at_least_once,
     changelog,
     errors,
+    global_stores,
     offsets,
     output,
     progress,
@@ -64,21 +65,31 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "standby",
-        "Each copy that a standby keeps is the changelog up to its own offset, and not ahead of what is committed.",
-        (_A.UNCOMMITTED_READ, _A.DIVERGED),
+        "Each copy that a standby keeps is the changelog up to its own offset, not ahead of what is committed, and has "
+        "all of it in the end.",
+        (_A.LOST, _A.UNCOMMITTED_READ, _A.DIVERGED),
+    ),
+    Property(
+        "global",
+        "A global store is its whole topic up to some offset, and follows it.",
+        (_A.LOST, _A.RESURRECTED, _A.DIVERGED),
     ),
     Property(
         "offsets",
         "At the end the group, the stores and the changelogs agree on how far the input was processed.",
         (_A.LOST, _A.DIVERGED),
     ),
-    Property("restore", "Restoring replays nothing but the difference.", (_A.DIVERGED,)),
+    Property(
+        "restore",
+        "A start replays nothing but the difference, and goes on with no store that may hold what it must not.",
+        (_A.DIVERGED,),
+    ),
     Property(
         "at least once",
         "Under at least once no input is lost, and none is processed again without a reason.",
         (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
     ),
-    Property("progress", "No transaction is left open.", (_A.STUCK,)),
+    Property("progress", "No transaction is left open, and who has ended holds nothing.", (_A.STUCK,)),
 )
 """What has to hold in every run, in the order in which people should read it."""
 
@@ -89,6 +100,7 @@ ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
     "queries": queries.find,
     "changelog": changelog.find,
     "standby": standby.find,
+    "global": global_stores.find,
     "offsets": offsets.find,
     "restore": restore.find,
     "at least once": at_least_once.find,

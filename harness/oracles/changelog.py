@@ -6,27 +6,36 @@ host that was overtaken or in the middle of a restore, must be so consistently, 
 would not make it right. What the broker has cleaned since counts all the same: the rows of a topic are all that was
 ever committed to it.
 
+Each record has the time of the input record that wrote it, also where a cache held it back, or a time of its own. The
+last record of a key of a versioned store is its newest version whenever something was committed: cleaning leaves that
+one alone.
+
 Under at least once two incarnations of a task may write to a changelog at the same time, so from the first such moment
 on, or once a process of a world with failures of its own has died, nothing is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.faults import FAULTS, Capability
-from harness.history import Injected, Moment, StateObserved, StoreImage
+from harness.history import Injected, Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN, plain
 from harness.reference.durability import Kept
+from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
+from harness.worlds.images import innermost
 from scenarios import Json
+from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the whole changelog, and of the first copy that is wrong."""
     if evidence.exact:
         yield from _whole(evidence)
+        yield from _times(evidence)
+    yield from _last_versions(evidence)
     for index, event in evidence.told:
         if isinstance(event, StateObserved) and not event.standby:
             found: list[Finding] = []
@@ -69,8 +78,8 @@ def against_own_offset(
 def _cleaned_since(
     evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
 ) -> dict[str, Json]:
-    """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
-    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is."""
+    """What the fold up to an offset has and a copy restored from a cleaned log may lack: the rows that a later record
+    has replaced or deleted. Its restore may not have come that far yet, or a deletion is gone from the log too."""
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
@@ -79,11 +88,8 @@ def _cleaned_since(
         return {}
     folded = evidence.folded(look.task, store, upto)
     partition = int(look.task.rpartition("_")[2])
-    return {
-        row.key: folded[row.key]
-        for row in evidence.changes(store, partition)
-        if row.offset > upto and row.value is None and row.key in folded
-    }
+    later = (row.key.partition("#")[0] for row in evidence.changes(store, partition) if row.offset > upto)
+    return {name: folded[name] for name in later if name in folded}
 
 
 def _whole(evidence: Evidence) -> Iterator[Finding]:
@@ -128,6 +134,99 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
                     expected=plain(expected.get(key)),
                     actual=actual.get(key),
                 )
+
+
+def _times(evidence: Evidence) -> Iterator[Finding]:
+    """The first record of each changelog that has the time of no input record which accounts for it."""
+    for task, model in evidence.tasks.items():
+        if model.unknown:
+            continue
+        partition = int(task.rpartition("_")[2])
+        for store, supplier in evidence.suppliers_of(task).items():
+            inner = innermost(supplier)
+            if isinstance(inner, VersionedSupplier):
+                continue
+            own = getattr(inner, "timestamped", False)
+            rows = [row for row in evidence.changes(store, partition) if not own or row.value is None]
+            windowed = isinstance(inner, WindowSupplier | SessionSupplier)
+            wrong = [_first_untimely(line, store, rows, windowed=windowed) for line in model.lines]
+            if None in wrong:
+                model.narrow([line for line, row in zip(model.lines, wrong, strict=True) if row is None])
+                continue
+            row = wrong[0]
+            assert row is not None
+            yield Finding(
+                "changelog",
+                f"The changelog of store {store}, task {task}, has {row.key!r} = {row.value!r} at offset {row.offset} "
+                f"with the time {row.timestamp}, at which no input record can have written it, or not in this order "
+                f"({evidence.story_before(len(evidence.events), task)}).",
+                Anomaly.DIVERGED,
+                task=task,
+                key=row.key,
+                actual=row.timestamp,
+            )
+
+
+def _first_untimely(line: Line, store: str, rows: Sequence[Row], *, windowed: bool) -> Row | None:
+    """The first of these changelog records whose time is not that of a record that touched its row, one after the
+    other; None if there is none."""
+    times = [record.timestamp for _, record in line.records]
+    touched = [one.get(store, ()) for one in line.touched]
+    reached: dict[str, int] = {}
+    for row in rows:
+        name = row.key.rpartition("#")[0] if "#" in row.key and windowed else row.key
+        key = name.rpartition("@")[0] if windowed else name
+        at = reached.get(name, 0)
+        while at < len(times) and not (
+            times[at] == row.timestamp and (name in touched[at] or key in touched[at])
+        ):
+            at += 1
+        if at == len(times):
+            return row
+        reached[name] = at
+    return None
+
+
+def _last_versions(evidence: Evidence) -> Iterator[Finding]:
+    """The first moment of each changelog of versions at which the last record of a key is not its newest version."""
+    committed: dict[tuple[str, str], set[int]] = {}
+    for _, event in evidence.told:
+        if isinstance(event, StateObserved) and event.moment is Moment.COMMITTED:
+            for store, image in event.stores.items():
+                if image.changelog_offset is not None:
+                    committed.setdefault((event.task, store), set()).add(image.changelog_offset)
+    for task in evidence.tasks:
+        partition = int(task.rpartition("_")[2])
+        for store, supplier in evidence.suppliers_of(task).items():
+            if not isinstance(innermost(supplier), VersionedSupplier):
+                continue
+            if not (evidence.exactly_once or evidence.alone(task)):
+                continue
+            rows = evidence.changes(store, partition)
+            moments = committed.get((task, store), set())
+            newest: dict[str, Row] = {}
+            last: dict[str, Row] = {}
+            for number, row in enumerate(rows, 1):
+                key = row.key.removesuffix(f"@{row.timestamp}")
+                last[key] = row
+                if key not in newest or row.timestamp >= newest[key].timestamp:
+                    newest[key] = row
+                if row.offset not in moments and number < len(rows):
+                    continue
+                late = next((one for one in last if last[one].timestamp != newest[one].timestamp), None)
+                if late is not None:
+                    yield Finding(
+                        "changelog",
+                        f"The changelog of store {store}, task {task}, ends for {late!r} at offset {row.offset} with "
+                        f"the version of {last[late].timestamp}, which is all that compaction leaves, although there "
+                        f"is one of {newest[late].timestamp} ({evidence.story_before(len(evidence.events), task)}).",
+                        Anomaly.LOST,
+                        task=task,
+                        key=late,
+                        expected=newest[late].timestamp,
+                        actual=last[late].timestamp,
+                    )
+                    break
 
 
 def _anomaly(expected: bool, actual: bool) -> Anomaly:

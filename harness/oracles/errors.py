@@ -29,8 +29,8 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED)
-"""The protocol points that can need an excuse."""
+_NOTED = (Point.PRODUCER_READY, Point.ABORTED, Point.KAFKA_COMMITTED)
+"""The protocol points that can need an excuse, and the one after which nothing of before does."""
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -60,6 +60,8 @@ class _Ledger:
         self._uncaused = uncaused
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
+        self._spoilt: set[int] = set()
+        """Incarnations that a fault has struck since their last commit: they may end in order without one."""
         self._owner: dict[str, int] = {}
         self._ready: set[int] = set()
         self._alive: dict[int, int] = {}
@@ -69,6 +71,8 @@ class _Ledger:
         self._blocked_for_all = False
         self._starting: dict[int, str] = {}
         """Incarnation → its task, where its producer was not seen ready yet."""
+        self._crossed: set[int] = set()
+        """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._cut = False
@@ -88,11 +92,15 @@ class _Ledger:
             case Reached(point=Point.PRODUCER_READY):
                 # It is the owner from here on, so that nothing but a cause excuses a second time.
                 overtaken = self._overtaken(event.task, event.incarnation)
+                if self._owner.get(event.task, -1) > event.incarnation:
+                    self._crossed.add(event.incarnation)
                 self._owner[event.task] = event.incarnation
                 if event.incarnation in self._ready and not overtaken:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
                 self._ready.add(event.incarnation)
                 self._starting.pop(event.incarnation, None)
+            case Reached(point=Point.KAFKA_COMMITTED):
+                self._spoilt.discard(event.incarnation)
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
@@ -106,7 +114,7 @@ class _Ledger:
                 )
             case Ended(incarnation=int() as incarnation):
                 self._alive.pop(incarnation, None)
-                if event.reason is End.DONE:
+                if event.reason is End.DONE and incarnation not in self._spoilt:
                     self._loose.get(event.task, set()).discard(incarnation)
                 yield from self._end(event, incarnation)
 
@@ -124,7 +132,7 @@ class _Ledger:
             return
         # Who has fenced it may have stopped, or died, before it could say so.
         others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
-        if needed is Excuse.FENCED and others:
+        if needed is Excuse.FENCED and (others or incarnation in self._crossed):
             return
         what = {
             Excuse.FENCED: "was fenced",
@@ -148,6 +156,8 @@ class _Ledger:
         elif event.incarnation is not None:
             for excuse in fault.excuses:
                 self._once[event.incarnation, excuse] += 1
+            if fault.excuses:
+                self._spoilt.add(event.incarnation)
         if Capability.POWER in fault.needs:
             for incarnation in [one for one, host in self._alive.items() if host == event.host]:
                 del self._alive[incarnation]

@@ -30,7 +30,7 @@ from harness.reference.tables import GlobalTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
-from scenarios import Json, Scenario, topologies
+from scenarios import Json, Scenario, ScenarioError, topologies
 from store.config import StreamsConfig
 from store.points import Point
 from store.streams.topology import Topology
@@ -68,6 +68,13 @@ class _Pipeline:
             ordinal: {name: kind_of(supplier, config) for name, supplier in suppliers.items()}
             for ordinal, suppliers in self.suppliers.items()
         }
+        self.absences = {
+            name: int(settings["delete.retention.ms"]) // 2
+            for suppliers in self.suppliers.values()
+            for name, supplier in suppliers.items()
+            if "compact" in (settings := supplier.changelog_config()).get("cleanup.policy", "")
+        }
+        """Store → see `Evidence.longest_absence`."""
 
 
 @lru_cache(maxsize=512)
@@ -137,6 +144,15 @@ class Evidence:
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
         return self._pipeline(settings).kinds.get(task.partition("_")[0], {})
+
+    def exactly_once_with(self, settings: Mapping[str, Any]) -> bool:
+        """Whether a process with these changed settings runs under exactly once."""
+        return self._pipeline(settings).config.exactly_once
+
+    def longest_absence(self, store: str) -> int | None:
+        """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
+        its changelog keeps deletions for. None: deletions stay."""
+        return self._begun.absences.get(store)
 
     @cached_property
     def _copies(self) -> tuple[Copies, dict[int, dict[str, Copy]]]:
@@ -305,7 +321,7 @@ class Evidence:
         def parts() -> Sequence[Segment]:
             return segments(self.events, name)
 
-        return TaskModel(
+        model = TaskModel(
             self.scenario,
             name,
             lambda: self._tables(topology),
@@ -315,6 +331,14 @@ class Evidence:
             written=lambda topic, key: self._written.get((topic, key), ()),
             partial=self.uncaused,
         )
+        sinks = [sink.removeprefix(PREFIX) for sink in topology.sinks]
+        for output in (output for line in model.lines for output in line.outputs):
+            if output.topic not in sinks:
+                raise ScenarioError(
+                    f"the reference function of scenario {self.scenario.name} has an output for {output.topic!r}, "
+                    f"which is no sink of its sub-topology {topology.ordinal}; there are {', '.join(sinks) or 'none'}"
+                )
+        return model
 
     def _tables(self, topology: Topology) -> dict[str, Table]:
         tables = {

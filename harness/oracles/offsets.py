@@ -8,8 +8,8 @@ tasks of which two incarnations ran at the same time: the slower one may have se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from harness.history import End, Ended, Moment, Reached, Started, StateObserved
 from harness.oracles.evidence import Evidence
@@ -55,10 +55,12 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     hosts: dict[int, int] = {}
     last: dict[str, _Last] = {}
     final: dict[tuple[str, int], StateObserved] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
     for _, event in evidence.told:
         match event:
             case Started():
                 hosts[event.incarnation] = event.host
+                settings[event.task] = event.settings
             case Reached(point=Point.RESTORED | Point.KAFKA_COMMITTED) if event.incarnation in hosts:
                 last[event.task] = _Last(event.incarnation, hosts[event.incarnation], clean=False)
             case Ended(reason=End.DONE) if (
@@ -76,6 +78,9 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
             continue
         for store, supplier in evidence.suppliers_of(task).items():
             copy = evidence.copies.of(task, owner.host, store)
+            if evidence.kinds(task, settings[task])[store] is Kind.IN_MEMORY:
+                # Disks are looked at as those have them who started last, with other settings than the owner's.
+                continue
             if copy.whole and (supplier.logged or evidence.calm):
                 yield from _judge(evidence, task, store, copy.kind, owner, final.get((task, owner.host)))
 

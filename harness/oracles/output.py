@@ -23,7 +23,7 @@ MOST_COMBINATIONS = 64
 """Of orders of several tasks that are tried together."""
 
 Rows = Sequence[tuple[str, Row]]
-Content = tuple[object, int, tuple[tuple[str, str], ...]]
+Content = tuple[object, int, tuple[tuple[str, str | None], ...]]
 """Value, timestamp, headers."""
 Part = tuple[str, Sequence[Expected]]
 """A task and what it has to have written."""

@@ -55,8 +55,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 def answer(table: Table, query: Query) -> Answer | None:
     """The rows of an answer, in order, as `harness.worlds.questions` asks for them; None for a question that a store of
     that type does not know. Windows and sessions are asked for by key, all of them, or windows of all keys; versions by
-    key; lists and windows forward only."""
+    key; windows forward only. A range of lists that is read backward has the values of each backward too."""
     whole = query.kind is QueryKind.ALL
+    last = _LATEST if query.last is None else query.last
     rows: Answer
     match table:
         case KeyValueTable() | ListTable() if query.kind is QueryKind.KEY:
@@ -65,23 +66,28 @@ def answer(table: Table, query: Query) -> Answer | None:
             rows = table.between(None, None) if whole else table.between(query.key, query.upper)
             return rows[::-1] if query.backward else rows
         case ListTable():
-            return [(key, table[key]) for key in sorted(table) if whole or query.key <= key <= query.upper]
+            lists = [(key, table[key]) for key in sorted(table) if whole or query.key <= key <= query.upper]
+            return [(key, values[::-1]) for key, values in reversed(lists)] if query.backward else lists
         case WindowTable() if query.kind is QueryKind.KEY:
-            return [(f"{query.key}@{start}", value) for start, value in table.fetch(query.key, 0, _LATEST)]
+            return [
+                (f"{query.key}@{start}", value) for start, value in table.fetch(query.key, query.first, last)
+            ]
         case WindowTable():
-            found = table.fetch_range(None, None, 0, _LATEST)
+            found = table.fetch_range(None, None, query.first, last)
             return [(f"{key}@{start}", value) for key, start, value in found]
         case SessionTable():
             sessions = table.find(query.key, 0, _LATEST)
             return [(f"{query.key}@{one.start}..{one.end}", one.value) for one in sessions]
         case VersionedTable() if query.kind is QueryKind.KEY:
-            newest = table.get(query.key)
-            return [] if newest is None else [(f"{query.key}@{newest.timestamp}", newest.value)]
+            valid = table.get(query.key, query.last)
+            return [] if valid is None else [(f"{query.key}@{valid.timestamp}", valid.value)]
         case VersionedTable():
-            visible = table.rows()
-            versions = table.versions(query.key, max(0, table.stream_time - table.history_retention_ms))
+            oldest = max(0, table.stream_time - table.history_retention_ms)
+            # Of a time that is further back than the history only the newest version is known.
             rows = [
-                (name, one.value) for one in versions if (name := f"{query.key}@{one.timestamp}") in visible
+                (f"{query.key}@{one.timestamp}", one.value)
+                for one in table.versions(query.key, max(oldest, query.first))
+                if one.timestamp <= last and (last >= oldest or one.valid_to is None)
             ]
             return rows[::-1] if query.backward else rows
     return None

@@ -1,76 +1,87 @@
-"""Restoring replays only the difference: never more batches than there are records beyond the offsets that the stores
-held when they were opened, and so none where they were at the end of their changelogs already.
+"""A start makes of each store that it finds what the table of `harness.reference.starts` says: it goes on from where
+the store was left and replays the difference alone, or sets the store aside and makes a new one.
 
-A store that keeps no offset of its own is rebuilt, from the beginning or from a checkpoint that nobody sees here: its
-whole changelog counts. A start after something that may have a store set aside, or that cleaned its changelog, is not
-judged.
+What is replayed is what was read of the changelog, and a store is set aside when it is renamed: both are seen from
+outside of the code under test. A start after a fault that had a store found corrupt is not judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from harness.faults import FAULTS, Capability, Excuse
-from harness.history import Injected, Moment, Reached, Started, StateObserved
 from harness.oracles.evidence import Evidence
+from harness.reference.starts import CLOCK_SLACK_MS, Must, Restart, Starts
 from harness.verdict import Anomaly, Finding
-from store.points import Point
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    opened: dict[int, dict[str, int]] = {}
-    batches: dict[int, int] = {}
-    rebuilt: set[str] = set()
-    """Tasks one of whose stores may have to be rebuilt at their next start."""
-    settings: dict[str, Mapping[str, object]] = {}
-    for index, event in evidence.told:
-        match event:
-            case Started(standby=False):
-                if settings.setdefault(event.task, event.settings) != event.settings:
-                    rebuilt.add(event.task)
-            case Injected():
-                fault = FAULTS[event.fault]
-                if Excuse.SET_ASIDE in fault.excuses and event.task is not None:
-                    rebuilt.add(event.task)
-                if Capability.LOGS in fault.needs:
-                    rebuilt |= set(evidence.tasks)
-            case Reached(point=Point.PRODUCER_READY):
-                opened[event.incarnation] = {}
-                batches[event.incarnation] = 0
-            case Reached(point=Point.RESTORE_BATCH):
-                batches[event.incarnation] = batches.get(event.incarnation, 0) + 1
-            case StateObserved(moment=Moment.OPENED, standby=False, incarnation=int() as incarnation):
-                before = opened.setdefault(incarnation, {})
-                for store, image in event.stores.items():
-                    # A store that was opened before is seen again, restored, when the next one is opened.
-                    before.setdefault(store, -1 if image.changelog_offset is None else image.changelog_offset)
-            case StateObserved(moment=Moment.RESTORED, standby=False, incarnation=int() as incarnation):
-                if event.task not in rebuilt:
-                    # One that never fenced its predecessor is the business of another oracle.
-                    yield from _judge(
-                        evidence, index, event, opened.get(incarnation, {}), batches.get(incarnation, 0)
-                    )
+    starts = Starts(
+        evidence.kinds, evidence.exactly_once_with, evidence.alone, tuple(evidence.schedule.steps)
+    )
+    for restart in starts.of(evidence.events):
+        if evidence.suppliers_of(restart.task)[restart.store].logged:
+            wrong = _wrong(evidence, restart)
+            if wrong:
+                yield _finding(evidence, restart, *wrong)
 
 
-def _judge(
-    evidence: Evidence, index: int, restored: StateObserved, opened: Mapping[str, int], batches: int
-) -> Iterator[Finding]:
-    partition = int(restored.task.rpartition("_")[2])
-    beyond = 0
-    for store in evidence.suppliers_of(restored.task):
-        image = restored.stores.get(store)
-        upto = None if image is None else image.changelog_offset
-        beyond += sum(
-            opened.get(store, -1) < row.offset and (upto is None or row.offset <= upto)
-            for row in evidence.changes(store, partition)
+def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] | None:
+    """What is wrong with a start, what had to be, and what was."""
+    rows = evidence.changes(restart.store, int(restart.task.rpartition("_")[2]))
+    limit = evidence.longest_absence(restart.store)
+    if restart.set_aside:
+        if restart.must is Must.DIFFERENCE and not _may_be_too_old(evidence, restart, limit):
+            return "was set aside, though it could be continued", "difference", "set aside"
+        return None
+    if restart.must is Must.SET_ASIDE and restart.found:
+        return (
+            "was continued, though it may hold writes that never reached its changelog",
+            "set aside",
+            "continued",
         )
-    if batches > beyond:
-        yield Finding(
-            "restore",
-            f"Task {restored.task} replayed {batches} batches of its changelogs although {beyond} records lie beyond "
-            f"the offsets that its stores held ({evidence.story_before(index, restored.task)}).",
-            Anomaly.DIVERGED,
-            task=restored.task,
-            expected=beyond,
-            actual=batches,
-        )
+    beyond = sum(row.offset >= restart.held for row in rows)
+    if restart.alone and restart.end is not None and restart.away_ms is not None and limit is not None:
+        lacks = sum(restart.held <= row.offset < restart.end for row in rows)
+        holds = restart.own_offset is not None or (restart.must is Must.DIFFERENCE and restart.held > 0)
+        if holds and restart.found and lacks > 1 and restart.away_ms > limit:
+            return (
+                f"was continued, though it lacked {lacks} records of its changelog and was last up to date more than "
+                f"{restart.away_ms // 3_600_000} hours ago: deletions between may be gone",
+                "set aside",
+                "continued",
+            )
+    if restart.replayed is None:
+        return None
+    first, number = restart.replayed
+    if first < restart.held:
+        return f"replayed its changelog from offset {first} on", f"from offset {restart.held}", first
+    if number > beyond:
+        return f"replayed {number} records of its changelog, of which {beyond} lie beyond it", beyond, number
+    return None
+
+
+def _may_be_too_old(evidence: Evidence, restart: Restart, limit: int | None) -> bool:
+    """Whether retention may have cut the changelog behind the store, or deletions may be gone."""
+    if not restart.cleaned:
+        return False
+    partition = int(restart.task.rpartition("_")[2])
+    cut = evidence.final.changelogs[restart.store].start.get(partition, 0) > restart.held
+    old = limit is not None and restart.told_ms + CLOCK_SLACK_MS > limit
+    return cut or old
+
+
+def _finding(evidence: Evidence, restart: Restart, what: str, expected: object, actual: object) -> Finding:
+    held = (
+        f"it had {restart.store} up to offset {restart.own_offset} of its changelog"
+        if restart.own_offset is not None
+        else f"it was left {restart.left.value}, with every change before offset {restart.held}"
+    )
+    return Finding(
+        "restore",
+        f"Store {restart.store} of task {restart.task} {what}: {held}, and is kept {restart.taker.value} "
+        f"({evidence.story_before(restart.event, restart.task)}).",
+        Anomaly.DIVERGED,
+        task=restart.task,
+        expected=expected,
+        actual=actual,
+    )

@@ -1,15 +1,17 @@
 """The copy of a store that a standby keeps is the changelog up to the offset that it names, and never ahead of what was
-committed when it was looked at: a takeover must not begin with what was aborted afterwards."""
+committed when it was looked at: a takeover must not begin with what was aborted afterwards. One that was asked to end
+once everything had come to rest holds all of the changelog: a copy that does not follow is none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from harness.history import Moment, Reached, StateObserved
+from harness.history import End, Ended, Moment, Reached, Started, StateObserved
 from harness.oracles.changelog import against_own_offset
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN
+from harness.reference.durability import Kind
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -59,6 +61,44 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         if found:
             yield from found
             return
+    yield from _behind(evidence)
+
+
+def _behind(evidence: Evidence) -> Iterator[Finding]:
+    """The copies that lack something at the end."""
+    kept: dict[tuple[str, int], Mapping[str, Any] | None] = {}
+    """Task and host → the settings of the standby that had its copies last, and ended in order; None: another had."""
+    running: dict[int, Started] = {}
+    for index, event in evidence.told:
+        match event:
+            case Started(task=task, host=host):
+                running[event.incarnation] = event
+                kept[task, host] = None
+            case Ended(incarnation=int() as incarnation) if incarnation in running:
+                began = running[incarnation]
+                if began.standby and event.reason is End.DONE:
+                    kept[began.task, began.host] = began.settings
+            case StateObserved(moment=Moment.FINAL) if (
+                settings := kept.get((event.task, event.host))
+            ) is not None:
+                for store, image in sorted(event.stores.items()):
+                    changes = evidence.changes(store, int(event.task.rpartition("_")[2]))
+                    kind = evidence.kinds(event.task, settings).get(store)
+                    if not changes or kind not in (Kind.SYNCED, Kind.TRANSACTIONAL):
+                        continue
+                    upto = -1 if image.changelog_offset is None else image.changelog_offset
+                    if upto < changes[-1].offset:
+                        yield Finding(
+                            "standby",
+                            f"At the end, on host {event.host}, the copy that a standby kept of store {store} of task "
+                            f"{event.task} holds the changelog up to offset {upto}, but its last record has offset "
+                            f"{changes[-1].offset}, and there was nothing else to do than to follow "
+                            f"({evidence.story_before(index, event.task)}).",
+                            Anomaly.LOST,
+                            task=event.task,
+                            expected=changes[-1].offset,
+                            actual=upto,
+                        )
 
 
 def _commits(evidence: Evidence) -> dict[tuple[str, str], list[_Commit]]:

@@ -31,6 +31,7 @@ WHEN = {
     Moment.OPENED: "when opened",
     Moment.RESTORED: "after restoring",
     Moment.COMMITTED: "after a commit",
+    Moment.FOLLOWED: "after following",
     Moment.FINAL: "at the end",
 }
 

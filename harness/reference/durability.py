@@ -2,7 +2,8 @@
 
 A copy is what one host has of one store of one task. What is on its disk depends on what became of the last process
 that had it, on the kind of store, and for a power loss on whether commits were synced. The guarantee changes nothing
-here: it decides what a start makes of what is found (a restore, or a whole rebuild), and that is observed afterwards.
+here: it decides what a start makes of what is found (a restore, or a whole rebuild), which is another table,
+`harness.reference.starts`.
 
 | befell | synced | transactional | direct | in memory |
 |---|---|---|---|---|
@@ -134,6 +135,10 @@ Kinds = Callable[[str, Mapping[str, Any]], Mapping[str, Kind]]
 """Task and changed settings → the kinds of its stores."""
 
 
+_BREAKS_OFF = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.FAIL})
+"""After one of these a process that is asked to end does so without its last commit, and with no error."""
+
+
 class Copies:
     """Every copy there is, kept up to date event by event."""
 
@@ -142,6 +147,8 @@ class Copies:
         self._running: dict[int, tuple[str, int, Mapping[str, Any]]] = {}
         """Incarnation → task, host, settings."""
         self._ready: set[int] = set()
+        self._broken_off: set[int] = set()
+        """Incarnations that a fault may have kept from committing since they were last seen to."""
         self._copies: dict[tuple[str, int, str], Copy] = {}
 
     def of(self, task: str, host: int, store: str) -> Copy:
@@ -165,7 +172,7 @@ class Copies:
         elif isinstance(event, Injected):
             self._strike(event)
         elif isinstance(event, Ended) and event.incarnation is not None:
-            clean = event.reason is End.DONE
+            clean = event.reason is End.DONE and event.incarnation not in self._broken_off
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
 
     def end(self) -> None:
@@ -201,6 +208,8 @@ class Copies:
                 copy.restoring = True
             elif event.moment is not Moment.FINAL:
                 copy.kept, copy.restoring, copy.last = Kept.LAST_COMMIT, False, image.positions
+                if event.incarnation is not None:
+                    self._broken_off.discard(event.incarnation)
 
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
@@ -214,6 +223,8 @@ class Copies:
         removed = fault.removes_state or Excuse.SET_ASIDE in fault.excuses
         if removed and event.task is not None and event.host is not None:
             self._befall(event.task, event.host, Befell.REMOVED)
+        if not fault.excuses.isdisjoint(_BREAKS_OFF) and event.incarnation is not None:
+            self._broken_off.add(event.incarnation)
         if fault.deadly and event.incarnation is not None:
             self._end(event.incarnation, Befell.DEATH)
 

@@ -43,7 +43,7 @@ class Expected(NamedTuple):
     key: str
     value: Json
     timestamp: int
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str | None], ...]
     origin: Place
     """Of the input record that it comes from."""
 
@@ -74,6 +74,8 @@ class Line:
     ) -> None:
         self.records = records
         self.outputs: list[Expected] = []
+        self.touched: list[Mapping[str, set[str]]] = []
+        """For each record and store, what of it was touched, see `harness.reference.tables.Table`."""
         self.places: dict[tuple[int, ...], int] | None = None
         """How many of each source → how many records that is in all; filled by the model when it is asked for."""
         self._scenario = scenario
@@ -83,6 +85,7 @@ class Line:
         self.prefixes = [Prefix(_copy(state), 0)]
         for record in records:
             self.outputs += self._step(state, record)
+            self.touched.append(_touched(state))
             self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
 
     def replay(self, records: Sequence[tuple[str, Row]]) -> dict[str, Table]:
@@ -255,6 +258,16 @@ class TaskModel:
 
 def _chain(line: Line) -> Chain:
     return tuple((topic, row.offset) for topic, row in line.records)
+
+
+def _touched(state: Mapping[str, Table]) -> dict[str, set[str]]:
+    """What was touched since the last time, by store."""
+    found = {}
+    for store, table in state.items():
+        if table.touched:
+            found[store] = table.touched
+            table.touched = set()
+    return found
 
 
 def _copy(state: Mapping[str, Table]) -> dict[str, Table]:

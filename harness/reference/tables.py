@@ -12,9 +12,9 @@ has expired, so there are no segments but in one place: the order in which the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
 from store.suppliers import (
     KeyValueSupplier,
@@ -32,6 +32,10 @@ Json = Any
 class Table(Protocol):
     """The expected contents of one store."""
 
+    touched: set[str]
+    """What was written or asked for by its key since this was last emptied: names of rows, or of keys for all their
+    rows. A store's write that no record accounts for is known by it. Ranges do not count."""
+
     def rows(self) -> dict[str, Json]:
         """What a reader can see now."""
 
@@ -39,8 +43,65 @@ class Table(Protocol):
         """Another table with the same contents, which changes on its own."""
 
 
-class KeyValueTable(dict[str, Json]):
+class _Touched(dict[str, Json]):
+    """A dict that knows which of its keys were used, see `Table.touched`."""
+
+    __slots__ = ("touched",)
+
+    def __init__(self, contents: Mapping[str, Json] | Iterable[tuple[str, Json]] = ()) -> None:
+        super().__init__(contents)
+        self.touched: set[str] = set()
+
+    def __contains__(self, key: object) -> bool:
+        self.touched.add(cast(str, key))
+        return super().__contains__(key)
+
+    def __getitem__(self, key: str) -> Json:
+        self.touched.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Json = None) -> Json:
+        self.touched.add(key)
+        return super().get(key, default)
+
+    def __setitem__(self, key: str, value: Json) -> None:
+        self.touched.add(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        self.touched.add(key)
+        super().__delitem__(key)
+
+    def pop(self, key: str, *default: Json) -> Json:
+        self.touched.add(key)
+        return super().pop(key, *default)
+
+    def setdefault(self, key: str, default: Json = None) -> Json:
+        self.touched.add(key)
+        return super().setdefault(key, default)
+
+    def popitem(self) -> tuple[str, Json]:
+        self.touched.update(self)
+        return super().popitem()
+
+    def clear(self) -> None:
+        self.touched.update(self)
+        super().clear()
+
+    def update(self, *given: Any, **named: Json) -> None:
+        values = dict(*given, **named)
+        self.touched.update(values)
+        super().update(values)
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+
+class KeyValueTable(_Touched):
     """Key → value."""
+
+    __slots__ = ()
 
     def rows(self) -> dict[str, Json]:
         return self
@@ -50,11 +111,13 @@ class KeyValueTable(dict[str, Json]):
 
     def between(self, lower: str | None, upper: str | None) -> list[tuple[str, Json]]:
         """Pairs in the order of keys."""
-        return [(key, self[key]) for key in sorted(self) if _between(key, lower, upper)]
+        return [pair for pair in sorted(self.items(), key=_key_of) if _between(pair[0], lower, upper)]
 
 
-class ListTable(dict[str, list[Json]]):
+class ListTable(_Touched):
     """Key → the values that were put, in that order. There are no empty lists."""
+
+    __slots__ = ()
 
     def rows(self) -> dict[str, Json]:
         return dict(self)
@@ -71,7 +134,12 @@ class ListTable(dict[str, list[Json]]):
 
     def between(self, lower: str | None, upper: str | None) -> list[tuple[str, Json]]:
         """A pair for each value, in the order of keys, then of puts."""
-        return [(key, value) for key in sorted(self) if _between(key, lower, upper) for value in self[key]]
+        return [
+            (key, value)
+            for key, values in sorted(self.items(), key=_key_of)
+            if _between(key, lower, upper)
+            for value in values
+        ]
 
 
 class _Expiring:
@@ -81,6 +149,7 @@ class _Expiring:
         self.retention_ms = retention_ms
         self.stream_time = -1
         """The greatest time ever put, -1 before the first."""
+        self.touched: set[str] = set()
 
     def _observe(self, time: int) -> bool:
         """Take note of the time of a put; whether a row of this time is visible then."""
@@ -108,6 +177,7 @@ class WindowTable(_Expiring):
         ignored altogether; anywhere else it moves the stream time like any put."""
         if value is None and self.retain_duplicates:
             return
+        self.touched.add(f"{key}@{start}")
         if not self._observe(start):
             return
         if value is None:
@@ -119,11 +189,13 @@ class WindowTable(_Expiring):
 
     def get(self, key: str, start: int) -> Json:
         """The value of a window, of duplicates the one put last; None where there is none."""
+        self.touched.add(f"{key}@{start}")
         values = self._values.get((key, start))
         return values[-1] if values is not None and self._visible(start) else None
 
     def fetch(self, key: str, first: int, last: int) -> list[tuple[int, Json]]:
         """Windows of a key by their starts, duplicates in the order of their puts."""
+        self.touched.add(key)
         return [
             (start, value)
             for (found, start), values in sorted(self._values.items(), key=lambda item: item[0][1])
@@ -179,6 +251,7 @@ class SessionTable(_Expiring):
 
     def put(self, key: str, start: int, end: int, value: Json) -> None:
         """Write a session, None deletes it. One that has expired is dropped."""
+        self.touched.add(f"{key}@{start}..{end}")
         if not self._observe(end):
             return
         if value is None:
@@ -192,10 +265,12 @@ class SessionTable(_Expiring):
 
     def get(self, key: str, start: int, end: int) -> Json:
         """The aggregate of exactly this session, None if there is none."""
+        self.touched.add(f"{key}@{start}..{end}")
         return self._values.get((key, start, end)) if self._visible(end) else None
 
     def find(self, key: str, earliest_end: int, latest_start: int) -> list[Session]:
         """Sessions of a key that end at the one time or later and start at the other or before, by end, then start."""
+        self.touched.add(key)
         return self.find_range(key, key, earliest_end, latest_start)
 
     def find_range(
@@ -253,6 +328,8 @@ class VersionedTable:
         self.history_retention_ms = history_retention_ms
         self.stream_time = -1
         """The greatest timestamp ever put, -1 before the first."""
+        self.touched: set[str] = set()
+        """Nothing: versions have times of their own."""
         self._versions: dict[str, dict[int, Json]] = {}
         """Tombstones are versions too, None."""
 
@@ -293,8 +370,9 @@ class VersionedTable:
         ]
 
     def rows(self) -> dict[str, Json]:
+        """Of each version its value, and until when it is valid."""
         return {
-            f"{key}@{version.timestamp}": version.value
+            f"{key}@{version.timestamp}": [version.value, version.valid_to]
             for key in self._versions
             for version in self.versions(key, self._oldest())
         }
@@ -302,7 +380,11 @@ class VersionedTable:
     def newest(self) -> dict[str, Json]:
         """The newest version of each key that has a value, as a row."""
         found = ((key, self.get(key)) for key in self._versions)
-        return {f"{key}@{version.timestamp}": version.value for key, version in found if version is not None}
+        return {
+            f"{key}@{version.timestamp}": [version.value, None]
+            for key, version in found
+            if version is not None
+        }
 
     def copy(self) -> VersionedTable:
         other = VersionedTable(self.history_retention_ms)
@@ -331,6 +413,7 @@ class GlobalTable(dict[str, Json]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.touched: set[str] = set()
         self._ever: dict[str, tuple[Json, ...]] = {}
 
     def put(self, key: str, value: Json) -> None:
@@ -371,6 +454,10 @@ def table_of(supplier: StoreSupplier[Any]) -> Table:
         case ListValueSupplier():
             return ListTable()
     raise ValueError(f"store {supplier.name}: there is no table for what {type(supplier).__name__} opens")
+
+
+def _key_of(pair: tuple[str, Json]) -> str:
+    return pair[0]
 
 
 def _between(key: str, lower: str | None, upper: str | None) -> bool:

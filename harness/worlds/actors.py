@@ -9,6 +9,9 @@ from typing import Any
 DRIVER = "driver"
 """Spark's driver, where a task is asked for."""
 
+WORKER = "worker"
+"""What stands for a process that tasks share, where a partition is asked for."""
+
 MOST_FAILURES = 32
 """`spark.task.maxFailures` in every world: after this many failures of one task a query of Spark fails."""
 
@@ -25,7 +28,19 @@ class Life(Enum):
 class Actor:
     """One incarnation of a task, or of Spark's driver: a process, from its start to its end."""
 
-    __slots__ = ("host", "incarnation", "life", "process", "settings", "standby", "stopping", "task")
+    __slots__ = (
+        "crew",
+        "host",
+        "incarnation",
+        "leaves_for",
+        "life",
+        "process",
+        "settings",
+        "standby",
+        "stopping",
+        "task",
+        "worker",
+    )
 
     def __init__(self, task: str, incarnation: int, host: int) -> None:
         self.task = task
@@ -40,6 +55,12 @@ class Actor:
         """Those that a step has changed since the beginning of the run, as its process has them."""
         self.stopping = False
         """Whether it was asked to end by itself."""
+        self.worker = self
+        """Its process: itself, or one that stands for the process that several of a host's tasks share."""
+        self.crew = [self]
+        """Of a process: all whose code it runs."""
+        self.leaves_for: int | None = None
+        """The host to which it is about to move."""
 
     def __repr__(self) -> str:
         return f"task {self.task} incarnation {self.incarnation} on host {self.host}"

@@ -106,7 +106,7 @@ def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Inpu
     prefix = f"{topologies[0].application_id}-"
 
     def written(item: Input) -> Written:
-        headers = tuple((name, value.encode()) for name, value in item.headers)
+        headers = tuple((name, None if value is None else value.encode()) for name, value in item.headers)
         return Written(
             prefix + item.topic,
             item.partition,
@@ -172,8 +172,13 @@ def plain_row(record: Record) -> Row:
     return Row(record.partition, record.offset, key, value, record.timestamp, headers_text(record.headers))
 
 
-def headers_text(headers: Headers) -> tuple[tuple[str, str], ...]:
+def headers_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:
     """Headers as text; what is no UTF-8 is shown escaped."""
     return (
-        tuple((name, value.decode(errors="backslashreplace")) for name, value in headers) if headers else ()
+        tuple(
+            (name, None if value is None else value.decode(errors="backslashreplace"))
+            for name, value in headers
+        )
+        if headers
+        else ()
     )

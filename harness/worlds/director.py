@@ -57,6 +57,8 @@ class Director:
         """The step for which a process was asked to end when nothing was left to do."""
         self._steps = schedule.steps
         self._due = schedule.steps[0].wait if schedule.steps else 0
+        self._striking = 0
+        """The step whose fault happens."""
         self._waiting: dict[tuple[str, Occasion], int] = {}
         """Task and occasion → the step that lies there in wait."""
         self._asked: dict[int, list[tuple[int, Query]]] = {}
@@ -165,6 +167,7 @@ class Director:
         if index is None:
             return None
         step = self._steps[index]
+        self._striking = index
         self.events.append(
             Injected(index, step.fault, actor.task, actor.incarnation, actor.host, None, f"on {occasion}")
         )
@@ -238,8 +241,13 @@ class Director:
 
     def unpause(self, actor: Actor) -> None:
         """The actor goes on."""
-        self._paused.remove(actor)
+        if actor in self._paused:
+            self._paused.remove(actor)
         actor.life = Life.RUNNING
+
+    def struck_too(self, actor: Actor, fault: str) -> None:
+        """The fault that is being applied has struck another task of the same process."""
+        self.events.append(Injected(self._striking, fault, actor.task, actor.incarnation, actor.host, None))
 
     # -- steps ------------------------------------------------------------------------------------------------
 
@@ -247,7 +255,7 @@ class Director:
         return (
             target is not None
             and target.life is Life.RUNNING
-            and not target.stopping
+            and not target.worker.stopping
             and self._stopped_for != self._step
         )
 
@@ -273,6 +281,7 @@ class Director:
         if fault.where is Where.POINT and (target is None or target.life is not Life.RUNNING):
             return self._skip("no running incarnation")
         at = len(self.events)
+        self._striking = self._step
         try:
             assert fault.apply is not None
             fault.apply(self._stage, target if fault.where is Where.POINT else None, step)

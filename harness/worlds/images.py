@@ -5,7 +5,8 @@ records. What they cannot read they show as text, so that it differs from whatev
 
 Rows are named as `harness.history` names them. A value of a timestamped store is `[value, timestamp]`, that of a window
 store which retains duplicates the list of all values in the order of their puts, that of a list store its list. Of a
-versioned store there is a row for each version that can still be asked for; tombstones are none. What has expired by
+versioned store there is a row `[value, valid to]` for each version that can still be asked for, where the newest one of
+its key is valid to null; tombstones are none. What has expired by
 the stream time beside the rows is left out.
 """
 
@@ -15,6 +16,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from harness.history import Row, StoreImage
@@ -23,6 +25,7 @@ from scenarios import Json, Scenario
 from store.engine.protocol import Family, View
 from store.streams.topology import Topology
 from store.suppliers import (
+    GlobalStoreSupplier,
     KeyValueSupplier,
     ListValueSupplier,
     SessionSupplier,
@@ -199,7 +202,7 @@ def _end_of_key(key: bytes, suffix: int) -> int:
 def _version(value: Value, key: bytes, raw: bytes) -> Entry | None:
     if key[0] == _NEWEST:
         (timestamp,) = _LONG.unpack_from(raw)
-        return Entry(f"{key[1:].decode()}@{timestamp}", value(raw[_LONG.size :]), 1 << 63)
+        return Entry(f"{key[1:].decode()}@{timestamp}", [value(raw[_LONG.size :]), None], 1 << 63)
     if key[0] != _OLDER:
         raise ValueError("neither a newest nor an older version")
     (length,) = _LENGTH.unpack_from(key, 1 + _LONG.size)
@@ -210,7 +213,9 @@ def _version(value: Value, key: bytes, raw: bytes) -> Entry | None:
     (valid_to,) = _LONG.unpack_from(raw)
     if valid_to == timestamp:
         return None
-    return Entry(f"{key[begin : begin + length].decode()}@{timestamp}", value(raw[_LONG.size :]), valid_to)
+    return Entry(
+        f"{key[begin : begin + length].decode()}@{timestamp}", [value(raw[_LONG.size :]), valid_to], valid_to
+    )
 
 
 def _list(value: Value, raw: bytes) -> list[Json]:
@@ -348,9 +353,11 @@ def _fold_versions(rows: Iterable[Row], history_retention_ms: int) -> dict[str, 
     folded: dict[str, Json] = {}
     for key, found in versions.items():
         times = sorted(found)
-        for time, valid_to in zip(times, [*times[1:], 1 << 63], strict=True):
-            if found[time] is not None and valid_to > stream_time - history_retention_ms:
-                folded[f"{key}@{time}"] = found[time]
+        for time, valid_to in zip_longest(times, times[1:]):
+            if found[time] is not None and (
+                valid_to is None or valid_to > stream_time - history_retention_ms
+            ):
+                folded[f"{key}@{time}"] = [found[time], valid_to]
     return folded
 
 
@@ -369,6 +376,41 @@ def of_store(
     )
 
 
+class GlobalImage(NamedTuple):
+    """What a global store holds."""
+
+    rows: dict[str, Json]
+    offsets: dict[int, int] | None
+    """By partition; None for a store that keeps none with its rows."""
+
+
+def of_global_store(
+    scenario: Scenario, store: GlobalStoreSupplier, storage: ObservedStorage
+) -> GlobalImage | None:
+    """What a global store holds in the process that has it open; None if it is not open there."""
+    inner = innermost(store.supplier)
+    engines = [engine for (_, name), engine in storage.engines.items() if name == store.name]
+    if engines:
+        view: View = engines[-1]
+    else:
+        open_ones = [one for (_, name), one in storage.stores.items() if name == store.name and one.is_open()]
+        if not open_ones:
+            return None
+        view = open_ones[-1].snapshot()
+    value = _value_of(scenario, store.name)
+    meta = metadata(view)
+    entries = [
+        entry
+        for key, raw in view.scan(Family.DATA, None, None)
+        if (entry := _readable(inner, value, key, raw)) is not None
+    ]
+    rows = put_together(inner, entries, meta.stream_time)
+    if not engines or not getattr(inner, "transactional", False):
+        return GlobalImage(rows, None)
+    offsets = {number: offset for (topic, number), offset in meta.offsets.items() if topic == store.topic}
+    return GlobalImage(rows, offsets)
+
+
 def of_storage(
     scenario: Scenario, topology: Topology, partition: int, storage: ObservedStorage
 ) -> dict[str, StoreImage]:
@@ -378,8 +420,8 @@ def of_storage(
     for name, supplier in topology.suppliers().items():
         if (task, name) in storage.engines:
             found[name] = of_store(scenario, topology, partition, supplier, storage.engines[task, name])
-        elif name in storage.stores and storage.stores[name].is_open():
-            view = storage.stores[name].snapshot()
+        elif (task, name) in storage.stores and storage.stores[task, name].is_open():
+            view = storage.stores[task, name].snapshot()
             found[name] = of_store(scenario, topology, partition, supplier, view)
             view.close()
     return found

@@ -12,9 +12,12 @@ from typing import Any, NamedTuple
 from harness.faults import FAULTS, Fault, Occasion
 from harness.history import End, Queried, StoreImage
 from harness.schedule import Edge, Query
-from harness.worlds.process import LOOKED_AT, ObservedStorage
+from harness.worlds.actors import partition_of
+from harness.worlds.process import ObservedStorage, looked_at
 from harness.worlds.questions import Questions
+from store.errors import FencedError
 from store.points import Point
+from store.streams.assignment import Assignment
 from store.types import Record
 
 
@@ -56,6 +59,20 @@ class Processing(NamedTuple):
     offset: int
 
 
+class ReplayedRecords(NamedTuple):
+    """It was given records of a store's changelog."""
+
+    store: str
+    first: int
+    records: int
+
+
+class WasSetAside(NamedTuple):
+    """It has renamed a store out of the way."""
+
+    store: str
+
+
 class Answered(NamedTuple):
     """The answer to a query of the schedule."""
 
@@ -82,7 +99,20 @@ class Died(NamedTuple):
     how: str
 
 
-Message = Ready | At | Called | Meeting | Struck | Processing | Answered | Idle | Finished | Died
+Message = (
+    Ready
+    | At
+    | Called
+    | Meeting
+    | Struck
+    | Processing
+    | ReplayedRecords
+    | WasSetAside
+    | Answered
+    | Idle
+    | Finished
+    | Died
+)
 
 
 class Go(NamedTuple):
@@ -129,7 +159,7 @@ class Led:
         questions: Questions | None,
     ) -> None:
         """Report a point, and answer what is asked there."""
-        looked = dict(images()) if point in LOOKED_AT else None
+        looked = dict(images()) if looked_at(point, self._standby) is not None else None
         self._take(self._ask(At(point, looked)))
         if questions is not None:
             questions.at(
@@ -138,7 +168,7 @@ class Led:
                 self._task,
                 self._incarnation,
                 images,
-                storage.stores,
+                storage.stores_of(self._task),
                 self._uncommitted,
             )
 
@@ -160,17 +190,29 @@ class Led:
         self._uncommitted[topic] = record.offset
         self._ask(Processing(topic, record.offset))
 
+    def replayed(self, store: str, first: int, records: int) -> None:
+        self._ask(ReplayedRecords(store, first, records))
+
+    def set_aside(self, store: str) -> None:
+        self._ask(WasSetAside(store))
+
     def turned(self) -> None:
         """A process that makes turns without reporting anything is given up by the world."""
 
     def stopping(self) -> bool:
         return self._go.stopping
 
-    def promoted(self) -> bool:
-        told = self._standby and not self._go.standby
-        if told:
-            self._standby = False
-        return told
+    def reassigned(self) -> Assignment | None:
+        if not self._standby or self._go.standby:
+            return None
+        self._standby = False
+        return Assignment((partition_of(self._task),), ())
+
+    def let_go(self) -> None:
+        """A standby has let go of its copy, which is the task's now."""
+
+    def lost(self, lost: Mapping[int, FencedError]) -> bool:  # noqa: ARG002
+        return False
 
     def idle(self) -> bool:
         self._take(self._ask(Idle(self._standby)))

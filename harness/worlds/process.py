@@ -3,14 +3,14 @@ its stores.
 
 The same code runs in a greenlet of the simulation and in a real process. What it reports goes through a
 `Control`; what it sees of the stores it reads from the engine, not through the store under test. Only calls that the
-schedule names are wrapped, so the others cost nothing.
+schedule names are wrapped, and the reading of changelogs, so the others cost nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -30,10 +30,13 @@ from store.errors import (
     OutcomeUnknownError,
     RetriableError,
     StateLockedError,
+    TaskLostError,
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
+from store.log.protocol import Fetch
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
+from store.streams.assignment import Assignment
 from store.streams.context import Context
 from store.streams.topology import Topology
 from store.streams.worker import Worker
@@ -56,14 +59,26 @@ class Control(Protocol):
     def processing(self, record: Record) -> None:
         """The processing function is about to be called, where records or stores are watched."""
 
+    def replayed(self, store: str, first: int, records: int) -> None:
+        """The process was given so many records of the store's changelog, the first one at that offset."""
+
+    def set_aside(self, store: str) -> None:
+        """The store was renamed out of the way."""
+
     def turned(self) -> None:
         """The worker has made one more turn. May raise, when it makes too many of them."""
 
     def stopping(self) -> bool:
         """Whether the process was asked to end."""
 
-    def promoted(self) -> bool:
-        """Whether a process that has kept a warm copy is to run the task from now on. True once."""
+    def reassigned(self) -> Assignment | None:
+        """What the worker is to run and to keep warm from now on, if that has changed. Once for each change."""
+
+    def let_go(self) -> None:
+        """The worker has done as it was told by `reassigned`."""
+
+    def lost(self, lost: Mapping[int, FencedError]) -> bool:
+        """Tasks of the process were taken over. Whether it goes on with others."""
 
     def idle(self) -> bool:
         """Nothing is left to do. Returns when there may be; False when the process is to stop."""
@@ -79,6 +94,8 @@ class Watch:
     """Whether the history needs to know each record that is processed."""
     queries: bool = False
     """Whether stores are asked."""
+    changelogs: Mapping[str, str] = field(default_factory=dict)
+    """Topic, with its full name → the store whose changelog it is. Each reading of one is reported."""
 
     @classmethod
     def of(cls, schedule: Schedule, topologies: tuple[Topology, ...], config: StreamsConfig) -> Watch:
@@ -95,33 +112,50 @@ class Watch:
             or "at_least_once" in guarantees
             or any(len(topology.sources) > 1 for topology in topologies),
             any(step.query is not None for step in schedule.steps),
+            {
+                topology.changelog_topic(name): name
+                for topology in topologies
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            },
         )
 
 
 def run_worker(
     topology: Topology,
-    partition: int,
+    assignment: Assignment,
     log: Log,
     storage: Storage,
     config: StreamsConfig,
     clock: Clock,
     control: Control,
-    *,
-    standby: bool = False,
 ) -> tuple[End, str]:
-    """Run one task until told to stop, or first keep a warm copy of it. Returns how it ended and the error."""
-    active, standbys = ([], [partition]) if standby else ([partition], [])
-    worker = Worker(topology, active, log, storage, config, clock, standbys=standbys)
+    """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
+    worker = Worker(topology, assignment.active, log, storage, config, clock, standbys=assignment.standby)
     try:
-        while not control.stopping() and (worker.poll() or control.idle()):
+        while not control.stopping() and (_poll(worker, control) or control.idle()):
             control.turned()
-            if standby and control.promoted():
-                standby = False
-                worker.assign([partition])
-        worker.run(stopping=lambda: True)
+            changed = control.reassigned()
+            if changed is not None:
+                worker.assign(*changed)
+                control.let_go()
+        try:
+            worker.run(stopping=lambda: True)
+        except TaskLostError as error:
+            if not control.lost(error.lost):
+                raise
     except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
         return how_it_ended(error), describe(error)
     return End.DONE, ""
+
+
+def _poll(worker: Worker, control: Control) -> bool:
+    try:
+        return worker.poll()
+    except TaskLostError as error:
+        if not control.lost(error.lost):
+            raise
+        return True
 
 
 RETRIED = (AbortRequiredError, FatalLogError, OutcomeUnknownError, RetriableError, StateLockedError)
@@ -151,6 +185,13 @@ LOOKED_AT: Mapping[Point, Moment] = {
 """At these points the committed state is observed."""
 
 
+def looked_at(point: Point, standby: bool) -> Moment | None:
+    """When that is, if what the stores hold as committed is observed at a point; a standby's after each batch too."""
+    if standby and point is Point.RESTORE_BATCH:
+        return Moment.FOLLOWED
+    return LOOKED_AT.get(point)
+
+
 class ObservedStorage:
     """A storage that remembers the engines of this process, so that they can be read from outside the store."""
 
@@ -163,15 +204,22 @@ class ObservedStorage:
         self._occasions = occasions
         self.engines: dict[tuple[str, str], Engine] = {}
         """By task and store."""
-        self.stores: dict[str, Any] = {}
-        """Stores as they were opened, where they are watched: those without an engine here, and all where the schedule
-        has queries."""
+        self.stores: dict[tuple[str, str], Any] = {}
+        """By task and store, as they were opened, where they are watched: those without an engine here, and all where
+        the schedule has queries."""
+        self.just_opened: set[str] = set()
+        """Stores, until somebody takes note of it."""
+
+    def stores_of(self, task_id: str) -> dict[str, Any]:
+        """The watched stores of a task, by name."""
+        return {name: store for (task, name), store in self.stores.items() if task == task_id}
 
     def lock(self, task_id: str) -> AbstractContextManager[None]:
         # A new incarnation in the same process; the engines of the one before are closed.
         for place in [place for place in self.engines if place[0] == task_id]:
             del self.engines[place]
-            self.stores.pop(place[1], None)
+        for place in [place for place in self.stores if place[0] == task_id]:
+            del self.stores[place]
         return self._inner.lock(task_id)
 
     def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
@@ -187,7 +235,13 @@ class ObservedStorage:
         if Occasion.WRITE in self._occasions:
             engine = _interfered(engine, self._control)
         self.engines[task_id, store_name] = engine
+        self.just_opened.add(store_name)
         return engine
+
+    def remember_opened(self, place: tuple[str, str], store: Any) -> None:
+        """A global store without an engine here was opened."""
+        self.stores[place] = store
+        self.just_opened.add(place[1])
 
     def directory(self, task_id: str, store_name: str) -> Path | None:
         return self._inner.directory(task_id, store_name)
@@ -196,7 +250,9 @@ class ObservedStorage:
         return self._inner.exists(task_id, store_name)
 
     def set_aside(self, task_id: str, store_name: str) -> str:
-        return self._inner.set_aside(task_id, store_name)
+        went = self._inner.set_aside(task_id, store_name)
+        self._control.set_aside(store_name)
+        return went
 
     def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
         return self._inner.read_checkpoint(task_id)
@@ -207,18 +263,21 @@ class ObservedStorage:
 
 def _interfered(engine: Engine, control: Control) -> Engine:
     """The engine, whose writes can meet a fault."""
-    write = engine.write
 
-    def interfered(*args: Any, **kwargs: Any) -> None:
-        fault = control.meet(Occasion.WRITE)
-        if fault is not None and fault.around is not None:
-            fault.around(lambda: write(*args, **kwargs))
-            return
-        write(*args, **kwargs)
-        if fault is not None:
-            control.strike(fault)
+    def interfered(write: Callable[..., None]) -> Callable[..., None]:
+        def around(*args: Any, **kwargs: Any) -> None:
+            fault = control.meet(Occasion.WRITE)
+            if fault is not None and fault.around is not None:
+                fault.around(lambda: write(*args, **kwargs))
+                return
+            write(*args, **kwargs)
+            if fault is not None:
+                control.strike(fault)
 
-    engine.write = interfered  # type: ignore[method-assign]
+        return around
+
+    engine.write = interfered(engine.write)  # type: ignore[method-assign]
+    engine.stage = interfered(engine.stage)  # type: ignore[method-assign]
     return engine
 
 
@@ -227,7 +286,7 @@ class _Watched(StoreSupplier[StateStore]):
     """A supplier whose store is remembered when it is opened."""
 
     inner: StoreSupplier[StateStore]
-    opened: Callable[[str, StateStore], None]
+    opened: Callable[[tuple[str, str], StateStore], None]
 
     @property
     def logged(self) -> bool:
@@ -246,7 +305,7 @@ class _Watched(StoreSupplier[StateStore]):
 
     def open(self, context: StoreContext) -> StateStore:
         store = self.inner.open(context)
-        self.opened(self.name, store)
+        self.opened((context.task_id, self.name), store)
         return store
 
 
@@ -261,6 +320,13 @@ def watched(topology: Topology, watch: Watch, control: Control, storage: Observe
             if not isinstance(store, str) and (watch.queries or _in_memory(store))
             else store
             for store in topology.stores
+        )
+    if any(_in_memory(store.supplier) for store in topology.global_stores):
+        changes["global_stores"] = tuple(
+            replace(store, supplier=_Watched(store.name, store.supplier, storage.remember_opened))
+            if _in_memory(store.supplier)
+            else store
+            for store in topology.global_stores
         )
     return replace(topology, **changes) if changes else topology
 
@@ -286,27 +352,42 @@ def _process(topology: Topology, watch: Watch, control: Control) -> Callable[[Co
 
 
 class WatchedLog:
-    """A log whose calls can go wrong as networks and brokers make them, or be interrupted at their edges."""
+    """A log whose calls can go wrong as networks and brokers make them, or be interrupted at their edges, and which
+    tells what is read of changelogs."""
 
-    def __init__(self, inner: Log, control: Control, calls: frozenset[Occasion]) -> None:
+    def __init__(
+        self,
+        inner: Log,
+        control: Control,
+        calls: frozenset[Occasion],
+        changelogs: Mapping[str, str] | None = None,
+    ) -> None:
+        """`changelogs`: see `Watch`."""
         self._inner = inner
         self._control = control
         self._calls = calls & frozenset(CALLS)
+        self._changelogs = changelogs
 
     @classmethod
     def around(cls, inner: Log, control: Control, watch: Watch) -> Log:
         """The log itself where no call has to be wrapped."""
-        return cls(inner, control, watch.calls) if watch.calls & frozenset(CALLS) else inner
+        if watch.changelogs or watch.calls & frozenset(CALLS):
+            return cls(inner, control, watch.calls, watch.changelogs)
+        return inner
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
         inner = self._inner.producer(transactional_id, transaction_timeout_ms)
-        return _WatchedProducer(inner, self._control, self._calls)
+        return _WatchedProducer(inner, self._control, self._calls) if self._calls else inner
 
     def plain_producer(self) -> PlainProducer:
-        return _Watching(self._inner.plain_producer(), self._control, self._calls)
+        inner = self._inner.plain_producer()
+        return _Watching(inner, self._control, self._calls) if self._calls else inner
 
     def reader(self) -> GroupReader:
-        return _Watching(self._inner.reader(), self._control, self._calls)
+        reader = _Watching(self._inner.reader(), self._control, self._calls)
+        if self._changelogs:
+            reader.read = _told(reader.read, self._changelogs, self._control)
+        return reader
 
     def admin(self) -> Admin:
         return self._inner.admin()
@@ -315,8 +396,25 @@ class WatchedLog:
         return getattr(self._inner, name)
 
 
+def _told(
+    read: Callable[..., Fetch], changelogs: Mapping[str, str], control: Control
+) -> Callable[..., Fetch]:
+    """The `read` of a reader that tells what it was given of changelogs."""
+
+    def told(tp: TopicPartition, *args: Any, **kwargs: Any) -> Fetch:
+        fetch = read(tp, *args, **kwargs)
+        if fetch.records and tp.topic in changelogs:
+            control.replayed(changelogs[tp.topic], fetch.records[0].offset, len(fetch.records))
+        return fetch
+
+    return told
+
+
 class _Watching:
     """A client, some of whose calls are wrapped."""
+
+    read: Callable[..., Fetch]
+    """Of a reader."""
 
     def __init__(self, inner: Any, control: Control, calls: frozenset[Occasion]) -> None:
         self._inner = inner

@@ -80,6 +80,8 @@ class Questions:
         self._report = report
         self._open: list[_Open] = []
         self._processed = 0
+        self._offered = False
+        """Whether the task is open."""
 
     def processed(self) -> None:
         """A record was processed: iterators may have been open long enough."""
@@ -109,8 +111,12 @@ class Questions:
             self.processed()
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             uncommitted.clear()
-        # At the last point of a task its stores are closed already.
-        closed = point is Point.TASK_CLOSED
+        # Nobody has the stores of a task that is not restored, or is closed.
+        if point in (Point.PRODUCER_READY, Point.TASK_CLOSED):
+            self._offered = False
+        elif point is Point.RESTORED:
+            self._offered = True
+        closed = not self._offered
         for step, question in asked:
             found = {} if closed else images()
             committed = found[question.store].positions if question.store in found else {}
@@ -275,15 +281,17 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
         if asked.kind is QueryKind.KEY:
             return KeyQuery(made(asked.key))
         whole = asked.kind is QueryKind.ALL
-        return RangeQuery(None if whole else made(asked.key), None if whole else made(asked.upper))
+        bounds = (None, None) if whole else (made(asked.key), made(asked.upper))
+        return RangeQuery(bounds[0], bounds[1], not asked.backward)
     if isinstance(inner, VersionedSupplier):
         if asked.kind is QueryKind.KEY:
-            return VersionedKeyQuery(made(asked.key))
-        return MultiVersionedKeyQuery(made(asked.key), ascending=not asked.backward)
+            return VersionedKeyQuery(made(asked.key), asked.last)
+        return MultiVersionedKeyQuery(made(asked.key), asked.first, asked.last, not asked.backward)
     if isinstance(inner, SessionSupplier):
         return WindowRangeQuery.with_key(made(asked.key))
     if isinstance(inner, WindowSupplier):
+        last = _LATEST if asked.last is None else asked.last
         if asked.kind is QueryKind.KEY:
-            return WindowKeyQuery(made(asked.key), 0, _LATEST)
-        return WindowRangeQuery.with_window_start_range(0, _LATEST)
+            return WindowKeyQuery(made(asked.key), asked.first, last)
+        return WindowRangeQuery.with_window_start_range(asked.first, last)
     return None

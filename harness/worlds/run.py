@@ -12,18 +12,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from harness.choices import Chooser
 from harness.faults import FAULTS, Excuse, Fault, SkipError
 from harness.history import POSITIONS_LEFT_BEHIND, End, Event, History, Injected
 from harness.schedule import Input, Schedule, config_of
-from harness.worlds.actors import Actor, Life, is_driver, ordinal_of
+from harness.worlds.actors import WORKER, Actor, Life, is_driver, ordinal_of
 from harness.worlds.director import Director
 from harness.worlds.protocol import WorldKind
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.streams.topology import Topology
+
+KILL, PAUSE, STOP = "kill", "pause", "clean_stop"
+"""What happens to the other tasks of a process when one is struck so that the process dies, stands still, or ends."""
 
 
 class Runtime(Protocol):
@@ -62,6 +66,10 @@ class Run(ABC):
         self.changed: dict[str, dict[str, Any]] = {}
         """Task → settings that steps have changed."""
         self.runtime: Runtime
+        self.shares = False
+        """Whether tasks of one sub-topology that run on one host share a process."""
+        self._workers: list[Actor] = []
+        """What stands for such processes."""
         self._settings_to_come: dict[Actor, Mapping[str, Any] | None] = {}
         """Processes that were asked to end, to be started again with other settings, or (None) the same."""
         self._loose: set[str] = set()
@@ -162,21 +170,46 @@ class Run(ABC):
         actor = self.director.started(task, host, self.changed.get(task))
         if not self.config_for(actor).exactly_once:
             self._loose.add(task)
-        self.spawn(actor)
-        self.runnable.appendleft(actor)
+        if not self._joins(actor):
+            self.spawn(actor.worker)
+            self.runnable.appendleft(actor.worker)
 
     def start_standby(self, task: str, host: int) -> None:
         """Start a process that keeps a warm copy of a worker's task."""
         actor = self.director.started_standby(task, host, self.changed.get(task))
-        self.spawn(actor)
-        self.runnable.append(actor)
+        if not self._joins(actor):
+            self.spawn(actor.worker)
+            self.runnable.append(actor.worker)
+
+    def _joins(self, actor: Actor) -> bool:
+        """Whether a worker that is there takes the actor in. If none is, and tasks share processes, it gets one."""
+        if not self.shares:
+            return False
+        for worker in self._workers:
+            if (
+                worker.life is Life.RUNNING
+                and not worker.stopping
+                and worker.host == actor.host
+                and ordinal_of(worker.task) == ordinal_of(actor.task)
+                and worker.settings == actor.settings
+            ):
+                worker.crew.append(actor)
+                actor.worker, actor.process = worker, worker.process
+                self.wake(worker)
+                return True
+        worker = Actor(f"{ordinal_of(actor.task)}_{WORKER}", actor.incarnation, actor.host)
+        worker.settings = actor.settings
+        worker.crew = [actor]
+        actor.worker = worker
+        self._workers.append(worker)
+        return False
 
     def promote(self, actor: Actor) -> None:
         """Have a standby run its task from now on."""
         self.director.promoted(actor)
         if not self.config_for(actor).exactly_once:
             self._loose.add(actor.task)
-        self.wake(actor)
+        self.wake(actor.worker)
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
@@ -189,35 +222,93 @@ class Run(ABC):
         )
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        actor.life = Life.DEAD
-        self.forget(actor)
+        crew = self._die(actor)
         self.end(actor, wipe=wipe, power=power)
-        self.runtime.killed(actor)
+        for other in crew:
+            if not power:
+                self.director.struck_too(other, KILL)
+        for one in (actor, *crew):
+            self.runtime.killed(one)
+
+    def _die(self, actor: Actor) -> list[Actor]:
+        """Nothing of the process lives any more. The others in it."""
+        worker = actor.worker
+        worker.life = Life.DEAD
+        self.forget(worker)
+        for one in worker.crew:
+            self.director.died(one)
+        return [one for one in worker.crew if one is not actor]
 
     def pause(self, actor: Actor) -> None:
         host = self._elsewhere(actor)
-        self.director.pause(actor)
-        self.suspend(actor)
-        self.forget(actor)
+        worker = actor.worker
+        worker.life = Life.PAUSED
+        others = [one for one in worker.crew if one is not actor]
+        for one in (actor, *others):
+            if one.standby:
+                one.life = Life.PAUSED
+            else:
+                self.director.pause(one)
+        self.suspend(worker)
+        self.forget(worker)
+        for other in others:
+            self.director.struck_too(other, PAUSE)
         self.runtime.start_another(actor, host)
+        for other in others:
+            # One that finds no place, or is not the newest of its task, has a successor when it goes on.
+            if not other.standby and self.director.newest.get(other.task) is other:
+                with suppress(SkipError):
+                    self.runtime.start_another(other, self._elsewhere(other))
 
     def resume(self, task: str) -> None:
         actor = self.director.paused(task)
         if actor is None:
             raise SkipError("no paused incarnation")
-        self.director.unpause(actor)
-        self.proceed(actor)
-        self.runnable.append(actor)
+        worker = actor.worker
+        worker.life = Life.RUNNING
+        for one in worker.crew:
+            self.director.unpause(one)
+        self.proceed(worker)
+        self.runnable.append(worker)
 
     def start_another(self, actor: Actor) -> None:
         self.runtime.start_another(actor, self._elsewhere(actor))
 
     def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
-        if actor.stopping:
+        worker = actor.worker
+        if worker.stopping:
             raise SkipError("it was asked to end before")
-        actor.stopping = True
-        self._settings_to_come[actor] = settings
-        self.wake(actor)
+        worker.stopping = True
+        self._settings_to_come[worker] = settings
+        for other in worker.crew:
+            if other is not actor:
+                self.director.struck_too(other, STOP)
+        self.wake(worker)
+
+    def move(self, actor: Actor) -> None:
+        if actor.worker is actor:
+            raise SkipError("its process runs nothing else")
+        if actor.worker.stopping:
+            raise SkipError("it was asked to end before")
+        if actor.leaves_for is not None:
+            raise SkipError("it moves already")
+        actor.leaves_for = self._elsewhere(actor)
+        self.wake(actor.worker)
+
+    def left(self, actor: Actor, reason: End, error: str) -> None:
+        """The worker has let go of the actor, which goes on elsewhere."""
+        host = actor.leaves_for
+        assert host is not None
+        actor.worker.crew.remove(actor)
+        self.director.ended(actor, reason, error)
+        if self.director.newest.get(actor.task) is actor:
+            self.runtime.start_another(actor, host)
+
+    def taken(self, actor: Actor, error: str) -> None:
+        """The worker has lost the actor to a newer incarnation, and goes on without it."""
+        actor.worker.crew.remove(actor)
+        self.director.ended(actor, End.FENCED, error)
+        self.runtime.ended(actor, End.FENCED)
 
     def _elsewhere(self, actor: Actor) -> int:
         if is_driver(actor.task):
@@ -276,7 +367,8 @@ class Run(ABC):
 
     def rests(self, actor: Actor) -> None:
         """The process has nothing to do."""
-        self.resting[actor] = self.input_of(actor) if self.wakes or actor.standby else None
+        standby = any(one.standby for one in actor.crew)
+        self.resting[actor] = self.input_of(actor) if self.wakes or standby else None
 
     def yields(self, actor: Actor) -> None:
         """The process goes on after all others, also those that rested and have something to read by now."""
@@ -302,25 +394,42 @@ class Run(ABC):
                 self.wake(actor)
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
-        """The process has ended by itself."""
-        if actor.life is not Life.RUNNING:
+        """The process has ended by itself; with an error, in the code of that actor."""
+        worker = actor.worker
+        if worker.life is not Life.RUNNING:
             return
-        self.forget(actor)
+        worker.life = Life.ENDED
+        self.forget(worker)
+        if not worker.crew:
+            # It has let go of all that it had.
+            return
+        others = [one for one in worker.crew if one is not actor]
         self.director.ended(actor, reason, error)
-        if actor in self._settings_to_come:
-            settings = self._settings_to_come.pop(actor)
-            if settings:
-                self.changed[actor.task] = {**self.changed.get(actor.task, {}), **settings}
-            self.runtime.killed(actor)
+        # Who was fenced, or asked to end, was so as a whole.
+        alike = reason in (End.DONE, End.FENCED)
+        for other in others:
+            self.director.ended(other, reason if alike else End.BROKEN_OFF, error if alike else "")
+        if worker in self._settings_to_come:
+            settings = self._settings_to_come.pop(worker)
+            for one in (actor, *others):
+                if settings:
+                    self.changed[one.task] = {**self.changed.get(one.task, {}), **settings}
+            self._again(actor, others)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and actor.task in self._loose:
             # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
             self.changed[actor.task] = {
                 **self.changed.get(actor.task, {}),
                 "processing.guarantee": "at_least_once",
             }
-            self.runtime.killed(actor)
+            self._again(actor, others)
         else:
             self.runtime.ended(actor, reason)
+            for other in others:
+                self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
+
+    def _again(self, actor: Actor, others: Sequence[Actor]) -> None:
+        for one in (actor, *others):
+            self.runtime.killed(one)
 
     def may_fail(self, actor: Actor) -> bool:
         """Whether the schedule has made this process fail."""
@@ -333,7 +442,7 @@ class Run(ABC):
 
 
 class WorkerRuntime:
-    """One process per task, started again by a supervisor. See `Runtime`."""
+    """One process per task, or one per host, started again by a supervisor. See `Runtime`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -341,11 +450,13 @@ class WorkerRuntime:
     def begin(self) -> None:
         run = self._run
         hosts = run.schedule.hosts
-        for index, task in reversed(list(enumerate(run.tasks))):
-            run.start(task, index % hosts)
+        # Where tasks share processes, two of them begin on each host.
+        places = [(task, index // 2 if run.shares else index) for index, task in enumerate(run.tasks)]
+        for task, place in reversed(places):
+            run.start(task, place % hosts)
         if run.config.num_standby_replicas and hosts > 1:
-            for index, task in enumerate(run.tasks):
-                run.start_standby(task, (index + 1) % hosts)
+            for task, place in places:
+                run.start_standby(task, (place + 1) % hosts)
 
     def killed(self, actor: Actor) -> None:
         """A standby takes over, and what was killed comes back as the standby."""
@@ -361,7 +472,7 @@ class WorkerRuntime:
                 run.start_standby(actor.task, actor.host)
 
     def ended(self, actor: Actor, reason: End) -> None:
-        again = reason is End.FENCED or (reason is End.FAILED and self._run.may_fail(actor))
+        again = reason in (End.FENCED, End.BROKEN_OFF) or (reason is End.FAILED and self._run.may_fail(actor))
         if again:
             self.killed(actor)
 

@@ -25,6 +25,7 @@ from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
 from store.recovery.offsets import offset_keeping
 from store.recovery.restore import (
+    KEEP_TIME_EVERY_MS,
     RestoreListener,
     RestoreSettings,
     close_after,
@@ -32,7 +33,6 @@ from store.recovery.restore import (
     readable,
     warn_of_rebuild,
 )
-from store.recovery.standby import KEEP_TIME_EVERY_MS
 from store.types import IsolationLevel, Record, TopicPartition
 
 _POLL_SECONDS = 0.05

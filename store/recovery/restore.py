@@ -15,7 +15,9 @@ up to which time nothing in the store was out of date (`StateStore.last_caught_u
 
 * A commit writes the time of the store's clock, for its task is the changelog's only writer.
 * A restore writes, once it has reached the end, the time at which it began. Its batches leave the time alone:
-  pairs that were there before may be out of date until the end is reached.
+  pairs that were there before may be out of date until the end is reached. One that finds the store at the end writes
+  it too, unless the time that is there is of the last minute (`KEEP_TIME_EVERY_MS`): a store of a pipeline that had
+  nothing to do for weeks is up to date, and the first crash after them must not have it rebuilt.
 * One that starts with an empty store writes the time at which it began first of all: every value that it reads
   was still in the log then, so the deletion of that value is kept long enough from then on.
 
@@ -52,6 +54,9 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 DEFAULT_BATCH = 10_000
 """Records per read and write."""
+KEEP_TIME_EVERY_MS = 60_000
+"""How old the time may be that a store on disk says it was up to date. Too early a time costs nothing but a rebuild
+after half of the tombstone retention less this."""
 KAFKA_TOMBSTONE_RETENTION_MS = 86_400_000
 """Kafka's default of a topic's `delete.retention.ms`."""
 
@@ -187,7 +192,7 @@ def restore(
             count(len(fetch.records))
         if listener is not None:
             listener.on_batch_restored(changelog, store.name, place.position, len(fetch.records))
-    if not at_end(start, bounds):
+    if not at_end(start, bounds) or place.outdated(began):
         place.reached_end(began)
     place.keep()
     if listener is not None:
@@ -334,6 +339,11 @@ class Place:
         self.committed = self.committed._replace(offset=last)
         if not self._own and self._offsets is not None:
             self._offsets.restoring(self.changelog, self.committed, len(fetch.records))
+
+    def outdated(self, now_ms: int) -> bool:
+        """Whether what is written of the time up to which the store was up to date is old, see `KEEP_TIME_EVERY_MS`."""
+        time = None if self.committed is None else self.committed.last_caught_up_ms
+        return self.committed is not None and (time is None or abs(now_ms - time) >= KEEP_TIME_EVERY_MS)
 
     def reached_end(self, began: int) -> None:
         """The store holds all that the changelog had at `began`. Nothing is written before `keep`."""

@@ -28,13 +28,16 @@ from store.log.protocol import Reader
 from store.points import Point, reach
 from store.recovery.decision import Action, StoreOutOfStepError
 from store.recovery.offsets import TaskOffsets
-from store.recovery.restore import LoggedStore, Place, RestoreSettings, close_after, set_aside_to_rebuild
+from store.recovery.restore import (
+    KEEP_TIME_EVERY_MS,
+    LoggedStore,
+    Place,
+    RestoreSettings,
+    close_after,
+    set_aside_to_rebuild,
+)
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
-
-KEEP_TIME_EVERY_MS = 60_000
-"""How old the time may be that a copy on disk says it was up to date. Too early a time costs nothing but a rebuild
-after half of the tombstone retention less this."""
 
 
 class Standby:

@@ -196,7 +196,7 @@ def _record(row: tuple[Any, ...]) -> Record:
         None if key is None else bytes(key),
         None if value is None else bytes(value),
         timestamp,
-        tuple((name, b"" if content is None else bytes(content)) for name, content in headers or ()),
+        tuple((name, None if content is None else bytes(content)) for name, content in headers or ()),
     )
 
 

@@ -34,6 +34,7 @@ from store.errors import (
 )
 from store.log import Log, Reader
 from store.metrics import Metrics
+from store.points import enter
 from store.recovery.restore import RestoreListener
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
@@ -141,6 +142,7 @@ class Worker:
         partitions = list(dict.fromkeys(active))
         standbys = self._only_standbys(partitions, standby)
         for partition, task in [(one, task) for one, task in self.tasks.items() if one not in partitions]:
+            enter(task.task_id)
             try:
                 task.commit()
             except CrashproofError as error:
@@ -187,6 +189,7 @@ class Worker:
     def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
         """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
         for partition, task in list(self.tasks.items()):
+            enter(task.task_id)
             try:
                 task.commit()
             except FencedError as error:
@@ -200,10 +203,11 @@ class Worker:
             all_of_them.callback(self._reader.close)
             all_of_them.callback(self.replicas.close)
             for task in self.tasks.values():
-                all_of_them.callback(task.close)
+                all_of_them.callback(_close, task)
             self.tasks = {}
 
     def _step(self, partition: int) -> bool:
+        enter(self._topology.task_id(partition))
         task = self.tasks.get(partition)
         if task is None:
             task = Task(
@@ -291,3 +295,8 @@ class Worker:
             self._untold[partition] = error
         else:
             self._on_lost(partition, error)
+
+
+def _close(task: Task) -> None:
+    enter(task.task_id)
+    task.close()

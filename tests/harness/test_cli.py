@@ -190,6 +190,20 @@ def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) ->
     refused(answer, 2, "scenario loyalty", "KeyError: 'pints'")
 
 
+def test_a_reference_that_writes_to_a_topic_that_is_no_sink_is_an_error_of_its_author(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(text.replace('Output("rewards"', 'Output("reward"'))
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "60", "--json", cwd=own)
+    refused(answer, 2, "'reward', which is no sink of its sub-topology 0; there are rewards")
+
+
+def test_a_scenario_class_without_an_instance_is_told_what_to_write(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(text.replace("SCENARIO = Loyalty()", "SCENARIO = Loyalty"))
+    answer = crashproof("run", "wrong.py", "--json", cwd=own)
+    refused(answer, 2, "it has to be an instance: Loyalty()")
+
+
 def test_an_error_of_the_harness_itself_is_one_sentence_and_exits_3(tmp_path: Path) -> None:
     """A module that Python imports at its start breaks the harness from inside, in a way that nobody could expect."""
     (tmp_path / "sitecustomize.py").write_text(

@@ -41,11 +41,24 @@ def test_a_description_is_whole(fault: Fault) -> None:
     assert fault.sentence[0].isupper()
     assert fault.sentence.endswith(".")
     assert fault.needs <= set(Capability)
-    lies_in_wait = fault.where is Where.OCCASION
-    assert bool(fault.occasions) == lies_in_wait
     assert (fault.apply is None) != (fault.around is None)
-    assert lies_in_wait or fault.around is None
+    assert fault.after in ("", *FAULTS)
     assert fault.runtimes
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        {"where": Where.POINT},
+        {"where": Where.NOW, "apply": print, "occasions": (Occasion.WRITE,)},
+        {"where": Where.OCCASION, "around": print},
+        {"where": Where.OCCASION, "occasions": (Occasion.WRITE,)},
+        {"where": Where.OCCASION, "occasions": (Occasion.FLUSH,), "apply": print},
+    ],
+)
+def test_a_fault_that_could_not_strike_is_refused_when_it_is_described(half: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the fault half"):
+        Fault("half", "Nothing happens.", **half)
 
 
 def strikes(fault: Fault) -> list[Step]:
@@ -67,7 +80,7 @@ def test_every_fault_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
 ) -> None:
     """In every scenario of the package, whatever its stores, as often as there is an occasion for it."""
     happened = 0
-    before = (Step("pause", at=Point.RECORD_PROCESSED),) if fault.name == "resume" else ()
+    before = (Step(fault.after, at=Point.RECORD_PROCESSED),) if fault.after else ()
     for scenario in load_all().values():
         if runtime not in scenario.runtimes:
             continue
@@ -84,11 +97,14 @@ def test_every_fault_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
                 for item in generate(scenario, 1, index).input
             )
             settings = {"statestore.sync": "commit", **scenario.settings}
-            schedule = Schedule(scenario.name, items, (*before, step), Runtime(runtime), settings=settings)
+            shared = Capability.SHARED in fault.needs
+            schedule = Schedule(
+                scenario.name, items, (*before, step), Runtime(runtime), settings=settings, shared=shared
+            )
             history, verdict = simulate(scenario, schedule)
             assert verdict.outcome is Outcome.HOLDS, (step, verdict)
             happened += fault.name in {event.fault for event in history.events if isinstance(event, Injected)}
-    assert happened > 0
+    assert happened > 0, f"{fault.name} never struck; if another fault has to come first, say `after`"
 
 
 # -- commits that go wrong ------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -22,13 +23,16 @@ from harness.history import (
     Processed,
     Queried,
     Reached,
+    Replayed,
     Row,
+    SetAside,
     Started,
     StateObserved,
     StoreImage,
     Topic,
 )
 from harness.oracles import ORACLES, PROPERTIES, errors, judge
+from harness.oracles.evidence import Evidence
 from harness.oracles.output import is_interleaving
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
@@ -157,6 +161,20 @@ def test_an_input_that_reads_back_otherwise_is_found() -> None:
 def test_being_fenced_by_nobody_is_found() -> None:
     found = verdict(end=(*DONE[:-1], Ended("0_0", 0, End.FENCED, "why")))
     assert (only(found).oracle, only(found).anomaly) == ("errors", Anomaly.STUCK)
+
+
+def test_being_fenced_by_one_that_was_ready_first_is_right() -> None:
+    """Its own request to fence was answered before that of the other, and it has heard of it later."""
+    events = (
+        Started("0_0", 1, 0),
+        Started("0_0", 2, 1),
+        *reached(Point.PRODUCER_READY, incarnation=2),
+        Ended("0_0", 2, End.DONE),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        Ended("0_0", 1, End.FENCED),
+    )
+    assert not list(errors.find_in(events, SCHEDULE))
+    assert len(list(errors.find_in((*events[:1], *events[4:]), SCHEDULE))) == 1
 
 
 def test_being_fenced_by_a_successor_is_right() -> None:
@@ -561,6 +579,44 @@ def test_a_changelog_that_folds_to_another_state_is_found() -> None:
     assert "folds to 4 for 'bob' but should be 3" in found.findings[0].sentence
 
 
+def timed(*rows: tuple[str, Json, int]) -> Final:
+    """A right end, in which records have times: those of the input are 10, 20 and 30."""
+    read = tuple(
+        Row(0, offset, key, value, 10 * offset + 10)
+        for offset, (key, value) in enumerate((("ann", 5), ("bob", 3), ("ann", None)))
+    )
+    logged = tuple(Row(0, offset, *row) for offset, row in enumerate(rows))
+    return changed(
+        RIGHT,
+        inputs={"input": Topic("input", read, {0: 4}, {0: 4})},
+        outputs={"output": Topic("output", read, {0: 4}, {0: 4})},
+        changelogs={"accounts": Topic("accounts-changelog", logged, {0: 4}, {0: 4})},
+    )
+
+
+TIMED = Schedule(
+    "balances",
+    tuple(
+        Input(0, key, value, timestamp=10 * number)
+        for number, (key, value) in enumerate((("ann", 5), ("bob", 3), ("ann", None)), 1)
+    ),
+)
+
+
+def test_a_changelog_record_has_the_time_of_the_input_record_that_wrote_it() -> None:
+    right = timed(("ann", 5, 10), ("bob", 3, 20), ("ann", None, 30))
+    assert verdict(final=right, schedule=TIMED).outcome is Outcome.HOLDS
+    late = timed(("ann", 5, 10), ("bob", 3, 30), ("ann", None, 30))
+    finding = only(verdict(final=late, schedule=TIMED))
+    assert (finding.oracle, finding.key, finding.actual) == ("changelog", "bob", 30)
+
+
+def test_changelog_records_of_a_row_have_their_times_in_the_order_in_which_they_were_written() -> None:
+    swapped = timed(("ann", 5, 30), ("bob", 3, 20), ("ann", None, 10))
+    finding = only(verdict(final=swapped, schedule=TIMED))
+    assert (finding.oracle, finding.key, finding.actual) == ("changelog", "ann", 10)
+
+
 def test_a_store_that_is_not_what_the_changelog_holds_at_its_offset_is_found_even_when_overtaken() -> None:
     behind = at(Moment.FINAL, {"ann": 5}, incarnation=None, host=1)
     assert only(verdict(last=(behind, LAST))).oracle == "changelog"
@@ -601,20 +657,121 @@ def test_the_store_must_know_its_changelog_offset() -> None:
 
 @pytest.mark.requirement("892.11")
 @pytest.mark.parametrize(
-    ("offset", "batches", "right"), [(2, 0, True), (2, 1, False), (0, 1, True), (0, 3, False)]
+    ("offset", "first", "records", "right"),
+    [(2, 0, 0, True), (2, 2, 1, False), (0, 1, 2, True), (0, 0, 3, False), (0, 1, 3, False)],
 )
-def test_restoring_more_than_the_difference_is_found(offset: int, batches: int, right: bool) -> None:
+def test_restoring_more_than_the_difference_is_found(
+    offset: int, first: int, records: int, right: bool
+) -> None:
     states: dict[int, dict[str, Json]] = {0: {"ann": 5}, 2: {"bob": 3}}
     events: list[Event] = [
         Started("0_0", 1, 1),
         *reached(Point.PRODUCER_READY, incarnation=1),
         at(Moment.OPENED, states[offset], offset, offset, incarnation=1, host=1),
-        *reached(Point.RESTORE_BATCH, incarnation=1) * batches,
+        *((Replayed("0_0", 1, "accounts", first, records),) if records else ()),
         at(Moment.RESTORED, {"bob": 3}, 2, 2, incarnation=1, host=1),
         Ended("0_0", 1, End.DONE),
     ]
     found = verdict(end=(*DONE, *events), last=(LAST, msgspec.structs.replace(LAST, host=1)))
     assert oracles(found) == (set() if right else {"restore"})
+
+
+@dataclass(frozen=True)
+class Life:
+    """How one process under test ends, and so what it leaves."""
+
+    settings: Mapping[str, Any]
+    ends: tuple[Event, ...]
+
+    def events(self) -> tuple[Event, ...]:
+        look = at(Moment.COMMITTED, {"bob": 3}, 2)
+        return (
+            Started("0_0", 0, 0, dict(self.settings)),
+            *reached(Point.PRODUCER_READY),
+            at(Moment.OPENED, {}),
+            at(Moment.RESTORED, {}),
+            *reached(Point.RESTORED, Point.TRANSACTION_BEGUN, Point.COMMIT_STARTED, Point.KAFKA_COMMITTED),
+            msgspec.structs.replace(look, ends={"accounts": 4}),
+            *reached(Point.STORE_COMMITTED, Point.CHECKPOINT_WRITTEN),
+            *self.ends,
+        )
+
+
+DIRECT = {"statestore.transactional.enabled": False}
+LOOSELY = {**DIRECT, "processing.guarantee": "at_least_once"}
+IN_ORDER = (*reached(Point.TASK_CLOSED), Ended("0_0", 0, End.DONE))
+DIES = (*reached(Point.TRANSACTION_BEGUN), Injected(0, "kill", "0_0", 0, 0, Point.TRANSACTION_BEGUN))
+
+
+def restarted(life: Life, settings: Mapping[str, Any], *found: Event) -> set[str]:
+    """What the oracle of restores says of a second process on the same host that does this before it is restored."""
+    schedule = Schedule("balances", INPUT, (Step("kill"),))
+    events = (
+        *life.events(),
+        Started("0_0", 1, 0, dict(settings)),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        at(Moment.OPENED, {"bob": 3}, 2, incarnation=1),
+        *found,
+        at(Moment.RESTORED, {"bob": 3}, 2, incarnation=1),
+        *reached(Point.RESTORED, incarnation=1),
+        Ended("0_0", 1, End.DONE),
+    )
+    evidence = Evidence(BALANCES, schedule, [*events, RIGHT], RIGHT)
+    return {finding.sentence for finding in ORACLES["restore"](evidence)}
+
+
+ASIDE = (SetAside("0_0", 1, 0, "accounts"), Replayed("0_0", 1, "accounts", 0, 3))
+
+
+@pytest.mark.parametrize(
+    ("life", "settings", "difference", "set_aside"),
+    [
+        (Life(DIRECT, IN_ORDER), DIRECT, True, False),
+        (Life(LOOSELY, IN_ORDER), LOOSELY, True, False),
+        (Life(LOOSELY, IN_ORDER), DIRECT, True, False),
+        (Life(DIRECT, IN_ORDER), {}, True, False),
+        (Life({}, DIES), DIRECT, True, False),
+        (Life(DIRECT, DIES), DIRECT, False, True),
+        (Life(DIRECT, DIES), {}, False, True),
+        (Life(DIRECT, DIES), LOOSELY, False, True),
+        (Life(LOOSELY, DIES), LOOSELY, True, False),
+        (Life(LOOSELY, DIES), DIRECT, False, True),
+        (Life(LOOSELY, DIES), {}, False, True),
+    ],
+)
+def test_a_start_makes_of_a_store_what_the_table_says(
+    life: Life, settings: Mapping[str, Any], difference: bool, set_aside: bool
+) -> None:
+    assert bool(restarted(life, settings)) is not difference
+    assert bool(restarted(life, settings, *ASIDE)) is not set_aside
+
+
+def test_a_start_that_reads_from_an_offset_of_long_ago_is_found() -> None:
+    (sentence,) = restarted(Life(DIRECT, IN_ORDER), DIRECT, Replayed("0_0", 1, "accounts", 1, 2))
+    assert "replayed its changelog from offset 1" in sentence
+
+
+@pytest.mark.parametrize("days", [10, 20])
+def test_a_store_that_lacks_records_after_a_long_absence_must_not_be_continued(days: int) -> None:
+    amount = days * 24 * 3_600_000
+    schedule = Schedule("balances", INPUT, (Step("long_absence", amount=amount),))
+    events = (
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY),
+        at(Moment.OPENED, {}),
+        at(Moment.RESTORED, {}),
+        *reached(Point.RESTORED, Point.TRANSACTION_BEGUN),
+        at(Moment.COMMITTED, {"ann": 5}, 0, 0),
+        *reached(Point.STORE_COMMITTED, Point.CHECKPOINT_WRITTEN, Point.TRANSACTION_BEGUN),
+        Injected(0, "long_absence", "0_0", 0, 0, Point.KAFKA_COMMITTED),
+        Started("0_0", 1, 0),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        at(Moment.OPENED, {"ann": 5}, 0, 0, incarnation=1),
+        Replayed("0_0", 1, "accounts", 1, 2),
+        msgspec.structs.replace(at(Moment.RESTORED, {"bob": 3}, 2, 2, incarnation=1), ends={"accounts": 4}),
+    )
+    evidence = Evidence(BALANCES, schedule, [*events, RIGHT], RIGHT)
+    assert len(list(ORACLES["restore"](evidence))) == (days == 20)
 
 
 def test_a_transaction_left_open_is_found() -> None:

@@ -53,6 +53,18 @@ def test_the_true_minimum_is_reached_from_every_start(failure: str) -> None:
         assert (smallest.settings, smallest.choices, smallest.partitions) == ({}, (), 1)
 
 
+def test_the_values_of_records_stay_of_the_kind_that_the_scenario_makes() -> None:
+    seen: set[type] = set()
+
+    def fails(schedule: Schedule) -> bool:
+        seen.update(type(item.value) for item in schedule.input)
+        return bool(schedule.input)
+
+    start = Schedule("balances", (Input(0, "a", "word"), Input(0, "a", "sentence")))
+    assert Reduction(start, fails).run().input == (Input(0, "a", "word"),)
+    assert seen == {str}
+
+
 def test_a_needless_second_fault_is_removed_together_with_what_it_needs() -> None:
     def fails(schedule: Schedule) -> bool:
         pauses = sum(step.fault == "pause" for step in schedule.steps)

@@ -43,7 +43,7 @@ def keys(records: object) -> list[bytes | None]:
 
 
 def test_a_record_reads_back_with_all_that_it_had(cluster: PlainCluster, topic: str) -> None:
-    headers = (("trace", b"\xff\x00"), ("trace", b""), ("", b"x"))
+    headers = (("trace", b"\xff\x00"), ("trace", b""), ("", b"x"), ("none", None))
     cluster.write([Written(topic, 1, b"key", None, 86_400_000, headers)], abort=False)
     assert cluster.committed(topic, 1) == [Record(topic, 1, 0, b"key", None, 86_400_000, headers)]
     assert cluster.committed(topic, 0) == []

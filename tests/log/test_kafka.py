@@ -115,7 +115,7 @@ def fragile(own_broker: LocalBroker, unique: Callable[[str], str]) -> Iterator[P
 def test_committed_records_come_back_as_they_were_sent(place: Place) -> None:
     producer = place.producer()
     producer.begin_transaction()
-    headers = (("a", b"1"), ("a", b""), ("b", b"\xff"))
+    headers = (("a", b"1"), ("a", b""), ("b", b"\xff"), ("c", None))
     producer.produce(place.topic, b"k", b"v", partition=0, timestamp=1_700_000_000_123, headers=headers)
     producer.produce(place.topic, None, None, partition=0, timestamp=1_700_000_000_124)
     producer.produce(place.topic, b"", b"", partition=0, timestamp=1_700_000_000_125)

@@ -49,10 +49,13 @@ def kill_after_kafka(point: Point) -> None:
         raise Killed
 
 
-def replayed_after(hours: float, changelog: dict[str, str] | None) -> tuple[int, int]:
+def replayed_after(
+    hours: float, changelog: dict[str, str] | None, idle_hours: float | None = None
+) -> tuple[int, int]:
     """Records that were replayed, and stores set aside, of a task whose last commit only Kafka had.
 
-    `changelog` is the configuration of a topic that somebody else created; None leaves that to the topology.
+    `changelog` is the configuration of a topic that somebody else created; None leaves that to the topology. With
+    `idle_hours` the task was closed for so long right before that commit, and then opened again.
     """
     topology = Topology("app", ("in",), (), ("counts",), count)
     broker, clock, host = SimBroker(), StepClock(), Host(0)
@@ -72,6 +75,11 @@ def replayed_after(hours: float, changelog: dict[str, str] | None) -> tuple[int,
     first.open()
     apply(first, records[:BEFORE])
     first.commit()
+    if idle_hours is not None:
+        first.close()
+        clock.sleep(idle_hours * HOUR)
+        first = task(1)
+        first.open()
     apply(first, records[BEFORE:])
     previous = arm(kill_after_kafka)
     try:
@@ -95,6 +103,13 @@ def test_a_changelog_of_ours_costs_only_the_difference_after_half_a_day_or_two_w
 
 def test_a_changelog_of_ours_is_replayed_whole_after_half_of_thirty_days() -> None:
     assert replayed_after(15 * 24 + 1, None) == (BEFORE + 1, 1)
+
+
+@pytest.mark.requirement("892.11")
+def test_a_store_that_was_at_the_end_when_it_was_opened_is_as_old_as_that_and_not_as_its_last_commit() -> (
+    None
+):
+    assert replayed_after(1, None, idle_hours=40 * 24) == (1, 0)
 
 
 @pytest.mark.parametrize(("hours", "replayed"), [(11, (1, 0)), (13, (BEFORE + 1, 1))])

@@ -81,7 +81,9 @@ class Run:
             encode_value(sample.value),
             partition=0,
             timestamp=sample.timestamp,
-            headers=tuple((name, value.encode()) for name, value in sample.headers),
+            headers=tuple(
+                (name, None if value is None else value.encode()) for name, value in sample.headers
+            ),
         )
 
     def drain(self, *, wipe: bool = False) -> None:
@@ -120,7 +122,9 @@ class Run:
             for record in records:
                 for output in self.scenario.reference(state, record):
                     time = record.timestamp if output.timestamp is None else output.timestamp
-                    headers = tuple((name, value.encode()) for name, value in output.headers)
+                    headers = tuple(
+                        (name, None if value is None else value.encode()) for name, value in output.headers
+                    )
                     outputs[output.topic].append((output.key, output.value, time, headers))
             rows |= {name: state[name].rows() for name in topology.store_names}
         return outputs, rows
@@ -153,7 +157,9 @@ class Run:
     ) -> Callable[[Context, Record], None]:
         def watched(context: Context, record: Record) -> None:
             key, value = decode_record(record.key, record.value)
-            headers = tuple((name, content.decode()) for name, content in record.headers)
+            headers = tuple(
+                (name, None if content is None else content.decode()) for name, content in record.headers
+            )
             topic = record.topic.removeprefix(f"{APP}-")
             seen.append(
                 InputRecord(topic, record.partition, record.offset, key, value, record.timestamp, headers)
@@ -187,7 +193,7 @@ def _rows(store: StateStore, scenario: Scenario, keys: Iterable[str]) -> dict[st
         case VersionedKeyValueStore():
             oldest = max(0, store._stream_time - store.history_retention_ms)
             return {
-                f"{key}@{version.timestamp}": value(version.value)
+                f"{key}@{version.timestamp}": [value(version.value), version.valid_to]
                 for key in keys
                 for version in store.get_versions(key.encode(), oldest)
             }

@@ -225,7 +225,10 @@ def test_a_versioned_table_has_what_the_store_has(operations: list[Any]) -> None
         for each in KEYS:
             assert store.get(each) == table.get(each)
             assert list(store.get_versions(each, oldest)) == table.versions(each, oldest)
-            rows |= {f"{each}@{found.timestamp}": found.value for found in store.get_versions(each, oldest)}
+            rows |= {
+                f"{each}@{found.timestamp}": [found.value, found.valid_to]
+                for found in store.get_versions(each, oldest)
+            }
         assert rows == table.rows()
     for each in KEYS:
         for moment in range(0, table.stream_time + 30_000, 15_000):
@@ -266,7 +269,7 @@ def test_a_global_table_knows_every_value_that_a_key_ever_had() -> None:
 
 
 def _filled() -> list[Table]:
-    key_values, lists, windows = KeyValueTable(a=1), ListTable(), WindowTable(RETENTION)
+    key_values, lists, windows = KeyValueTable({"a": 1}), ListTable(), WindowTable(RETENTION)
     sessions, versions, wide = SessionTable(RETENTION), VersionedTable(RETENTION), GlobalTable()
     lists.put("a", 1)
     windows.put("a", 1, 0)

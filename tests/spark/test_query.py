@@ -120,11 +120,15 @@ def pipeline(spark: SparkSession, log: KafkaLog, tmp_path: Path, unique: Callabl
 @pytest.mark.requirement("card.3")
 def test_keys_values_headers_and_timestamps_pass_as_they_were_written(pipeline: Make) -> None:
     made = pipeline()
-    made.feed((None, b"without key", ()), (b"\x00\xff", None, (("h", b""), ("h", b"\xfe"))), (b"k", b"", ()))
+    made.feed(
+        (None, b"without key", ()),
+        (b"\x00\xff", None, (("h", b""), ("h", b"\xfe"), ("none", None))),
+        (b"k", b"", ()),
+    )
     made.run()
     assert [(row.key, row.value, row.headers[:-1], row.timestamp) for row in made.output()] == [
         (None, b"without key", (), 77),
-        (b"\x00\xff", None, (("h", b""), ("h", b"\xfe")), 77),
+        (b"\x00\xff", None, (("h", b""), ("h", b"\xfe"), ("none", None)), 77),
         (b"k", b"", (), 77),
     ]
 

@@ -271,7 +271,7 @@ class PlainCluster:
 
 def _record(message: Any) -> Record:
     kind, timestamp = message.timestamp()
-    headers = tuple((name, value or b"") for name, value in message.headers() or ())
+    headers = tuple(message.headers() or ())
     return Record(
         message.topic(),
         message.partition(),

@@ -46,6 +46,7 @@ from store.errors import CrashproofError
 from store.log.kafka import KafkaLog
 from store.points import Point
 from store.recovery.directory import StateDirectory
+from store.streams.assignment import Assignment
 
 ANSWER_SECONDS = 120.0
 """How long a worker may be silent. Longer than any wait that its configuration allows and that ends by itself."""
@@ -370,13 +371,12 @@ def work(connection: Connection) -> None:
         points.arm(reached)
         reason, error = run_worker(
             watched(topology, watch, led, storage),
-            partition,
+            Assignment((), (partition,)) if job.standby else Assignment((partition,), ()),
             WatchedLog.around(KafkaLog(job.bootstrap), led, watch),
             storage,
             job.config,
             SystemClock(),
             led,
-            standby=job.standby,
         )
         points.arm(None)
         connection.send(Finished(reason, error))

@@ -19,7 +19,7 @@ import msgspec
 
 from harness.choices import FirstChoice
 from harness.faults import FAULTS
-from harness.history import End, Ended, History, Moment, Processed, StateObserved
+from harness.history import End, Ended, History, Moment, Processed, Replayed, SetAside, StateObserved
 from harness.schedule import Input, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
@@ -37,12 +37,14 @@ from harness.worlds.led import (
     Message,
     Processing,
     Ready,
+    ReplayedRecords,
     Struck,
+    WasSetAside,
 )
 from harness.worlds.local import KIND
 from harness.worlds.local.client import PlainCluster
 from harness.worlds.local.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
-from harness.worlds.process import LOOKED_AT, Watch
+from harness.worlds.process import Watch, looked_at
 from harness.worlds.run import Run, WorkerRuntime
 from scenarios import Scenario
 from store.errors import CrashproofError
@@ -195,6 +197,12 @@ class LocalRun(Run):
             if self.watches_records:
                 self.events.append(Processed(actor.task, actor.incarnation, message.topic, message.offset))
             return Decision.GO, None
+        if isinstance(message, ReplayedRecords):
+            self.events.append(Replayed(actor.task, actor.incarnation, *message))
+            return Decision.GO, None
+        if isinstance(message, WasSetAside):
+            self.events.append(SetAside(actor.task, actor.incarnation, actor.host, message.store))
+            return Decision.GO, None
         if isinstance(message, Answered):
             # A standby that became active is an incarnation of its own, and does not know that.
             self.events.append(msgspec.structs.replace(message.answer, incarnation=actor.incarnation))
@@ -206,7 +214,7 @@ class LocalRun(Run):
         return Go(tuple(self.director.questions(actor)), actor.stopping, actor.standby)
 
     def _looked(self, actor: Actor, message: At) -> None:
-        moment = LOOKED_AT.get(message.point)
+        moment = looked_at(message.point, actor.standby)
         if message.stores is not None and moment is not None:
             self.events.append(
                 StateObserved(

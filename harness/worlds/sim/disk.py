@@ -94,6 +94,10 @@ class Host:
         for task_id in [task_id for task_id, holder in self.locks.items() if holder == incarnation]:
             del self.locks[task_id]
 
+    def holder(self, task_id: str) -> int | None:
+        """The process that has locked the files of a task."""
+        return self.locks.get(task_id)
+
     def lose_power(self, moment: int, chooser: Chooser) -> None:
         """See `File.lose_power`. Files are cut at places of their own, which depend on the moment."""
         self.locks.clear()

@@ -97,6 +97,10 @@ class FileHost:
             left = self._leave(task_id)
             shutil.copytree(left, self.place(task_id))
 
+    def holder(self, task_id: str) -> int | None:
+        """The process that has locked the files of a task."""
+        return self._holders.get(task_id)
+
     def wipe(self, task_id: str) -> None:
         self._leave(task_id)
 

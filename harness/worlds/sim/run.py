@@ -8,7 +8,7 @@ never run again: its greenlet is unwound after the run, when nothing it does can
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 
@@ -18,22 +18,35 @@ from harness.choices import Chooser, FirstChoice
 from harness.faults import Capability, Fault, Occasion, SkipError
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
+    STILL_HELD,
     End,
     Ended,
+    GlobalObserved,
     History,
     Moment,
     OutputObserved,
     Processed,
+    Replayed,
     Row,
+    SetAside,
     StateObserved,
     StoreImage,
 )
 from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Input, Schedule
+from harness.schedule import Runtime as Runtimes
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.director import DRIVER_POINTS, RestlessError
-from harness.worlds.process import LOOKED_AT, ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.process import (
+    ObservedStorage,
+    Watch,
+    WatchedLog,
+    describe,
+    looked_at,
+    run_worker,
+    watched,
+)
 from harness.worlds.questions import Questions
 from harness.worlds.run import Run, Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
@@ -44,8 +57,9 @@ from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
 from store import points
-from store.errors import CrashproofError, LogError
+from store.errors import CrashproofError, FencedError, LogError
 from store.points import Point
+from store.streams.assignment import Assignment
 from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -55,6 +69,17 @@ MOST_ROWS = 1_000_000
 
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
+
+READ_ONLY_EVERY = 4
+"""One look in this many at stores in files is that of another process."""
+
+TURN_MS = 20
+"""The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then."""
+
+GLOBAL_POINTS = frozenset(
+    {Point.STORE_OPENED, Point.RESTORE_BATCH, Point.RESTORED, Point.STORE_COMMITTED, Point.TASK_CLOSED}
+)
+"""Where global stores are looked at, if there are any."""
 
 Main = Callable[["Process"], tuple[End, str]]
 
@@ -69,39 +94,76 @@ class Process:
     def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
         self.run = run
         self.actor = actor
+        self.at = actor.crew[0]
+        """Whose code runs."""
+        self.looks = 0
+        self._told: Assignment | None = None
+        self._clean: set[Actor] = set()
+        """Of those that share the process: whose last commit, or abort, is done."""
         # Writes to real files are met at the engine, not at the disk.
         met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
         self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
-        self.questions: Questions | None = None
-        self._uncommitted: dict[str, int] = {}
+        self.questions: Callable[[str], Questions] | None = None
+        self._asked: dict[str, Questions] = {}
+        self._uncommitted: dict[str, dict[str, int]] = {}
         self._main = main
         self.greenlet = greenlet(self._run, parent=run.hub)
 
     def _run(self) -> None:
         reason, error = self._main(self)
-        self.run.exited(self.actor, reason, error)
+        if reason is End.DONE and not is_driver(self.actor.task):
+            error = next(filter(None, map(self._holds, self.actor.crew)), "")
+        self.run.exited(self.at, reason, error)
 
     # -- called inside the greenlet --
 
+    def entered(self, task: str) -> None:
+        """From now on code of that task runs."""
+        for one in self.actor.crew:
+            if one.task == task:
+                self.at = one
+
     def reached(self, point: Point) -> None:
         run = self.run
-        moment = LOOKED_AT.get(point)
+        actor = self.at
+        if actor.worker is not actor:
+            if not self.actor.crew:
+                # The worker has nothing but its global stores.
+                return
+            self._note(actor, point)
+        moment = looked_at(point, actor.standby)
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
-        decision = run.director.reached(self.actor, point)
+        if run.global_points and point in run.global_points:
+            run.observe_globals(self, point)
+        decision = run.director.reached(actor, point)
         if self.questions is not None:
-            self.questions.at(
+            self._questions(self.questions, actor).at(
                 point,
-                run.director.questions(self.actor),
-                self.actor.task,
-                self.actor.incarnation,
+                run.director.questions(actor),
+                actor.task,
+                actor.incarnation,
                 lambda: run.images_of(self),
-                self.storage.stores,
-                self._uncommitted,
+                self.storage.stores_of(actor.task),
+                self._uncommitted.setdefault(actor.task, {}),
             )
         if decision is not Decision.GO:
             self._obey(decision)
+
+    def _questions(self, made: Callable[[str], Questions], actor: Actor) -> Questions:
+        questions = self._asked.get(actor.task)
+        if questions is None:
+            questions = self._asked[actor.task] = made(actor.task)
+        return questions
+
+    def _note(self, actor: Actor, point: Point) -> None:
+        exactly_once = self.run.config_for(actor).exactly_once
+        last = Point.CHECKPOINT_WRITTEN if exactly_once else Point.KAFKA_COMMITTED
+        if point in (Point.RESTORED, Point.ABORTED, last):
+            self._clean.add(actor)
+        elif point is not Point.TASK_CLOSED:
+            self._clean.discard(actor)
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
@@ -110,7 +172,7 @@ class Process:
             self.run.hub.switch()
 
     def around_write(self, write: Callable[[], None]) -> None:
-        fault = self.run.director.meet(self.actor, Occasion.WRITE)
+        fault = self.run.director.meet(self.at, Occasion.WRITE)
         if fault is not None and fault.around is not None:
             fault.around(write)
             return
@@ -119,28 +181,75 @@ class Process:
             self.strike(fault)
 
     def meet(self, occasion: Occasion) -> Fault | None:
-        return self.run.director.meet(self.actor, occasion)
+        return self.run.director.meet(self.at, occasion) if self.actor.crew else None
 
     def strike(self, fault: Fault) -> None:
-        self._obey(self.run.director.strike(self.actor, fault))
+        self._obey(self.run.director.strike(self.at, fault))
 
     def called(self, edge: Edge, call: Occasion) -> None:
-        self._obey(self.run.director.called(self.actor, edge, call))
+        if self.actor.crew:
+            self._obey(self.run.director.called(self.at, edge, call))
 
     def processing(self, record: Record) -> None:
         topic = record.topic.removeprefix(self.run.prefix)
         if self.run.watch.records:
-            self.run.events.append(Processed(self.actor.task, self.actor.incarnation, topic, record.offset))
-        self._uncommitted[topic] = record.offset
+            self.run.events.append(Processed(self.at.task, self.at.incarnation, topic, record.offset))
+        self._uncommitted.setdefault(self.at.task, {})[topic] = record.offset
+
+    def replayed(self, store: str, first: int, records: int) -> None:
+        self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
+
+    def set_aside(self, store: str) -> None:
+        actor = self.at
+        self.run.events.append(SetAside(actor.task, actor.incarnation, actor.host, store))
 
     def turned(self) -> None:
-        self.run.director.turned(self.actor)
+        run = self.run
+        run.director.turned(self.at)
+        if run.shares:
+            # Workers of different hosts run at the same time.
+            run.broker.advance(TURN_MS)
+            self._obey(Decision.YIELD)
 
     def stopping(self) -> bool:
         return self.actor.stopping
 
-    def promoted(self) -> bool:
-        return not self.actor.standby
+    def assignment(self) -> Assignment:
+        """What the worker begins with, also of what it is about to let go of."""
+        self._told = _assignment(self.actor.crew)
+        return self._told
+
+    def reassigned(self) -> Assignment | None:
+        now = _assignment([one for one in self.actor.crew if one.leaves_for is None])
+        if now == self._told:
+            return None
+        self._told = now
+        return now
+
+    def let_go(self) -> None:
+        for one in [one for one in self.actor.crew if one.leaves_for is not None]:
+            self._remain_without(one)
+            self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF, self._holds(one))
+
+    def _holds(self, actor: Actor) -> str:
+        """What the process still has of an actor that should be gone from it; empty if nothing."""
+        holder = self.run.hosts[actor.host].holder(actor.task)
+        return f"{STILL_HELD} the directory of task {actor.task}" if holder == actor.process else ""
+
+    def lost(self, lost: Mapping[int, FencedError]) -> bool:
+        gone = [one for one in self.actor.crew if not one.standby and partition_of(one.task) in lost]
+        if len(gone) == len(self.actor.crew):
+            return False
+        # Also where the same task comes back to it: the worker has to be told so.
+        self._told = None
+        for one in gone:
+            self._remain_without(one)
+            self.run.taken(one, describe(lost[partition_of(one.task)]))
+        return True
+
+    def _remain_without(self, gone: Actor) -> None:
+        if self.at is gone:
+            self.at = next((one for one in self.actor.crew if one is not gone), gone)
 
     def idle(self) -> bool:
         if self.actor.stopping:
@@ -154,6 +263,13 @@ class Process:
         run.order += 1
         heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
         run.hub.switch()
+
+
+def _assignment(crew: Sequence[Actor]) -> Assignment:
+    return Assignment(
+        tuple(partition_of(one.task) for one in crew if not one.standby),
+        tuple(partition_of(one.task) for one in crew if one.standby),
+    )
 
 
 class VirtualClock:
@@ -219,6 +335,7 @@ class SimRun(Run):
         self.current: Process | None = None
         self.hub = getcurrent()
         self.runtime = runtime(self)
+        self.shares = schedule.shared and schedule.runtime is Runtimes.WORKER
         numbers = range(schedule.partitions)
         self._inputs = {
             topology.ordinal: [
@@ -238,6 +355,21 @@ class SimRun(Run):
             ]
             for topology in self.topologies
         }
+        self.global_points = (
+            GLOBAL_POINTS
+            if not schedule.files and any(topology.global_stores for topology in self.topologies)
+            else frozenset()
+        )
+        """Where global stores are looked at."""
+        self._logged_by = {
+            topology.ordinal: [
+                (name, topology.changelog_topic(name))
+                for name, supplier in topology.suppliers().items()
+                if supplier.logged
+            ]
+            for topology in self.topologies
+        }
+        """Sub-topology → its stores that are logged, with their changelogs."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -267,25 +399,23 @@ class SimRun(Run):
         return process
 
     def _worker(self, process: Process) -> tuple[End, str]:
-        task = process.actor.task
         config = self.config_for(process.actor)
-        topology = self.new_topologies(config)[ordinal_of(task)]
+        topology = self.new_topologies(config)[ordinal_of(process.actor.task)]
         return run_worker(
             self.led(process, topology),
-            partition_of(task),
+            process.assignment(),
             WatchedLog.around(self.log, process, self.watch),
             process.storage,
             config,
             self.clock,
             process,
-            standby=process.actor.standby,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
         if self.watch.queries:
-            process.questions = Questions(
-                self.scenario, topology, partition_of(process.actor.task), self.prefix, self.events.append
+            process.questions = lambda task: Questions(
+                self.scenario, topology, partition_of(task), self.prefix, self.events.append
             )
         return watched(topology, self.watch, process, process.storage)
 
@@ -312,10 +442,10 @@ class SimRun(Run):
         if power:
             for other in list(self.processes):
                 if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
-                    self.director.died(other)
-                    self.forget(other)
+                    crew = self._die(other.crew[0])
                     host.release(other.process)
-                    self.runtime.killed(other)
+                    for one in (other.crew[0], *crew):
+                        self.runtime.killed(one)
             host.lose_power(self.director.points, self.chooser)
 
     def suspend(self, actor: Actor) -> None:
@@ -331,10 +461,13 @@ class SimRun(Run):
     def input_of(self, actor: Actor) -> object:
         if is_driver(actor.task):
             inputs = self._inputs[int(actor.task.rpartition("_")[2])]
-        elif actor.standby:
-            inputs = self._changelogs[ordinal_of(actor.task)]
         else:
-            inputs = self._inputs[ordinal_of(actor.task)]
+            inputs = []
+            standbys = {one.standby for one in actor.crew}
+            if False in standbys:
+                inputs += self._inputs[ordinal_of(actor.task)]
+            if True in standbys:
+                inputs += self._changelogs[ordinal_of(actor.task)]
         return tuple(self.broker.last_stable_offset(tp) for tp in inputs)
 
     def settle(self) -> bool:
@@ -420,10 +553,11 @@ class SimRun(Run):
     def observe(self, process: Process, moment: Moment) -> None:
         """Record what the stores of a process hold, and what can be read of the outputs."""
         # While markers lag, outputs and positions become visible one by one.
-        if not self.broker.hold_markers and not self.broker.owes_markers:
+        follows = moment is Moment.FOLLOWED
+        if not follows and not self.broker.hold_markers and not self.broker.owes_markers:
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
-        actor = process.actor
+        actor = process.at
         self.events.append(
             StateObserved(
                 actor.task,
@@ -432,15 +566,50 @@ class SimRun(Run):
                 moment,
                 self.images_of(process),
                 standby=actor.standby,
+                ends=self._ends(actor.task),
             )
         )
 
+    def observe_globals(self, process: Process, point: Point) -> None:
+        """Record what the global stores of a process hold."""
+        actor = process.at
+        for store in self.topologies[ordinal_of(actor.task)].global_stores:
+            opened = point is Point.STORE_OPENED and store.name in process.storage.just_opened
+            image = images.of_global_store(self.scenario, store, process.storage)
+            if image is None or (point is Point.STORE_OPENED and not opened):
+                continue
+            process.storage.just_opened.discard(store.name)
+            tps = [TopicPartition(store.topic, number) for number in range(self.schedule.partitions)]
+            self.events.append(
+                GlobalObserved(
+                    actor.task,
+                    actor.incarnation,
+                    store.name,
+                    store.topic.removeprefix(self.prefix),
+                    point,
+                    opened,
+                    image.rows,
+                    image.offsets,
+                    {tp.partition: self.broker.last_stable_offset(tp) for tp in tps},
+                )
+            )
+
+    def _ends(self, task: str) -> dict[str, int]:
+        """Where the changelogs of a task's stores end."""
+        number = partition_of(task)
+        return {
+            name: self.broker.high_watermark(TopicPartition(topic, number))
+            for name, topic in self._logged_by[ordinal_of(task)]
+        }
+
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
-        task = process.actor.task
+        task = process.at.task
         topology = self.topologies[ordinal_of(task)]
         found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
-        if isinstance(process.disk, FileStorage):
+        # Another process reads each commit by opening the files anew, which takes most of the time there is.
+        process.looks += 1
+        if isinstance(process.disk, FileStorage) and process.looks % READ_ONLY_EVERY == 1:
             suppliers = topology.suppliers()
             for name in [name for name in found if (task, name) in process.storage.engines]:
                 with process.disk.read_only(task, name) as view:
@@ -476,15 +645,20 @@ class SimRun(Run):
     def run(self) -> History:
         history = self.history()
         previous = points.arm(None)
+        followed = points.follow(self._entered if self.shares else None)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()
+            if self._loose:
+                # At least once fences nobody: what a process under exactly once has left open goes by its timeout.
+                self.broker.advance(TRANSACTION_TIMEOUT_MS + 1)
             self.broker.settle()
             self._finish()
         except RestlessError as error:
             self.director.ended(error.actor, End.FAILED, str(error))
         finally:
             points.arm(previous)
+            points.follow(followed)
             self._unwind()
             for host in self.hosts:
                 host.close()
@@ -493,6 +667,10 @@ class SimRun(Run):
             self.memory.leave()
         history.choices = tuple(self.asked)
         return history
+
+    def _entered(self, task: str) -> None:
+        assert self.current is not None
+        self.current.entered(task)
 
     def _finish(self) -> None:
         for task in self.tasks:

@@ -193,6 +193,6 @@ class Driver:
             mine = not is_driver(actor.task) and ordinal_of(actor.task) == self._topology.ordinal
             if mine and actor.life is Life.RUNNING:
                 actor.life = Life.DEAD
-                self._run.hosts[actor.host].release(actor.incarnation)
+                self._run.hosts[actor.host].release(actor.process)
                 self._run.forget(actor)
         self._open = set()

@@ -249,6 +249,4 @@ class KafkaReader:
 
 def _headers(headers: HeadersType) -> Headers:
     pairs = headers.items() if isinstance(headers, dict) else headers
-    return tuple(
-        (name, value if isinstance(value, bytes) else (value or "").encode()) for name, value in pairs
-    )
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

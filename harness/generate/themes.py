@@ -1,0 +1,134 @@
+"""Situations that have several conditions at once, and so hardly ever arise from things drawn one by one.
+
+A theme draws settings, times and steps that belong together. Which records there are, and all else, stays to chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple
+
+from harness.faults import FAULTS, Occasion
+from harness.schedule import Step
+from scenarios import Scenario
+from store.points import Point
+
+
+class Times(Enum):
+    """How the times of the input records follow each other."""
+
+    USUAL = "usual"
+    """Mostly forward, by no more than some steps of the scenario, with late records now and then."""
+    LATE = "late"
+    """Most records are late, and not by much."""
+    LEAPS = "leaps"
+    """Records that are far ahead come between others: what was before expires by them."""
+    FEW = "few"
+    """There are few times, and each of them has many records."""
+
+
+def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
+    """The times of the input records, in milliseconds since the epoch, without end. None for `Times.USUAL`."""
+    step = scenario.time_step_ms
+    span = max((*scenario.durations_ms, step))
+    now = 10 * step
+    match shape:
+        case Times.LATE:
+            for _ in count():
+                now += random.choice((0, step // 4, step))
+                late = random.choice((0, 0, step // 2, step, 2 * step, 3 * step, 5 * step))
+                yield max(1, now - late)
+        case Times.LEAPS:
+            for _ in count():
+                if random.random() < 0.35:
+                    now += span + random.choice((0, step, span, 2 * span))
+                late = random.choice((0, 0, 0, step // 2, 2 * step))
+                yield max(1, now - late)
+                now += random.choice((0, step // 4, step))
+        case Times.FEW:
+            few = [
+                now,
+                *(now + random.choice((step // 4, step, 2 * step)) for _ in range(random.randint(0, 2))),
+            ]
+            while True:
+                yield random.choice(few)
+
+
+class Theme(NamedTuple):
+    """One situation."""
+
+    settings: Mapping[str, Sequence[Any]]
+    """Setting → values of which one is taken, in place of what was drawn; without values: as it is by default."""
+    times: Sequence[Times]
+    steps: Callable[[Random, str], list[Step]]
+    """Made for a task. They come before all others."""
+    queries: Sequence[int] = (0,)
+    """How many of them come before these."""
+
+
+def _aborts(random: Random, task: str) -> list[Step]:
+    calls = [
+        random.choice((Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
+        for _ in range(random.choice((1, 2, 2, 3)))
+    ]
+    # In the middle of a transaction, which the first record of one is not, or at its end.
+    return [
+        Step(
+            "abort_commit",
+            task=task,
+            call=call,
+            wait=random.choice((1, 2, 2, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
+        )
+        for call in calls
+    ]
+
+
+def _restarts(random: Random, task: str) -> list[Step]:
+    return [
+        Step(
+            random.choice(("kill", "kill", "wipe", "clean_stop")),
+            task=task,
+            at=random.choice((None, Point.RECORD_PROCESSED, Point.CHECKPOINT_WRITTEN)),
+            wait=random.choice((1, 2, 3)),
+        )
+        for _ in range(random.choice((1, 2, 2, 3)))
+    ]
+
+
+_ABORTS = Theme(
+    {
+        "processing.guarantee": (),
+        "default.dsl.store": (),
+        "statestore.transactional.enabled": (),
+        "statestore.uncommitted.max.bytes": (),
+        "statestore.cache.max.bytes": (0, 1_400, 1_000_000),
+        "commit.records": (3, 5),
+        "poll.records": (5, 5, 2),
+    },
+    (Times.LEAPS, Times.LEAPS, Times.LATE, Times.USUAL),
+    _aborts,
+)
+"""A task that goes on after an abort: nothing of it may be left in what the task has in memory."""
+
+_RESTARTS = Theme({"commit.records": (1, 2)}, (Times.FEW,), _restarts)
+"""Rows of one key and time that are written by one incarnation after the other."""
+
+_QUESTIONS = Theme(
+    {
+        "processing.guarantee": (),
+        "default.dsl.store": (),
+        "statestore.transactional.enabled": (),
+        "statestore.uncommitted.max.bytes": (),
+        "commit.records": (3, 5),
+    },
+    tuple(Times),
+    lambda _random, _task: [],
+    (3, 5, 8),
+)
+"""Queries of a task that has much that is not committed."""
+
+THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS)
+"""Of which each schedule that has a theme takes one."""

@@ -1,0 +1,88 @@
+"""Mutants of the worker: several tasks in one process, and an assignment that changes while they run."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_WORKER = "store.streams.worker:Worker"
+_REPLICAS = "store.streams.replicas:Replicas"
+
+MUTANTS = (
+    Mutant(
+        "an-abort-drops-the-neighbours",
+        OWN,
+        "A worker that aborts the transaction of one task goes on with new incarnations of all.",
+        (
+            Edit(
+                f"{_WORKER}._step",
+                "                task.abort()\n",
+                "                task.abort()\n"
+                "                for other in [one for one in self.tasks if one != partition]:\n"
+                "                    self._drop(other)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-lost-task-takes-the-others-along",
+        OWN,
+        "A worker that has lost one task goes on with new incarnations of the others.",
+        (
+            Edit(
+                f"{_WORKER}._give_up",
+                "        self._drop(partition)\n",
+                "        for one in list(self.tasks):\n            self._drop(one)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-task-that-goes-keeps-running",
+        OWN,
+        "A worker that is told to let go of a task processes it until the next change.",
+        (
+            Edit(
+                f"{_WORKER}.assign",
+                "        self._partitions = partitions\n",
+                "        self._partitions = list(dict.fromkeys([*partitions, *self._partitions]))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-task-that-goes-is-not-closed",
+        OWN,
+        "A worker that lets go of a task keeps its stores, its lock and its producer.",
+        (
+            Edit(
+                f"{_WORKER}.assign",
+                "                self._drop(partition)\n",
+                "                self.tasks.pop(partition, None)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-task-that-comes-begins-at-the-neighbours-position",
+        OWN,
+        "A worker reads the input of its second task where the first one stands.",
+        (
+            Edit(
+                f"{_WORKER}._process",
+                "fetch = self._reader.read(tp, task.position(tp), room,",
+                "fetch = self._reader.read(tp, max(task.position(tp), *(one.position(tp._replace("
+                "partition=number)) for number, one in self.tasks.items())) if len(self.tasks) > 1 "
+                "else task.position(tp), room,",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-copy-stays-open-when-its-task-comes",
+        OWN,
+        "A worker that gets a task keeps the copy of it open, and its directory locked.",
+        (
+            Edit(
+                f"{_REPLICAS}.assign",
+                "            for partition in [one for one in self.standbys if one not in self._wanted]:\n",
+                "            for partition in []:\n",
+            ),
+        ),
+    ),
+)
