@@ -80,18 +80,34 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
 
 
 def simulate(scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
-    """Run in the simulation and judge. Garbage is collected between runs, not during one."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    """Run in the simulation and judge."""
+    with _collected_afterwards():
         history = _SIMULATION.run(scenario, schedule, mutant)
         return history, judge(scenario, schedule, history)
-    finally:
-        if collects:
-            gc.enable()
 
 
 _SIMULATION = SimWorld()
+
+
+_MANY_OBJECTS = 100_000
+
+
+@contextmanager
+def _collected_afterwards() -> Iterator[None]:
+    """Collect garbage at the end of the block, and only what came up in it; before that only when there is very much.
+
+    Nearly all objects of a run are freed without the collector. Left to itself it would look through them again and
+    again, and from time to time through everything that the process has loaded.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_MANY_OBJECTS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.collect()
+        gc.unfreeze()
 
 
 class DidNotEndError(BaseException):
@@ -143,18 +159,19 @@ def simulate_within(
     Its history is empty: nothing can be said of a run that was broken off anywhere. Raises `ScenarioError` when it is
     the judging that does not end.
     """
-    try:
-        with watchdog(seconds):
-            history = _SIMULATION.run(scenario, schedule, mutant)
-    except DidNotEndError:
-        sentence = (
-            f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
-        )
-        return History(SIMULATION, []), Verdict(
-            Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
-        )
-    with bounded(scenario, "what its reference function says of one run", seconds):
-        return history, judge(scenario, schedule, history)
+    with _collected_afterwards():
+        try:
+            with watchdog(seconds):
+                history = _SIMULATION.run(scenario, schedule, mutant)
+        except DidNotEndError:
+            sentence = (
+                f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
+            )
+            return History(SIMULATION, []), Verdict(
+                Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
+            )
+        with bounded(scenario, "what its reference function says of one run", seconds):
+            return history, judge(scenario, schedule, history)
 
 
 def replay(

@@ -249,11 +249,11 @@ _CONFIGS: dict[str, StreamsConfig] = {}
 
 def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> StreamsConfig:
     """The configuration of the tasks of a run; `changed` are settings that a step of it has changed since."""
-    values = {**_BASE, **schedule.settings, **(changed or {})}
-    values.setdefault("poll.records", values["commit.records"])
-    name = repr(values)
+    name = repr((schedule.settings, changed or {}))
     config = _CONFIGS.get(name)
     if config is None:
+        values = {**_BASE, **schedule.settings, **(changed or {})}
+        values.setdefault("poll.records", values["commit.records"])
         with warnings.catch_warnings():
             # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
             warnings.simplefilter("ignore", UserWarning)

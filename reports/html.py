@@ -24,7 +24,7 @@ from markupsafe import Markup
 
 from harness.faults import FAULTS
 from harness.result import Failure, Result
-from harness.schedule import QueryKind, Runtime, Schedule, Step
+from harness.schedule import QueryKind, Schedule, Step
 from harness.verdict import Moment
 from harness.worlds.actors import is_driver
 from reports import summary
@@ -239,7 +239,7 @@ def _shown(number: int, failure: Failure) -> _Failure:
             ("choices of the simulation", len(original.choices), len(minimal.choices)),
         ),
         steps=tuple(map(_step, minimal.steps)),
-        facts=_facts(minimal),
+        facts=summary.facts(minimal),
         settings=tuple((name, show(value)) for name, value in minimal.settings.items()),
         records=tuple(
             _Record(
@@ -275,20 +275,6 @@ def _step(step: Step) -> _Step:
         asked = summary.meanings(QueryKind).get(step.query.kind, "")
         meaning = f"Another thread of the task's process asks. {asked}"
     return _Step(str(step), meaning, summary.meanings(Point).get(step.at, "") if step.at else "")
-
-
-def _facts(schedule: Schedule) -> str:
-    """The rest of a schedule, as a sentence."""
-    facts = [
-        f"Runtime {schedule.runtime.value}",
-        count(schedule.partitions, "partition"),
-        count(schedule.hosts, "host"),
-    ]
-    if schedule.runtime is Runtime.SPARK:
-        facts.append(f"{count(schedule.batch_records, 'record')} per partition in a micro-batch")
-    if schedule.choices:
-        facts.append(f"the simulation's choices {', '.join(map(str, schedule.choices))}, then 0")
-    return ", ".join(facts) + "."
 
 
 def _moment(anchor: str, number: int, moment: Moment) -> _Moment:

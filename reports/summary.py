@@ -17,7 +17,7 @@ from typing import TypeVar
 from harness.faults import DEADLY, FAULTS, Capability
 from harness.oracles import PROPERTIES
 from harness.result import Cell, Pair, Result, Value, WorldResult
-from harness.schedule import Runtime
+from harness.schedule import Runtime, Schedule
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.director import DRIVER_POINTS
@@ -379,3 +379,17 @@ def _short(name: str) -> str:
 
 def _article(world: str) -> str:
     return f"the world {world_name(world)}"
+
+
+def facts(schedule: Schedule) -> str:
+    """What a schedule is beside its records, steps and settings, as a sentence."""
+    found = [
+        f"Runtime {schedule.runtime.value}",
+        count(schedule.partitions, "partition"),
+        count(schedule.hosts, "host"),
+    ]
+    if schedule.runtime is Runtime.SPARK:
+        found.append(f"{count(schedule.batch_records, 'record')} per partition in a micro-batch")
+    if schedule.choices:
+        found.append(f"the simulation's choices {', '.join(map(str, schedule.choices))}, then 0")
+    return ", ".join(found) + "."

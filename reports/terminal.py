@@ -12,7 +12,7 @@ from rich.text import Text
 
 from harness.result import Failure, Result
 from harness.verdict import Outcome
-from reports.summary import matrix, reasons, sentence, world_name, worlds
+from reports.summary import facts, matrix, reasons, sentence, world_name, worlds
 from reports.text import count, shorten, show, visible
 
 _STYLES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
@@ -88,6 +88,7 @@ def _failure(number: int, failure: Failure, console: Console) -> None:
         console.print(_line("  ", finding.sentence))
     if len(failure.findings) > 3:
         console.print(f"  … and {count(len(failure.findings) - 3, 'more finding')}", markup=False)
+    console.print(_line("  ", facts(failure.minimal)))
     for name, value in failure.minimal.settings.items():
         console.print(_line("  setting ", f"{name}: {show(value)}"))
     for index, step in enumerate(failure.minimal.describe()[:10]):

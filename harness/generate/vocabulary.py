@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from functools import cache
 from random import Random
 from typing import NamedTuple
@@ -83,7 +82,7 @@ def _wrong(scenario: Scenario, sample: object) -> str:
         return "it has to be a Sample"
     try:
         written = msgspec.convert(
-            {**asdict(sample), "partition": 0, "timestamp": sample.timestamp or 0}, Input, strict=True
+            {**vars(sample), "partition": 0, "timestamp": sample.timestamp or 0}, Input, strict=True
         )
         json.dumps([sample.key, sample.value, sample.headers], ensure_ascii=False, allow_nan=False).encode()
     except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:

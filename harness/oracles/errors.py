@@ -35,6 +35,9 @@ _NOTED = (Point.PRODUCER_READY, Point.ABORTED, Point.KAFKA_COMMITTED)
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
 
+_JUDGED = (Started, Injected, Ended)
+"""What else can need an excuse, or is one."""
+
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     yield from find_in((event for _, event in evidence.told), evidence.schedule, uncaused=evidence.uncaused)
@@ -44,7 +47,7 @@ def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = Fal
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(schedule, uncaused)
     for event in events:
-        if not isinstance(event, Reached) or event.point in _NOTED:
+        if event.point in _NOTED if isinstance(event, Reached) else isinstance(event, _JUDGED):
             yield from ledger.take(event)
 
 

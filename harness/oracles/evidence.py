@@ -139,7 +139,7 @@ class Evidence:
 
     def suppliers_of(self, task: str) -> dict[str, StoreSupplier[Any]]:
         """The suppliers of a task's stores; none for Spark's driver."""
-        return self.suppliers.get(task.partition("_")[0], {})
+        return self._begun.suppliers.get(task.partition("_")[0], {})
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
@@ -275,7 +275,7 @@ class Evidence:
 
     def judges(self, task: str, index: int) -> bool:
         """Whether the state of a task is known at an event."""
-        return index < self.lossy.get(task, len(self.events) + 1)
+        return task not in self.lossy or index < self.lossy[task]
 
     # -- topics and models --------------------------------------------------------------------------------------
 

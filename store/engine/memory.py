@@ -22,7 +22,8 @@ from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
 
 _FEW_ROWS: Final = 64
-"""Up to so many rows a scan copies what it will return, which is cheaper than keeping the writer from them."""
+"""Up to so many rows are sorted when they are scanned, and a scan copies what it will return: cheaper than keeping them
+in order, and the writer from them."""
 
 
 class Journal(Protocol):
@@ -44,8 +45,8 @@ class _Contents:
     __slots__ = ("_lock", "_readers", "families")
 
     def __init__(self, lock: RLock) -> None:
-        self.families: tuple[SortedDict, dict[bytes, bytes]] = (SortedDict(), {})
-        """By `Family`. `META` has a handful of rows, which are sorted when they are scanned."""
+        self.families: tuple[dict[bytes, bytes], dict[bytes, bytes]] = ({}, {})
+        """By `Family`. `DATA` is a `SortedDict` once it has had more than a few rows; `META` has a handful."""
         self._readers = 0
         self._lock = lock
 
@@ -74,9 +75,8 @@ class _Contents:
                 rows[family].pop(key, None)
             else:
                 rows[family][key] = value
-        for contents, loaded in zip(self.families, rows, strict=True):
-            if loaded:
-                contents.update(loaded)
+        self.families = rows
+        self._sort()
 
     def apply(self, writes: Iterable[Write]) -> None:
         families = self.families
@@ -85,6 +85,12 @@ class _Contents:
                 families[family].pop(key, None)
             else:
                 families[family][key] = value
+        self._sort()
+
+    def _sort(self) -> None:
+        data, meta = self.families
+        if len(data) > _FEW_ROWS and type(data) is dict:
+            self.families = SortedDict(data), meta
 
     def pairs(
         self,
@@ -100,7 +106,7 @@ class _Contents:
         """
         rows = self.families[family]
         if len(rows) <= _FEW_ROWS:
-            copied = [(key, rows[key]) for key in self._keys(family, lower, upper, reverse)]
+            copied = [(key, rows[key]) for key in self.keys(family, lower, upper, reverse=reverse)]
             return _checked(copied, check)
         held = self._held(family, lower, upper, reverse, check)
         next(held)
@@ -119,26 +125,28 @@ class _Contents:
         try:
             yield b"", b""
             rows = self.families[family]
-            for key in self._keys(family, lower, upper, reverse):
+            for key in self.keys(family, lower, upper, reverse=reverse):
                 check()
                 yield key, rows[key]
             check()
         finally:
             self.release()
 
-    def _keys(
-        self, family: Family, lower: bytes | None, upper: bytes | None, reverse: bool
+    def keys(
+        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool
     ) -> Iterable[bytes]:
-        data, meta = self.families
+        """Those with lower <= key < upper, in order."""
+        data, _ = self.families
         if lower is not None and upper is not None and lower >= upper:
             return ()
-        if family is Family.DATA:
-            keys: Iterable[bytes] = data.irange(lower, upper, (True, False), reverse) if data else ()
+        if family is Family.DATA and isinstance(data, SortedDict):
+            keys: Iterable[bytes] = data.irange(lower, upper, (True, False), reverse)
             return keys
+        rows = self.families[family]
         if lower is None and upper is None:
-            return sorted(meta, reverse=reverse)
+            return sorted(rows, reverse=reverse)
         return sorted(
-            (key for key in meta if (lower is None or lower <= key) and (upper is None or key < upper)),
+            (key for key in rows if (lower is None or lower <= key) and (upper is None or key < upper)),
             reverse=reverse,
         )
 
@@ -244,12 +252,12 @@ class MemoryEngine:
 
     def _deletions(self, batch: list[Write], drop: Sequence[KeyRange]) -> list[Write]:
         """The ranges as single deletions: of the keys that are there, and of those that the batch adds."""
-        rows, _ = self._open().families
+        contents = self._open()
         deletions: list[Write] = []
         for lower, upper in drop:
             if lower >= upper:
                 continue
-            there = set(rows.irange(lower, upper, (True, False)))
+            there = set(contents.keys(Family.DATA, lower, upper, reverse=False))
             added = {key for family, key, _ in batch if family is Family.DATA and lower <= key < upper}
             deletions += [(Family.DATA, key, None) for key in sorted(there | added)]
         return deletions
@@ -303,7 +311,7 @@ class MemoryScratch:
 
     def __init__(self) -> None:
         self._lock = RLock()
-        self._contents: _Contents | None = _Contents(self._lock)
+        self._contents: _Contents | None = self._empty()
         self._object_bytes = 0
 
     def get(self, key: bytes) -> bytes | None:
@@ -333,12 +341,18 @@ class MemoryScratch:
 
     def clear(self) -> None:
         self._open()
-        self._contents = _Contents(self._lock)
+        self._contents = self._empty()
         self._object_bytes = 0
 
     def close(self) -> None:
         self._contents = None
         self._object_bytes = 0
+
+    def _empty(self) -> _Contents:
+        """Sorted from the first row on, so that the memory that rows take is that of one kind of table."""
+        contents = _Contents(self._lock)
+        contents.families = SortedDict(), {}
+        return contents
 
     def _open(self) -> _Contents:
         contents = self._contents

@@ -122,8 +122,9 @@ class Topology:
     @cached_property
     def positions_topic(self) -> str | None:
         """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
-        if any(supplier.logged for supplier in self.suppliers().values()):
-            return None
+        for supplier in self.suppliers().values():
+            if supplier.logged:
+                return None
         return f"{self.application_id}-{self.ordinal}-positions"
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:

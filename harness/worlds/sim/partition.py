@@ -87,7 +87,9 @@ def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
     """
 
     def number(key: str, default: int, least: int) -> int:
-        value = config.get(key, str(default))
+        value = config.get(key)
+        if value is None:
+            return default
         try:
             number = int(value)
         except ValueError:

@@ -623,14 +623,17 @@ class SimRun(Run):
 
         None where comparing it with the group's positions would be unfair, or too dear.
         """
-        if any(self.broker.holds_back(tp) for tp in self._read_up_to):
-            return None
-        for tp, position in self._read_up_to.items():
-            if position < self.broker.high_watermark(tp):
-                fetch = self._reader.read(tp, position, MOST_ROWS, RC)
-                self._read_up_to[tp] = fetch.next_offset
-                name = tp.topic.removeprefix(self.prefix)
-                self._outputs += tuple((name, clusters.plain_row(record)) for record in fetch.records)
+        behind = [
+            tp for tp, position in self._read_up_to.items() if position < self.broker.high_watermark(tp)
+        ]
+        for tp in behind:
+            if self.broker.holds_back(tp):
+                return None
+        for tp in behind:
+            fetch = self._reader.read(tp, self._read_up_to[tp], MOST_ROWS, RC)
+            self._read_up_to[tp] = fetch.next_offset
+            name = tp.topic.removeprefix(self.prefix)
+            self._outputs += tuple((name, clusters.plain_row(record)) for record in fetch.records)
         count = len(self._outputs)
         if count > MANY_OUTPUTS and count < 1.1 * self._compared:
             return None
