@@ -35,7 +35,7 @@ WIDE = 40
 WIDE_RECORDS = (30, 60)
 WIDE_KEYS = 30
 
-THEMED = 0.5
+THEMED = 0.7
 """The share of the schedules with a theme, see `harness.generate.themes`, among those that may have one."""
 
 TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FEW)
@@ -161,7 +161,7 @@ class _Generator:
             partitions=self._partitions,
             hosts=random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
-            waves=random.choice((1, 1, 1, 2, 3)),
+            waves=1 if theme is not None else random.choice((1, 1, 1, 2, 3)),
             shared=self._shared,
             files=self._files,
             settings=drawn,

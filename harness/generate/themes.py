@@ -43,7 +43,7 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
                 yield max(1, now - late)
         case Times.LEAPS:
             for _ in count():
-                if random.random() < 0.35:
+                if random.random() < 0.45:
                     now += span + random.choice((0, step, span, 2 * span))
                 exact = random.choice((step, *scenario.durations_ms)) + random.choice((0, 0, -1, 1))
                 late = random.choice((0, 0, 0, step // 2, 2 * step, exact, exact))
@@ -73,7 +73,7 @@ class Theme(NamedTuple):
 
 def _aborts(random: Random, task: str) -> list[Step]:
     calls = [
-        random.choice((Occasion.PRODUCE, Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
+        random.choice((Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
         for _ in range(random.choice((1, 2, 2, 3)))
     ]
     # In the middle of a transaction, which the first record of one is not, or at its end.
@@ -82,7 +82,7 @@ def _aborts(random: Random, task: str) -> list[Step]:
             "abort_commit",
             task=task,
             call=call,
-            wait=random.choice((1, 2, 4, 6) if call is Occasion.PRODUCE else (0, 1, 2)),
+            wait=random.choice((1, 2, 2, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
         )
         for call in calls
     ]
@@ -110,7 +110,7 @@ _ABORTS = Theme(
         "commit.records": (3, 5),
         "poll.records": (5, 5, 2),
     },
-    (Times.LEAPS, Times.LEAPS, Times.LATE, Times.USUAL),
+    (*(Times.LEAPS,) * 4, Times.LATE, Times.USUAL),
     _aborts,
 )
 """A task that goes on after an abort: nothing of it may be left in what the task has in memory."""
@@ -128,7 +128,7 @@ _QUESTIONS = Theme(
     },
     (Times.LEAPS, Times.LEAPS, *Times),
     lambda _random, _task: [],
-    (3, 5, 8),
+    (5, 8, 12),
 )
 """Queries of a task that has much that is not committed."""
 
