@@ -6,7 +6,7 @@ meet walks with the index: a first kill through the protocol points, and each de
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from random import Random
 
 from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
@@ -36,6 +36,11 @@ MECHANISMS: tuple[dict[str, object], ...] = (
 )
 """Settings that every deadly fault has to meet: both mechanisms, and no transactions."""
 
+
+_EXACTLY: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
+_LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
+_TRANSACTED: dict[str, object] = {"statestore.transactional.enabled": True}
+_UNTRANSACTED: dict[str, object] = {"statestore.transactional.enabled": False}
 
 _WHILE_STARTING = (Occasion.INIT_TRANSACTIONS, Occasion.COMMITTED, Occasion.OFFSETS, Occasion.READ)
 """Calls that a new incarnation makes before it processes anything."""
@@ -188,6 +193,8 @@ class _Generator:
             kind = random.random()
             if kind < 0.25:
                 steps += self._motif(self._task())
+            elif kind < 0.35:
+                steps += self._restarts(self._task())
             elif queries and kind < 0.6:
                 steps.append(self._query())
             else:
@@ -249,6 +256,66 @@ class _Generator:
         own = partition_for(encode_key(key), self._partitions)
         partition = own if random.random() < 0.8 else random.randrange(self._partitions)
         return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
+
+    def _restarts(self, task: str) -> list[Step]:
+        """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
+        random = self._random
+        # Most of it means something only when there was a commit before.
+        wait = random.choice((1, 2, 3, 4, 6))
+        struck = Step(
+            random.choice(("kill", "kill", "power_loss", "fail_processing")),
+            task=task,
+            wait=random.choice((0, 1)),
+        )
+        match random.randrange(5):
+            case 0:
+                # Writes that never reached the changelog, in a store that must be exact from then on.
+                then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
+                return [
+                    *self._changed(task, {**_LOOSELY, **_UNTRANSACTED}, wait),
+                    struck,
+                    *self._changed(task, then, random.choice((0, 0, 1))),
+                ]
+            case 1:
+                # An offset that was given up with the transactions, and what a crash has left since.
+                return [
+                    *self._changed(task, _UNTRANSACTED, wait),
+                    *([struck] if random.random() < 0.7 else []),
+                    *self._changed(task, _TRANSACTED, random.choice((0, 0, 1))),
+                ]
+            case 2:
+                # A store that lacks records is away for long, or twice, the second time before it has all of them.
+                days = (10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS)
+                away = Step(
+                    "long_absence",
+                    task=task,
+                    at=Point.KAFKA_COMMITTED,
+                    wait=wait,
+                    amount=random.choice((days[0], *days)),
+                )
+                again = Step("long_absence", task=task, at=Point.RESTORE_BATCH, amount=days[0])
+                return [away, again][: random.choice((1, 2, 2))]
+            case 3:
+                # The predecessor commits while its successor is about to begin.
+                call = random.choice(_WHILE_STARTING)
+                return [
+                    Step(
+                        "pause",
+                        task=task,
+                        at=random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED)),
+                        wait=wait,
+                    ),
+                    Step("stall", task=task, call=call, edge=random.choice(tuple(Edge))),
+                    Step("resume", task=task),
+                ]
+            case _:
+                # A store that had vouched for itself, and that another start finds on the same host.
+                return [Step("clean_stop", task=task, wait=wait), Step("clean_stop", task=task, wait=1)]
+
+    def _changed(self, task: str, changed: Mapping[str, object], wait: int) -> list[Step]:
+        """A step that changes these settings, as far as the scenario leaves them free."""
+        free = {name: value for name, value in changed.items() if name not in self._scenario.settings}
+        return [Step("change_settings", task=task, wait=wait, settings=free)] if free else []
 
     def _motif(self, task: str) -> list[Step]:
         """Steps that only mean something one after the other."""

@@ -70,7 +70,8 @@ def _cleaned_since(
     evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
 ) -> dict[str, Json]:
     """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
-    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is."""
+    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is. Of one
+    whose restore is not done also those that have a newer value, which it has not read yet."""
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
@@ -79,10 +80,11 @@ def _cleaned_since(
         return {}
     folded = evidence.folded(look.task, store, upto)
     partition = int(look.task.rpartition("_")[2])
+    halfway = look.standby or evidence.copies_before(index)[store].restoring
     return {
         row.key: folded[row.key]
         for row in evidence.changes(store, partition)
-        if row.offset > upto and row.value is None and row.key in folded
+        if row.offset > upto and (halfway or row.value is None) and row.key in folded
     }
 
 

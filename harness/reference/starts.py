@@ -143,6 +143,7 @@ class _Life:
     excused: bool = False
     opened: dict[str, StoreImage] = field(default_factory=dict)
     """The stores as they were first seen in this start."""
+    opened_ms: dict[str, int] = field(default_factory=dict)
     replayed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Store → least offset, and number, of the records it was given since it was opened, or made anew."""
     aside: set[str] = field(default_factory=set)
@@ -253,7 +254,7 @@ class Starts:
                     self._leave(life, Left.UNKNOWN)
                 self._newest[event.task] = event.incarnation
                 life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
-                life.opened, life.replayed, life.aside = {}, {}, set()
+                life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
             case Point.TRANSACTION_BEGUN:
                 life.transaction = _Transaction.BEGUN
             case Point.STORE_COMMITTED:
@@ -390,6 +391,7 @@ class Starts:
                 for store, image in event.stores.items():
                     if store not in life.opened:
                         life.opened[store] = image
+                        life.opened_ms[store] = self._now_ms
                         if not image.rows and image.changelog_offset is None:
                             self._disk(event.task, event.host, store).current_ms = self._now_ms
             return
@@ -400,7 +402,7 @@ class Starts:
             for store, kind in life.kinds.items():
                 if kind is not Kind.IN_MEMORY and store in life.opened and store in event.stores:
                     if store not in life.aside and not life.excused:
-                        yield self._restart(index, life, store, kind, event)
+                        yield self._restart(index, life, store, kind, event, alone=known)
                     self._restored(life, store, kind)
             life.stage = _Stage.RUNNING
         for store, image in event.stores.items():
@@ -432,6 +434,7 @@ class Starts:
         restored: StateObserved | None,
         *,
         set_aside: bool = False,
+        alone: bool = False,
     ) -> Restart:
         disk = self._disk(life.task, life.host, store)
         image = life.opened[store]
@@ -440,6 +443,7 @@ class Starts:
         own = image.changelog_offset if kind in _OWN else None
         # An offset beside an empty store is never believed: it may be that of another one.
         held = disk.held if must is Must.DIFFERENCE and image.rows else 0
+        then_ms = life.opened_ms[store]
         return Restart(
             index,
             life.task,
@@ -453,10 +457,10 @@ class Starts:
             bool(image.rows),
             own,
             None if restored is None else restored.ends.get(store),
-            None if disk.current_ms is None else self._now_ms - disk.current_ms,
-            self._now_ms - disk.told_ms,
+            None if disk.current_ms is None else then_ms - disk.current_ms,
+            then_ms - disk.told_ms,
             self._cleaned,
-            life.exactly_once or self._alone(life.task, index),
+            alone,
         )
 
 
