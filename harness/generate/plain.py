@@ -193,12 +193,12 @@ class _Generator:
             kind = random.random()
             if kind < 0.25:
                 steps += self._motif(self._task())
-            elif kind < 0.35:
-                steps += self._restarts(self._task())
             elif queries and kind < 0.6:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
+        if random.random() < 0.18:
+            steps = [*self._restarts(), *steps]
         return [step for step in steps if step.query is not None or step.fault in self._possible]
 
     def _step(self, fault: Fault, task: str) -> Step:
@@ -257,60 +257,64 @@ class _Generator:
         partition = own if random.random() < 0.8 else random.randrange(self._partitions)
         return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
 
-    def _restarts(self, task: str) -> list[Step]:
+    def _restarts(self) -> list[Step]:
         """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
         random = self._random
+        # Where records are: a task that has none finds nothing.
+        key = encode_key(sample_of(self._scenario, random).key)
+        task = f"{random.choice(self._parts.ordinals)}_{partition_for(key, self._partitions)}"
         # Most of it means something only when there was a commit before.
         wait = random.choice((1, 2, 3, 4, 6))
-        struck = Step(
-            random.choice(("kill", "kill", "power_loss", "fail_processing")),
-            task=task,
-            wait=random.choice((0, 1)),
+        inside = random.choice((Point.RECORD_PROCESSED, Point.RECORD_PROCESSED, Point.COMMIT_STARTED))
+        struck = random.choice(
+            (
+                Step("kill", task=task, at=inside),
+                Step("power_loss", task=task, at=inside),
+                Step("fail_processing", task=task, wait=1),
+            )
         )
+        begun = Step("stall", task=task, at=Point.RESTORED)
         match random.randrange(5):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
-                return [
-                    *self._changed(task, {**_LOOSELY, **_UNTRANSACTED}, wait),
-                    struck,
-                    *self._changed(task, then, random.choice((0, 0, 1))),
-                ]
+                loose = self._changed(task, {**_LOOSELY, **_UNTRANSACTED}, wait)
+                return [*loose, begun, struck, begun, *self._changed(task, then, random.choice((0, 0, 1)))]
             case 1:
                 # An offset that was given up with the transactions, and what a crash has left since.
-                return [
-                    *self._changed(task, _UNTRANSACTED, wait),
-                    *([struck] if random.random() < 0.7 else []),
-                    *self._changed(task, _TRANSACTED, random.choice((0, 0, 1))),
-                ]
+                crash = [begun, struck] if random.random() < 0.7 else []
+                direct = self._changed(task, _UNTRANSACTED, wait)
+                return [*direct, *crash, begun, *self._changed(task, _TRANSACTED, random.choice((0, 0, 1)))]
             case 2:
                 # A store that lacks records is away for long, or twice, the second time before it has all of them.
+                self._choose({"restore.batch.records": 1, "commit.records": random.choice((3, 5))})
                 days = (10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS)
-                away = Step(
-                    "long_absence",
-                    task=task,
-                    at=Point.KAFKA_COMMITTED,
-                    wait=wait,
-                    amount=random.choice((days[0], *days)),
-                )
+                amount = random.choice((days[0], *days))
+                away = Step("long_absence", task=task, at=Point.KAFKA_COMMITTED, amount=amount)
                 again = Step("long_absence", task=task, at=Point.RESTORE_BATCH, amount=days[0])
-                return [away, again][: random.choice((1, 2, 2))]
+                stopped = Step("clean_stop", task=task, wait=wait)
+                return [stopped, begun, away, again][: random.choice((3, 4, 4))]
             case 3:
                 # The predecessor commits while its successor is about to begin.
                 call = random.choice(_WHILE_STARTING)
+                inside = random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED))
                 return [
-                    Step(
-                        "pause",
-                        task=task,
-                        at=random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED)),
-                        wait=wait,
-                    ),
+                    Step("pause", task=task, at=inside, wait=wait),
                     Step("stall", task=task, call=call, edge=random.choice(tuple(Edge))),
                     Step("resume", task=task),
                 ]
             case _:
                 # A store that had vouched for itself, and that another start finds on the same host.
-                return [Step("clean_stop", task=task, wait=wait), Step("clean_stop", task=task, wait=1)]
+                return [
+                    Step("clean_stop", task=task, wait=wait),
+                    begun,
+                    Step("clean_stop", task=task, wait=1),
+                ]
+
+    def _choose(self, chosen: Mapping[str, object]) -> None:
+        """Settings of this schedule that something in it needs, as far as the scenario leaves them free."""
+        free = {name: value for name, value in chosen.items() if name not in self._scenario.settings}
+        self._settings.update(free)
 
     def _changed(self, task: str, changed: Mapping[str, object], wait: int) -> list[Step]:
         """A step that changes these settings, as far as the scenario leaves them free."""
