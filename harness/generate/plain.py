@@ -89,6 +89,8 @@ class _Generator:
         }
 
     def _has_place(self, fault: Fault) -> bool:
+        if fault.without_stores and self._parts.changelogs:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -265,6 +267,8 @@ class _Generator:
         task = f"{random.choice(self._parts.ordinals)}_{partition_for(key, self._partitions)}"
         # Most of it means something only when there was a commit before.
         wait = random.choice((1, 2, 3, 4, 6))
+        if not self._parts.changelogs:
+            return [Step("forget_group", task=task, wait=wait, at=random.choice((None, *TASK_POINTS)))]
         inside = random.choice((Point.RECORD_PROCESSED, Point.RECORD_PROCESSED, Point.COMMIT_STARTED))
         struck = random.choice(
             (
