@@ -109,10 +109,6 @@ class _Generator:
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         self._settings = drawn
-        if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
-            # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
-            # over next, and the query ends with an `InputGapError`, as it has to. Zombies go on at the end.
-            self._possible.pop("resume", None)
         steps += self._steps()
         return Schedule(
             scenario=self._scenario.reference_name,
