@@ -286,12 +286,14 @@ class _Generator:
                 direct = self._changed(task, _UNTRANSACTED, wait)
                 return [*direct, *crash, begun, *self._changed(task, _TRANSACTED, random.choice((0, 0, 1)))]
             case 2:
-                # A store that lacks records is away for long, or twice, the second time before it has all of them.
+                # A store that lacks records is away for long, or twice, the second time before it has all of them, or
+                # before it has a commit that it lacks again.
                 self._choose({"restore.batch.records": 1, "commit.records": random.choice((3, 5))})
                 days = (10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS)
                 amount = random.choice((days[0], *days))
                 away = Step("long_absence", task=task, at=Point.KAFKA_COMMITTED, amount=amount)
-                again = Step("long_absence", task=task, at=Point.RESTORE_BATCH, amount=days[0])
+                where = random.choice((Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
+                again = Step("long_absence", task=task, at=where, amount=days[0])
                 stopped = Step("clean_stop", task=task, wait=wait)
                 return [stopped, begun, away, again][: random.choice((3, 4, 4))]
             case 3:
