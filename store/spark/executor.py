@@ -44,8 +44,9 @@ def run_attempt(
     failed attempt is repeated by Spark. `FencedError` means that a newer attempt runs or has run.
     """
     with Task(topology, partition, log, storage, config, clock) as task, closing(log.reader()) as reader:
-        whole = records if config.exactly_once else _without_holes(task, records, reader, config.poll_records)
-        applied = apply(task, whole)
+        if not config.exactly_once:
+            records = _without_holes(task, records, reader, config.poll_records)
+        applied = apply(task, records)
         task.commit()
     return applied
 
