@@ -112,7 +112,11 @@ class Met:
                 for value in values
                 if not self.result.varied.get(name, {}).get(value)
             ]
-            deadly = [name for name in possible(capabilities) if name in DEADLY]
+            deadly = [
+                name
+                for name, fault in possible(capabilities).items()
+                if name in DEADLY and not fault.without_stores
+            ]
             missing += [
                 Pair(how, kind, fault)
                 for how, kind in _wanted_stores(scenarios)

@@ -32,6 +32,8 @@ class Capability(StrEnum):
     """Transaction markers can be held back."""
     LOGS = "logs"
     """Topics can be compacted and truncated at any moment."""
+    GROUPS = "groups"
+    """The committed positions of a group can be taken away."""
     SETTINGS = "settings"
     """A process can be started again with other settings."""
     SHARED = "shared"
@@ -141,6 +143,9 @@ class Stage(Protocol):
     def truncate(self, topic: str) -> None:
         """Delete the head of each partition of an input, up to the group's committed position, as retention does."""
 
+    def forget_positions(self, task: str) -> None:
+        """Take the group's committed positions in a task's inputs away. `SkipError` where they are nowhere else."""
+
     def hold_open(self, topic: str) -> None:
         """Have an open transaction of somebody else in the topic, which settles when nothing else is left to do."""
 
@@ -177,6 +182,8 @@ class Fault:
     """Whether a step names a topic."""
     asks_to_end: bool = False
     """Whether the process is asked to end by itself."""
+    without_stores: bool = False
+    """Whether it means something to tasks without stores alone."""
     changes_settings: bool = False
     """Whether a step names settings."""
     yields: bool = False

@@ -46,7 +46,7 @@ FAULTS = (
         needs=frozenset({Capability.PROCESSES, Capability.TIME, Capability.LOGS}),
         deadly=True,
         excuses=frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.BLOCKED}),
-        amount=(13 * HOUR_MS, 25 * HOUR_MS, 40 * 24 * HOUR_MS),
+        amount=(13 * HOUR_MS, 25 * HOUR_MS, 10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS),
         apply=_be_away,
     ),
     Fault(

@@ -6,7 +6,7 @@ meet walks with the index: a first kill through the protocol points, and each de
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from random import Random
 
 from msgspec.structs import replace
@@ -48,6 +48,11 @@ MECHANISMS: tuple[dict[str, object], ...] = (
 )
 """Settings that every deadly fault has to meet: both mechanisms, and no transactions."""
 
+
+_EXACTLY: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
+_LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
+_TRANSACTED: dict[str, object] = {"statestore.transactional.enabled": True}
+_UNTRANSACTED: dict[str, object] = {"statestore.transactional.enabled": False}
 
 _WHILE_STARTING = (Occasion.INIT_TRANSACTIONS, Occasion.COMMITTED, Occasion.OFFSETS, Occasion.READ)
 """Calls that a new incarnation makes before it processes anything."""
@@ -111,6 +116,8 @@ class _Generator:
     def _has_place(self, fault: Fault) -> bool:
         if Capability.SHARED in fault.needs and not self._shared:
             return False
+        if fault.without_stores and self._parts.changelogs:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -142,10 +149,6 @@ class _Generator:
             secondary = {"statestore.transactional.mechanism": "rocksdb_secondary"}
             drawn = settings.consistent({**drawn, **secondary, **self._scenario.settings})
         self._settings = drawn
-        if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
-            # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands
-            # over next, and the query ends with an `InputGapError`, as it has to. Zombies go on at the end.
-            self._possible.pop("resume", None)
         items = self._input()
         if theme is not None:
             if self._parts.stores:
@@ -252,6 +255,8 @@ class _Generator:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
+        if random.random() < 0.18:
+            steps = [*self._restarts(), *steps]
         return steps
 
     def _step(self, fault: Fault, task: str) -> Step:
@@ -342,6 +347,74 @@ class _Generator:
         """The step, which lies in wait for one of the calls that its fault can meet."""
         occasions = FAULTS[step.fault].occasions
         return replace(step, call=self._random.choice(occasions)) if len(occasions) > 1 else step
+
+    def _restarts(self) -> list[Step]:
+        """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
+        random = self._random
+        # Where records are: a task that has none finds nothing.
+        key = encode_key(sample_of(self._scenario, random).key)
+        task = f"{random.choice(self._parts.ordinals)}_{partition_for(key, self._partitions)}"
+        # Most of it means something only when there was a commit before.
+        wait = random.choice((1, 2, 3, 4, 6))
+        if not self._parts.changelogs:
+            return [Step("forget_group", task=task, wait=wait, at=random.choice((None, *TASK_POINTS)))]
+        inside = random.choice((Point.RECORD_PROCESSED, Point.RECORD_PROCESSED, Point.COMMIT_STARTED))
+        struck = random.choice(
+            (
+                Step("kill", task=task, at=inside),
+                Step("power_loss", task=task, at=inside),
+                Step("fail_processing", task=task, wait=1),
+            )
+        )
+        begun = Step("stall", task=task, at=Point.RESTORED)
+        match random.randrange(5):
+            case 0:
+                # Writes that never reached the changelog, in a store that must be exact from then on.
+                then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
+                loose = self._changed(task, {**_LOOSELY, **_UNTRANSACTED}, wait)
+                return [*loose, begun, struck, begun, *self._changed(task, then, random.choice((0, 0, 1)))]
+            case 1:
+                # An offset that was given up with the transactions, and what a crash has left since.
+                crash = [begun, struck] if random.random() < 0.7 else []
+                direct = self._changed(task, _UNTRANSACTED, wait)
+                return [*direct, *crash, begun, *self._changed(task, _TRANSACTED, random.choice((0, 0, 1)))]
+            case 2:
+                # A store that lacks records is away for long, or twice, the second time before it has all of them, or
+                # before it has a commit that it lacks again.
+                self._choose({"restore.batch.records": 1, "commit.records": random.choice((3, 5))})
+                days = (10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS)
+                amount = random.choice((days[0], *days))
+                away = Step("long_absence", task=task, at=Point.KAFKA_COMMITTED, amount=amount)
+                where = random.choice((Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
+                again = Step("long_absence", task=task, at=where, amount=days[0])
+                stopped = Step("clean_stop", task=task, wait=wait)
+                return [stopped, begun, away, again][: random.choice((3, 4, 4))]
+            case 3:
+                # The predecessor commits while its successor is about to begin.
+                call = random.choice(_WHILE_STARTING)
+                inside = random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED))
+                return [
+                    Step("pause", task=task, at=inside, wait=wait),
+                    Step("stall", task=task, call=call, edge=random.choice(tuple(Edge))),
+                    Step("resume", task=task),
+                ]
+            case _:
+                # A store that had vouched for itself, and that another start finds on the same host.
+                return [
+                    Step("clean_stop", task=task, wait=wait),
+                    begun,
+                    Step("clean_stop", task=task, wait=1),
+                ]
+
+    def _choose(self, chosen: Mapping[str, object]) -> None:
+        """Settings of this schedule that something in it needs, as far as the scenario leaves them free."""
+        free = {name: value for name, value in chosen.items() if name not in self._scenario.settings}
+        self._settings.update(free)
+
+    def _changed(self, task: str, changed: Mapping[str, object], wait: int) -> list[Step]:
+        """A step that changes these settings, as far as the scenario leaves them free."""
+        free = {name: value for name, value in changed.items() if name not in self._scenario.settings}
+        return [Step("change_settings", task=task, wait=wait, settings=free)] if free else []
 
     def _motif(self, task: str) -> list[Step]:
         """Steps that only mean something one after the other."""

@@ -91,4 +91,37 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "entries-of-other-stores-dropped",
+        OWN,
+        "Writing the entry of one store takes those of the others out.",
+        (Edit(f"{_OFFSETS}._write_entries", "entries = dict(self._entries)", "entries = {}"),),
+        oracle="restore",
+    ),
+    Mutant(
+        "entry-stays-exact-at-least-once",
+        OWN,
+        "Under at least once an entry goes on saying that it is exact while its store is written to.",
+        (Edit(f"{_OFFSETS}.begin_unclean", "_replace(exact=False)", "_replace(exact=True)"),),
+        oracle="restore",
+    ),
+    Mutant(
+        "entry-of-another-changelog",
+        OWN,
+        "Each store gets the offset of that changelog which ends last.",
+        (
+            Edit(
+                f"{_OFFSETS}.committed",
+                "Checkpointed(ends[tp], now, exact)",
+                "Checkpointed(max(ends.values()), now, exact)",
+            ),
+        ),
+    ),
+    Mutant(
+        "only-the-first-entry-is-taken-out",
+        OWN,
+        "Of several stores without transactions only the first one loses its entry before it is written to.",
+        (Edit(f"{_OFFSETS}.begin_unclean", "self._forget(direct)", "self._forget(direct[:1])"),),
+        oracle="restore",
+    ),
 )

@@ -132,4 +132,37 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "replays-from-the-start",
+        OWN,
+        "A restore reads its changelog from the beginning, whatever the store holds.",
+        (
+            Edit(
+                f"{_RESTORE}:restore",
+                "    place.position = start\n",
+                "    place.position = bounds.earliest\n",
+            ),
+        ),
+        oracle="restore",
+    ),
+    Mutant(
+        "age-by-the-default-of-kafka",
+        OWN,
+        "How long deletions stay is taken from Kafka's default, not from the changelog's setting.",
+        (
+            Edit(
+                _DECIDE,
+                "    retention = known.tombstone_retention_ms()\n",
+                "    retention = 86_400_000 if known.tombstone_retention_ms() else None\n",
+            ),
+        ),
+        oracle="restore",
+    ),
+    Mutant(
+        "caught-up-and-not-written-down",
+        OWN,
+        "A restore that has reached the end leaves the time at which the store was up to date as it was.",
+        (Edit(f"{_RESTORE}:Place.reached_end", "    if self.committed is not None:", "    if False:"),),
+        oracle="restore",
+    ),
 )

@@ -78,8 +78,9 @@ def against_own_offset(
 def _cleaned_since(
     evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
 ) -> dict[str, Json]:
-    """What the fold up to an offset has and a copy restored from a cleaned log may lack: the rows that a later record
-    has replaced or deleted. Its restore may not have come that far yet, or a deletion is gone from the log too."""
+    """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
+    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is. Of one
+    whose restore is not done also those that have a newer value, which it has not read yet."""
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
@@ -88,7 +89,12 @@ def _cleaned_since(
         return {}
     folded = evidence.folded(look.task, store, upto)
     partition = int(look.task.rpartition("_")[2])
-    later = (row.key.partition("#")[0] for row in evidence.changes(store, partition) if row.offset > upto)
+    halfway = look.standby or evidence.copies_before(index)[store].restoring
+    later = (
+        row.key.partition("#")[0]
+        for row in evidence.changes(store, partition)
+        if row.offset > upto and (halfway or row.value is None)
+    )
     return {name: folded[name] for name in later if name in folded}
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
-from harness.history import Moment, OutputObserved, Row, StateObserved
+from harness.faults import FAULTS, Capability
+from harness.history import Injected, Moment, OutputObserved, Row, StateObserved
 from harness.oracles.evidence import Evidence
 from harness.oracles.explain import seen
 from harness.oracles.state import plain, positions_text
-from harness.reference.model import Expected, Line, Positions
+from harness.reference.model import Expected, Line, Positions, TaskModel
 from harness.verdict import Anomaly, Finding
 from scenarios import encode_key
 from store.log.partitioner import partition_for
@@ -37,16 +38,22 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     judge = _Judge(evidence)
     one_order = all(len(model.lines) == 1 for model in evidence.tasks.values())
     before: OutputObserved | None = None
+    forgotten: set[str] = set()
+    """Tasks whose positions the group has lost: it does not say where they stand before it has them again."""
     known = min(evidence.lossy.values(), default=len(evidence.events))
     for index, event in evidence.told:
         if index >= known:
             return
         # Under at least once outputs are visible before the group's positions move.
+        if isinstance(event, Injected) and Capability.GROUPS in FAULTS[event.fault].needs and event.task:
+            forgotten.add(event.task)
         if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
             if one_order and event == before:
                 continue
             before = event
             group = event.group
+            if any(_lacks(group, evidence.tasks[task]) for task in forgotten):
+                continue
             positions = {
                 task: {
                     topic: group.get(topic, {}).get(model.partition, 0) - 1 for topic in model.sources.topics
@@ -60,6 +67,11 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     final = [(name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows]
     ends = {task: model.end for task, model in evidence.tasks.items()}
     yield from judge.look(final, ends, len(evidence.events))
+
+
+def _lacks(group: Mapping[str, Mapping[int, int]], model: TaskModel) -> bool:
+    """Whether the group has no position of a task in one of its inputs."""
+    return any(model.partition not in group.get(topic, {}) for topic in model.sources.topics)
 
 
 class _Judge:

@@ -43,7 +43,9 @@ def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] |
     if restart.alone and restart.end is not None and restart.away_ms is not None and limit is not None:
         lacks = sum(restart.held <= row.offset < restart.end for row in rows)
         holds = restart.own_offset is not None or (restart.must is Must.DIFFERENCE and restart.held > 0)
-        if holds and restart.found and lacks > 1 and restart.away_ms > limit:
+        # One offset may be a marker, or the last record of its key, which is never cleaned away.
+        behind = lacks > 0 and restart.end - restart.held > 1
+        if holds and restart.found and behind and restart.away_ms > limit:
             return (
                 f"was continued, though it lacked {lacks} records of its changelog and was last up to date more than "
                 f"{restart.away_ms // 3_600_000} hours ago: deletions between may be gone",
@@ -65,7 +67,10 @@ def _may_be_too_old(evidence: Evidence, restart: Restart, limit: int | None) -> 
     if not restart.cleaned:
         return False
     partition = int(restart.task.rpartition("_")[2])
-    cut = evidence.final.changelogs[restart.store].start.get(partition, 0) > restart.held
+    # The start cannot tell a marker that is gone from a record.
+    rows = evidence.changes(restart.store, partition)
+    last = max((row.offset for row in rows if row.offset < restart.held), default=-1)
+    cut = evidence.final.changelogs[restart.store].start.get(partition, 0) > last + 1
     old = limit is not None and restart.told_ms + CLOCK_SLACK_MS > limit
     return cut or old
 

@@ -117,5 +117,6 @@ def _commits(evidence: Evidence) -> dict[tuple[str, str], list[_Commit]]:
                     if event.moment is Moment.COMMITTED and (who, store) in held and who in began:
                         commit = _Commit(held[who, store], upto, began[who], who)
                         commits.setdefault((event.task, store), []).append(commit)
-                    held[who, store] = upto
+                    # After cleaning, the log may show less than was committed to it before.
+                    held[who, store] = max(upto, event.ends.get(store, 0) - 1)
     return commits

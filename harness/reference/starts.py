@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from harness.faults import FAULTS, Capability, Excuse, Where
+from harness.faults import FAULTS, Capability, Excuse, Occasion, Where
 from harness.history import (
     End,
     Ended,
@@ -141,8 +141,11 @@ class _Life:
     stage: _Stage | None = None
     transaction: _Transaction = _Transaction.NONE
     excused: bool = False
+    deaf: bool = False
+    """Whether an answer was lost that says which offsets its changelog records have: offsets that are kept lag then."""
     opened: dict[str, StoreImage] = field(default_factory=dict)
     """The stores as they were first seen in this start."""
+    opened_ms: dict[str, int] = field(default_factory=dict)
     replayed: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Store → least offset, and number, of the records it was given since it was opened, or made anew."""
     aside: set[str] = field(default_factory=set)
@@ -253,7 +256,7 @@ class Starts:
                     self._leave(life, Left.UNKNOWN)
                 self._newest[event.task] = event.incarnation
                 life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
-                life.opened, life.replayed, life.aside = {}, {}, set()
+                life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
             case Point.TRANSACTION_BEGUN:
                 life.transaction = _Transaction.BEGUN
             case Point.STORE_COMMITTED:
@@ -261,7 +264,7 @@ class Starts:
             case Point.CHECKPOINT_WRITTEN:
                 life.transaction = _Transaction.SETTLED
                 for disk in self._all(life):
-                    if disk.pending is not None:
+                    if disk.pending is not None and not life.deaf:
                         (disk.held, disk.vouched), disk.pending = disk.pending, None
             case Point.TASK_CLOSED if life.stage is _Stage.RUNNING:
                 if life.transaction is _Transaction.BEGUN:
@@ -278,7 +281,9 @@ class Starts:
         if life.stage is _Stage.CLOSED and event.reason is End.DONE:
             del self._lives[event.incarnation]
             for disk in self._all(life):
-                if disk.left is not Left.LOOSE and disk.left is not Left.UNKNOWN:
+                if life.deaf and disk.kind not in _OWN:
+                    disk.left = Left.UNKNOWN
+                elif disk.left is not Left.LOOSE and disk.left is not Left.UNKNOWN:
                     disk.left = Left.WHOLE
         else:
             self._die(event.incarnation, sure=False)
@@ -286,6 +291,8 @@ class Starts:
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
         power = Capability.POWER in fault.needs
+        if event.call == f"on {Occasion.FLUSH}" and event.incarnation in self._lives:
+            self._lives[event.incarnation].deaf = True
         if Excuse.SET_ASIDE in fault.excuses and not fault.changes_settings and event.incarnation is not None:
             life = self._lives.get(event.incarnation)
             if life is not None:
@@ -330,7 +337,7 @@ class Starts:
             elif life.exactly_once:
                 disk.left = Left.UNCLEAN
             else:
-                disk.left = Left.LOOSE if disk.vouched else Left.UNKNOWN
+                disk.left = Left.LOOSE if disk.vouched and not life.deaf else Left.UNKNOWN
 
     def _break_off(self, life: _Life) -> None:
         """A start came to nothing: what it had not opened is as it was."""
@@ -390,6 +397,7 @@ class Starts:
                 for store, image in event.stores.items():
                     if store not in life.opened:
                         life.opened[store] = image
+                        life.opened_ms[store] = self._now_ms
                         if not image.rows and image.changelog_offset is None:
                             self._disk(event.task, event.host, store).current_ms = self._now_ms
             return
@@ -400,7 +408,7 @@ class Starts:
             for store, kind in life.kinds.items():
                 if kind is not Kind.IN_MEMORY and store in life.opened and store in event.stores:
                     if store not in life.aside and not life.excused:
-                        yield self._restart(index, life, store, kind, event)
+                        yield self._restart(index, life, store, kind, event, alone=known)
                     self._restored(life, store, kind)
             life.stage = _Stage.RUNNING
         for store, image in event.stores.items():
@@ -432,6 +440,7 @@ class Starts:
         restored: StateObserved | None,
         *,
         set_aside: bool = False,
+        alone: bool = False,
     ) -> Restart:
         disk = self._disk(life.task, life.host, store)
         image = life.opened[store]
@@ -440,6 +449,7 @@ class Starts:
         own = image.changelog_offset if kind in _OWN else None
         # An offset beside an empty store is never believed: it may be that of another one.
         held = disk.held if must is Must.DIFFERENCE and image.rows else 0
+        then_ms = life.opened_ms[store]
         return Restart(
             index,
             life.task,
@@ -453,10 +463,10 @@ class Starts:
             bool(image.rows),
             own,
             None if restored is None else restored.ends.get(store),
-            None if disk.current_ms is None else self._now_ms - disk.current_ms,
-            self._now_ms - disk.told_ms,
+            None if disk.current_ms is None else then_ms - disk.current_ms,
+            then_ms - disk.told_ms,
             self._cleaned,
-            life.exactly_once or self._alone(life.task, index),
+            alone,
         )
 
 

@@ -133,6 +133,9 @@ class Run(ABC):
     def truncate(self, topic: str) -> None:
         raise SkipError(f"the world {self.kind.name} cannot cut {topic}")
 
+    def forget_positions(self, task: str) -> None:
+        raise SkipError(f"the world {self.kind.name} cannot take the positions of {task} away")
+
     def hold_open(self, topic: str) -> None:
         raise SkipError(f"the world {self.kind.name} cannot hold a transaction open in {topic}")
 

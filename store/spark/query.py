@@ -70,7 +70,8 @@ def start_query(
     itself, after `commit.records` records and at its end.
 
     Under `processing.guarantee=at_least_once` attempts do not fence each other: nothing is lost, and whatever Spark
-    repeats, or runs twice at once, may be there more than once.
+    repeats, or runs twice at once, may be there more than once. An attempt that finds the group's positions set back,
+    by one that was overtaken or by a person, processes again from there on, with a warning.
 
     What is not: effects of the processing function outside its stores and outputs happen as often as it is run
     (row 129.6). An application id belongs to one query at a time; two of them fence each other's tasks without end,

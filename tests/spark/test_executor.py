@@ -9,11 +9,11 @@ import pytest
 from harness.worlds.sim.broker import SimLog
 from harness.worlds.sim.disk import Host
 from store.config import StreamsConfig
-from store.errors import FencedError, InputGapError
+from store.errors import FencedError, InputGapError, LogError
 from store.spark.executor import run_attempt
 from store.streams.topology import Context
 from store.types import Record
-from tests.clusters import SINK, STORE, Cluster, pipeline
+from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
 
 
 def number(context: Context, record: Record) -> None:
@@ -28,10 +28,12 @@ def numbered(*keys: bytes) -> Cluster:
     return Cluster(pipeline(number), keys)
 
 
-def attempt(cluster: Cluster, records: Iterable[Record], host: Host) -> int:
+def attempt(
+    cluster: Cluster, records: Iterable[Record], host: Host, config: StreamsConfig | None = None
+) -> int:
     log = SimLog(cluster.broker)
     storage = cluster.storage(host)
-    return run_attempt(cluster.topology, 0, records, log, storage, StreamsConfig(), cluster.clock)
+    return run_attempt(cluster.topology, 0, records, log, storage, config or StreamsConfig(), cluster.clock)
 
 
 def test_a_batch_that_is_run_again_changes_nothing() -> None:
@@ -71,3 +73,32 @@ def test_a_speculative_attempt_on_another_host_fences_the_one_that_is_still_runn
     with pytest.raises(FencedError):
         attempt(cluster, overtaken_after_the_first(), Host(0))
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
+
+
+LOOSELY = StreamsConfig.of({"processing.guarantee": "at_least_once", "poll.records": 1})
+
+
+def test_at_least_once_a_zombie_that_set_the_positions_back_costs_only_what_is_processed_again() -> None:
+    """It was overtaken by an attempt at its batch, and by one at the next batch."""
+    cluster = numbered(b"a", b"b", b"c", b"d")
+    records = cluster.records()
+
+    def overtaken_twice() -> Iterator[Record]:
+        yield records[0]
+        assert attempt(cluster, records[:2], Host(1), LOOSELY) == 2
+        assert attempt(cluster, records[2:3], Host(1), LOOSELY) == 1
+
+    assert attempt(cluster, overtaken_twice(), Host(0), LOOSELY) == 1
+    # The group is at 1 again, and Spark hands over what follows the third record.
+    assert attempt(cluster, records[3:], Host(1), LOOSELY) == 3
+    assert [key for key, _ in cluster.output()[-3:]] == [b"b", b"c", b"d"]
+    assert attempt(cluster, records[3:], Host(1), LOOSELY) == 0
+
+
+def test_at_least_once_what_the_log_no_longer_has_is_not_passed_over() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    records = cluster.records()
+    attempt(cluster, records[:1], Host(0), LOOSELY)
+    cluster.broker.delete_records(SOURCE, 2)
+    with pytest.raises(LogError, match="offset 1 of in-0 is out of range"):
+        attempt(cluster, records[2:], Host(0), LOOSELY)

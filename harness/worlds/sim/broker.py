@@ -21,7 +21,7 @@ groups that the broker forgets after days without use, partitions added to a top
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, NoReturn, TypeVar
 
@@ -277,6 +277,13 @@ class SimBroker:
             group.committed.clear()
             if group.phase is GroupPhase.EMPTY:
                 del self._groups[group_id]
+
+    def forget_positions(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
+        """Drop a group's committed positions of some partitions, as their age or a person with a tool does."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            for tp in tps:
+                group.committed.pop(tp, None)
 
     # Time and markers.
 

@@ -537,6 +537,15 @@ class SimRun(Run):
             self.cluster.keep(tp)
             self.broker.delete_records(tp, max(self.broker.start_offset(tp), positions.get(tp, 0)))
 
+    def forget_positions(self, task: str) -> None:
+        topology = self.topologies[ordinal_of(task)]
+        if topology.positions_topic is None:
+            raise SkipError(f"the positions of {task} are nowhere but in the group")
+        number = partition_of(task)
+        self.broker.forget_positions(
+            APPLICATION, [TopicPartition(topic, number) for topic in topology.sources]
+        )
+
     def hold_open(self, topic: str) -> None:
         if self.prefix + topic not in self.broker.topics():
             raise SkipError(f"there is no topic {topic}")

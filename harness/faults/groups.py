@@ -1,0 +1,30 @@
+"""Faults of consumer groups: committed positions that expire, or that somebody deletes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.faults.description import Arguments, Capability, Fault, Stage, Where
+
+if TYPE_CHECKING:
+    from harness.worlds.actors import Actor
+
+
+def _forget(stage: Stage, actor: Actor, _: Arguments) -> None:
+    stage.forget_positions(actor.task)
+    stage.kill(actor)
+
+
+FAULTS = (
+    Fault(
+        "forget_group",
+        "The process that runs the task is killed, and the group has forgotten its positions when it starts again.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.GROUPS}),
+        deadly=True,
+        without_stores=True,
+        # On Spark the group gets them again with the next record, and nobody knows when that comes.
+        runtimes=("worker",),
+        apply=_forget,
+    ),
+)
