@@ -16,6 +16,7 @@ from harness.mutants import (
     caches,
     checkpoints,
     commits,
+    metrics,
     queries,
     ranges,
     replicas,
@@ -41,6 +42,7 @@ MUTANTS: Mapping[str, Mutant] = {
         checkpoints,
         replicas,
         workers,
+        metrics,
         queries,
         adapters,
     )

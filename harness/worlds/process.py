@@ -33,6 +33,7 @@ from store.errors import (
     TaskLostError,
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
+from store.metrics import Metrics
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
 from store.streams.assignment import Assignment
@@ -114,9 +115,12 @@ def run_worker(
     config: StreamsConfig,
     clock: Clock,
     control: Control,
+    metrics: Metrics | None = None,
 ) -> tuple[End, str]:
     """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
-    worker = Worker(topology, assignment.active, log, storage, config, clock, standbys=assignment.standby)
+    worker = Worker(
+        topology, assignment.active, log, storage, config, clock, standbys=assignment.standby, metrics=metrics
+    )
     try:
         while not control.stopping() and (_poll(worker, control) or control.idle()):
             control.turned()

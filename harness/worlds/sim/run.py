@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
+from math import isnan
 
 from greenlet import getcurrent, greenlet
 
@@ -22,6 +23,7 @@ from harness.history import (
     End,
     Ended,
     History,
+    Measured,
     Moment,
     OutputObserved,
     Processed,
@@ -55,6 +57,7 @@ from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
 from store import points
 from store.errors import CrashproofError, FencedError, LogError
+from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
 from store.streams.topology import Topology
@@ -66,6 +69,9 @@ MOST_ROWS = 1_000_000
 
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
+
+MEASURED_AT = frozenset({Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED, Point.TASK_CLOSED})
+"""The protocol points at which metrics are read, where there are any."""
 
 READ_ONLY_EVERY = 4
 """One look in this many at stores in files is that of another process."""
@@ -89,6 +95,7 @@ class Process:
         self.at = actor.crew[0]
         """Whose code runs."""
         self.looks = 0
+        self.metrics: Metrics | None = None
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
@@ -127,6 +134,8 @@ class Process:
         moment = looked_at(point, actor.standby)
         if moment is not None and point not in DRIVER_POINTS:
             run.observe(self, moment)
+        if self.metrics is not None and point in MEASURED_AT and not actor.standby:
+            self._measure(self.metrics, actor, point)
         decision = run.director.reached(actor, point)
         if self.questions is not None:
             self._questions(self.questions, actor).at(
@@ -140,6 +149,19 @@ class Process:
             )
         if decision is not Decision.GO:
             self._obey(decision)
+
+    def _measure(self, metrics: Metrics, actor: Actor, point: Point) -> None:
+        stores = {
+            store: {name: value for name, value in values.items() if not isnan(value)}
+            for store, values in metrics.as_dict().get(actor.task, {}).items()
+        }
+        named = exported = 0
+        if point is Point.RESTORED:
+            named = len(metrics.snapshot())
+            lines = metrics.prometheus_text().splitlines()
+            exported = sum(not line.startswith("#") for line in lines)
+        now = self.run.broker.now
+        self.run.events.append(Measured(actor.task, actor.incarnation, point, now, stores, named, exported))
 
     def _questions(self, made: Callable[[str], Questions], actor: Actor) -> Questions:
         questions = self._asked.get(actor.task)
@@ -368,6 +390,8 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         config = self.config_for(process.actor)
+        if config.metrics_recording_level is RecordingLevel.DEBUG:
+            process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
         topology = self.new_topologies(config)[ordinal_of(process.actor.task)]
         return run_worker(
             self.led(process, topology),
@@ -377,6 +401,7 @@ class SimRun(Run):
             config,
             self.clock,
             process,
+            process.metrics,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
