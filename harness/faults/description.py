@@ -34,6 +34,8 @@ class Capability(StrEnum):
     """Topics can be compacted and truncated at any moment."""
     SETTINGS = "settings"
     """A process can be started again with other settings."""
+    FILES = "files"
+    """Stores are real files, which can be damaged."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
 

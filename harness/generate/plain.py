@@ -98,6 +98,8 @@ class _Generator:
     def _has_place(self, fault: Fault) -> bool:
         if Capability.SHARED in fault.needs and not self._shared:
             return False
+        if Capability.FILES in fault.needs and not self._files:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -202,6 +204,8 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
+        if self._files and random.random() < 0.5:
+            steps = [*self._damage(self._task()), *steps]
         if self._shared and random.random() < 0.6:
             steps = [*self._in_company(self._task()), *steps]
         queries = random.random() < 0.4 and bool(self._parts.stores)
@@ -293,6 +297,16 @@ class _Generator:
                 return [self._call(Step(what, task=task, wait=wait))]
             case _:
                 return [Step(random.choice(("fail_processing", "kill", "move")), task=task, wait=wait)]
+
+    def _damage(self, task: str) -> list[Step]:
+        """A file is damaged while the process is away, and another one may find it that way."""
+        random = self._random
+        damages = [fault.name for fault in self._possible.values() if Capability.FILES in fault.needs]
+        away = Step(random.choice(("kill", "clean_stop", "kill")), task=task, wait=random.choice((1, 2, 4)))
+        if not damages or away.fault not in self._possible:
+            return [Step("kill", task=task)]
+        again = [Step("kill", task=task, wait=random.choice((0, 1, 2)))] if random.random() < 0.3 else []
+        return [Step(random.choice(damages), task=task, wait=random.choice((0, 1, 3))), away, *again]
 
     def _call(self, step: Step) -> Step:
         """The step, which lies in wait for one of the calls that its fault can meet."""

@@ -217,7 +217,7 @@ class ObservedStorage:
             fault = self._control.meet(Occasion.OPEN)
             if fault is not None:
                 assert fault.around is not None
-                fault.around(lambda: None)
+                fault.around(lambda: self._inner.directory(task_id, store_name))
         engine = self._inner.open(task_id, store_name)
         if Occasion.WRITE in self._occasions:
             engine = _interfered(engine, self._control)

@@ -56,7 +56,7 @@ from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
 from store import points
-from store.errors import CrashproofError, FencedError, LogError
+from store.errors import CrashproofError, FencedError, LogError, StoreError
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
@@ -143,7 +143,7 @@ class Process:
                 run.director.questions(actor),
                 actor.task,
                 actor.incarnation,
-                lambda: run.images_of(self),
+                lambda: run.images_if_readable(self),
                 self.storage.stores_of(actor.task),
                 self._uncommitted.setdefault(actor.task, {}),
             )
@@ -490,6 +490,8 @@ class SimRun(Run):
     def can(self, fault: Fault) -> str:
         if self.schedule.files and Capability.POWER in fault.needs:
             return f"{fault.name}: what real files lose with the power cannot be said"
+        if not self.schedule.files and Capability.FILES in fault.needs:
+            return f"{fault.name}: the stores of this schedule lie on a disk that is simulated"
         return super().can(fault)
 
     def advance(self, ms: int) -> None:
@@ -550,16 +552,28 @@ class SimRun(Run):
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.at
+        try:
+            found = self.images_of(process)
+        except StoreError:
+            # Damaged, and not read by its task so far: whoever reads it finds out.
+            return
         self.events.append(
             StateObserved(
                 actor.task,
                 actor.incarnation,
                 actor.host,
                 moment,
-                self.images_of(process),
+                found,
                 standby=actor.standby,
             )
         )
+
+    def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
+        """What the stores of a process hold, or nothing where files are damaged."""
+        try:
+            return self.images_of(process)
+        except StoreError:
+            return {}
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
