@@ -117,12 +117,12 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
                 steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
-        if self._files and random.random() < 0.5:
-            # Of the two mechanisms it is the one that has files of its own.
-            for name in ("statestore.transactional.enabled", "default.dsl.store"):
+        if self._files:
+            # Mostly the mechanism that has files of its own, or none, for which the checkpoint speaks.
+            own = random.choice((MECHANISMS[1], MECHANISMS[1], MECHANISMS[2], {}))
+            for name in ("statestore.transactional.enabled", "default.dsl.store") if own else ():
                 drawn.pop(name, None)
-            secondary = {"statestore.transactional.mechanism": "rocksdb_secondary"}
-            drawn = settings.consistent({**drawn, **secondary, **self._scenario.settings})
+            drawn = settings.consistent({**drawn, **own, **self._scenario.settings})
         self._settings = drawn
         if self._runtime is Runtime.SPARK and drawn.get("processing.guarantee") == "at_least_once":
             # Nobody is fenced there: a zombie that goes on sets the group's positions back, behind what Spark hands

@@ -16,6 +16,7 @@ from harness.mutants import (
     caches,
     checkpoints,
     commits,
+    files,
     metrics,
     queries,
     ranges,
@@ -43,6 +44,7 @@ MUTANTS: Mapping[str, Mutant] = {
         replicas,
         workers,
         metrics,
+        files,
         queries,
         adapters,
     )
