@@ -113,6 +113,7 @@ def _complexity_of_query(query: Query) -> int:
         query.hold
         + (query.bound is not None)
         + query.backward
+        + query.elsewhere
         + (query.kind is not QueryKind.ALL)
         + bool(query.key)
         + bool(query.upper)

@@ -272,6 +272,8 @@ class _Generator:
             random.choice((None, None, None, None, 0, 2, 50)),
             random.choice((0, 0, 1, 3)),
         )
+        if self._files and query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.7:
+            query = replace(query, elsewhere=True)
         at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
         # Mostly where the key is: another task may have no record at all.
         own = partition_for(encode_key(key), self._partitions)

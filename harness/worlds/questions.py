@@ -27,8 +27,9 @@ from store.query import (
     VersionedKeyQuery,
     WindowKeyQuery,
     WindowRangeQuery,
-    query,
 )
+from store.query.answer import StoreQueryParameters, query_by
+from store.query.reader import ReadOnlyStore
 from store.serdes import BytesSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedRecord
@@ -43,11 +44,14 @@ from store.suppliers import (
     VersionedSupplier,
     WindowSupplier,
 )
-from store.types import TopicPartition
+from store.types import IsolationLevel, TopicPartition
 
 _LATEST = (1 << 63) - 1
 
 Rows = Iterator[tuple[str, Any]]
+
+Elsewhere = Callable[[str, StoreSupplier[Any]], "ReadOnlyStore | None"]
+"""Opens a store of the task as another process does; None where it has no files."""
 
 
 class _Open(NamedTuple):
@@ -70,14 +74,17 @@ class Questions:
         partition: int,
         prefix: str,
         report: Callable[[Queried], None],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        """`prefix` is what full names of topics begin with."""
+        """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
         self._partition = partition
         self._prefix = prefix
         self._report = report
+        self._elsewhere = elsewhere
+        self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._open: list[_Open] = []
         self._processed = 0
         self._offered = False
@@ -142,7 +149,7 @@ class Questions:
     ) -> None:
         """Ask the store, and report the answer: now, or when its iterator has been open long enough."""
         answer = Queried(step, task, incarnation, None, {}, dict(committed), dict(uncommitted))
-        store = stores.get(asked.store)
+        store = self._asked(asked, stores.get(asked.store))
         if store is None:
             return self._report(_failed(answer, f"store {asked.store} is not open"))
         supplier = self._suppliers[asked.store]
@@ -152,18 +159,16 @@ class Questions:
                 _failed(answer, f"a {type(supplier).__name__} cannot be asked for {asked.kind}")
             )
         try:
-            result = query(
-                store,
-                question,
-                bound=self._bound(asked),
-                isolation=asked.isolation,
-                partition=self._partition,
+            parameters = StoreQueryParameters.from_name(asked.store).with_read_committed(
+                asked.isolation is IsolationLevel.READ_COMMITTED
             )
+            everywhere = query_by(parameters, {self._partition: store}, question, bound=self._bound(asked))
+            result = everywhere.partition_results[self._partition]
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
         positions = {
             tp.topic.removeprefix(self._prefix): offset
-            for tp, offset in result.position.items()
+            for tp, offset in everywhere.position.items()
             if tp.partition == self._partition
         }
         answer = Queried(step, task, incarnation, None, positions, dict(committed), dict(uncommitted))
@@ -178,6 +183,17 @@ class Questions:
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
         return self._open.append(held)
+
+    def _asked(self, asked: Query, store: Any) -> Any:
+        """The store that the query is put to; None where it is not open."""
+        if store is None or not asked.elsewhere or self._elsewhere is None:
+            return store
+        if asked.store not in self._read_elsewhere:
+            opened = self._elsewhere(asked.store, self._suppliers[asked.store])
+            if opened is None:
+                return store
+            self._read_elsewhere[asked.store] = opened
+        return self._read_elsewhere[asked.store]
 
     def _bound(self, asked: Query) -> PositionBound:
         if asked.bound is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from math import isnan
 
@@ -407,9 +408,14 @@ class SimRun(Run):
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
         if self.watch.queries:
-            process.questions = lambda task: Questions(
-                self.scenario, topology, partition_of(task), self.prefix, self.events.append
-            )
+            disk = process.disk
+
+            def questions(task: str) -> Questions:
+                elsewhere = partial(disk.reader, task) if isinstance(disk, FileStorage) else None
+                place = partition_of(task)
+                return Questions(self.scenario, topology, place, self.prefix, self.events.append, elsewhere)
+
+            process.questions = questions
         return watched(topology, self.watch, process, process.storage)
 
     def write(self, items: Sequence[Input]) -> None:
