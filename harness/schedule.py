@@ -117,6 +117,9 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """An input offset of each source that the store must have reached, or the answer is that it has not."""
     hold: int = 0
     """Records that are processed while the iterator stays open, after its first row was read."""
+    slow: bool = False
+    """At READ_COMMITTED: whether the thread that asks makes one call of the store at every other protocol point of the
+    task and no more, so that commits come in between."""
     elsewhere: bool = False
     """Of stores in real files, in the simulation: whether another process asks, which follows the files of the task's
     host. It sees what is committed. Elsewhere the task's own process is asked all the same."""
@@ -397,6 +400,8 @@ def _wrong_query(query: Query) -> str:
         return f".query.hold is {query.hold}, it cannot be negative"
     if query.elsewhere and query.isolation is not IsolationLevel.READ_COMMITTED:
         return ".query.elsewhere: another process sees READ_COMMITTED alone"
+    if query.slow and query.isolation is not IsolationLevel.READ_COMMITTED:
+        return ".query.slow: what is not committed may be another between two calls"
     if query.bound is not None and query.bound < 0:
         return f".query.bound is {query.bound}, it cannot be negative"
     return ""

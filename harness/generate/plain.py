@@ -273,12 +273,24 @@ class _Generator:
             random.choice((0, 0, 1, 3)),
         )
         if self._files and query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.7:
-            query = replace(query, elsewhere=True)
+            query = replace(query, elsewhere=True, bound=random.choice((None, None, query.bound)))
+        elif query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.4:
+            query = replace(query, slow=True)
         at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
+        if query.slow and random.random() < 0.7:
+            at = random.choice((Point.OFFSETS_SENT, Point.KAFKA_COMMITTED))
+        if query.elsewhere:
+            # After some commits, which it has to follow.
+            at = random.choice((Point.STORE_COMMITTED, Point.CHECKPOINT_WRITTEN, Point.RECORD_PROCESSED))
         # Mostly where the key is: another task may have no record at all.
         own = partition_for(encode_key(key), self._partitions)
         partition = own if random.random() < 0.8 else random.randrange(self._partitions)
-        return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
+        return Step(
+            query=query,
+            task=f"{ordinal}_{partition}",
+            at=at,
+            wait=random.choice((1, 2, 4) if query.elsewhere else (0, 0, 0, 1, 2)),
+        )
 
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""

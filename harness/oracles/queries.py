@@ -131,7 +131,7 @@ class _Judge:
         if query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
             yield from self._moment()
             yield from self._rows((reached,))
-        elif not self._supplier.cached:
+        elif not self._supplier.cached and not query.slow:
             yield from self._rows((reached, event.committed, event.uncommitted))
 
     def _error(self, short: bool) -> Iterator[Finding]:
@@ -140,9 +140,22 @@ class _Judge:
             answer(line.prefixes[0].state[query.store], query) is not None for line in self._model.lines
         )
         # Its task had not opened it yet, or closed it while the iterator was open.
-        closed = event.error.endswith("is not open") or (query.hold > 0 and "StoreClosedError" in event.error)
-        if not (short or closed) and known:
+        late = query.hold > 0 or query.slow
+        closed = event.error.endswith("is not open") or (late and "StoreClosedError" in event.error)
+        # Not up to a bound that the task had committed before it was asked: no better than any other failure.
+        if (self._stale() or not short) and not closed and known:
             yield self._finding(f"failed: {event.error}", Anomaly.STUCK, actual=event.error)
+
+    def _stale(self) -> bool:
+        """Whether what the task had committed when it was asked has all that the query wants."""
+        query, committed = self._query, self._event.committed
+        bound = query.bound or 0
+        assert self._supplier is not None
+        return (
+            query.isolation is IsolationLevel.READ_COMMITTED
+            and transactional(self._supplier, self._config)
+            and all(committed.get(topic, -1) >= bound for topic in self._model.sources.topics)
+        )
 
     def _moment(self) -> Iterator[Finding]:
         """Whether the position is one that the answer may be of."""
@@ -160,6 +173,9 @@ class _Judge:
                 actual=event.positions,
             )
         most = model.vector(event.uncommitted)
+        if self._query.slow:
+            # The task went on before the answer was of any moment.
+            return
         if not self._evidence.uncaused and any(now > last for now, last in zip(at, most, strict=True)):
             yield self._finding(
                 f"was answered as of {positions_text(event.positions)}, but the task had processed "

@@ -403,6 +403,9 @@ class Run(ABC):
         if not worker.crew:
             # It has let go of all that it had.
             return
+        if reason is End.FAILED and worker.stopping and not self.may_fail(actor):
+            # One that ends closes all its tasks after the commit of one has failed.
+            actor = next(filter(self.may_fail, worker.crew), actor)
         others = [one for one in worker.crew if one is not actor]
         self.director.ended(actor, reason, error)
         # Who was fenced, or asked to end, was so as a whole.

@@ -225,8 +225,11 @@ class Process:
         self._told = _assignment(self.actor.crew)
         return self._told
 
+    def _wanted(self) -> Assignment:
+        return _assignment([one for one in self.actor.crew if one.leaves_for is None])
+
     def reassigned(self) -> Assignment | None:
-        now = _assignment([one for one in self.actor.crew if one.leaves_for is None])
+        now = self._wanted()
         if now == self._told:
             return None
         self._told = now
@@ -260,6 +263,9 @@ class Process:
     def idle(self) -> bool:
         if self.actor.stopping:
             return False
+        if self._told is not None and self._wanted() != self._told:
+            # It was given a task while it looked for something to do.
+            return True
         self.run.rests(self.actor)
         self.run.hub.switch()
         return not self.actor.stopping
