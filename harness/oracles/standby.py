@@ -66,7 +66,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:
-    """The copies that lack something at the end. Of changelogs that were cleaned nobody knows what there was to follow."""
+    """The copies that lack something at the end. What there was to follow of a log that was cleaned nobody knows."""
     if any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for _, event in evidence.told
