@@ -408,9 +408,9 @@ class Run(ABC):
         if not worker.crew:
             # It has let go of all that it had.
             return
-        if reason is End.FAILED and worker.stopping and not self.may_fail(actor):
+        if reason is End.FAILED and worker.stopping and not self._was_struck(actor):
             # One that ends closes all its tasks after the commit of one has failed.
-            actor = next(filter(self.may_fail, worker.crew), actor)
+            actor = next(filter(self._was_struck, worker.crew), actor)
         others = [one for one in worker.crew if one is not actor]
         self.director.ended(actor, reason, error)
         # Who was fenced, or asked to end, was so as a whole.
@@ -434,6 +434,15 @@ class Run(ABC):
             self.runtime.ended(actor, reason)
             for other in others:
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
+
+    def _was_struck(self, actor: Actor) -> bool:
+        """Whether the schedule has done something to this incarnation that it may not get over."""
+        return any(
+            isinstance(event, Injected)
+            and event.incarnation == actor.incarnation
+            and FAULTS[event.fault].excuses
+            for event in self.events
+        )
 
     def _again(self, actor: Actor, others: Sequence[Actor]) -> None:
         for one in (actor, *others):
