@@ -189,7 +189,7 @@ class _Judge:
         """Whether the rows are those of one of these moments."""
         query = self._query
         uncommitted = query.isolation is IsolationLevel.READ_UNCOMMITTED or len(moments) > 1
-        shown = self._shown()
+        shown = self._shown(moments)
         wanted = [
             answer(line.prefixes[number].state[query.store], query)
             for moment in moments
@@ -207,7 +207,7 @@ class _Judge:
             actual=plain(shown),
         )
 
-    def _shown(self) -> Answer:
+    def _shown(self, moments: Sequence[Positions]) -> Answer:
         """The rows of the answer, but for older versions of which the store may still know more than it has to."""
         shown = list(self._event.rows or ())
         table = self._model.lines[0].prefixes[-1].state[self._query.store]
@@ -215,7 +215,8 @@ class _Judge:
             return shown
         visible = [
             line.prefixes[number].rows(self._query.store)
-            for line, number in self._model.at(self._event.positions, uncommitted=True)
+            for moment in moments
+            for line, number in self._model.at(moment, uncommitted=True)
         ]
         return [row for row in shown if any(row[0] in rows for rows in visible)]
 
