@@ -203,6 +203,22 @@ class Queried(msgspec.Struct, frozen=True, tag="queried"):
     error: str = ""
 
 
+class Measured(msgspec.Struct, frozen=True, tag="measured"):
+    """What the metrics of a task's stores say."""
+
+    task: str
+    incarnation: int
+    point: Point
+    now_ms: int
+    """The time of the cluster."""
+    stores: dict[str, dict[str, float]]
+    """Store → name → value; without those that have none yet."""
+    named: int = 0
+    """All metrics of the process."""
+    exported: int = 0
+    """The samples of its text for Prometheus."""
+
+
 class Row(msgspec.Struct, frozen=True):
     """One record as read back from a topic under read_committed."""
 
@@ -264,6 +280,7 @@ Event = (
     | Replayed
     | SetAside
     | Queried
+    | Measured
     | OutputObserved
     | Final
 )

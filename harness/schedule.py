@@ -122,6 +122,12 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     last: int | None = None
     """The last time asked for, of a versioned or window store; of one row the moment that it is to be of. Absent: no
     bound."""
+    slow: bool = False
+    """At READ_COMMITTED: whether the thread that asks makes one call of the store at every other protocol point of the
+    task and no more, so that commits come in between."""
+    elsewhere: bool = False
+    """Of stores in real files, in the simulation: whether another process asks, which follows the files of the task's
+    host. It sees what is committed. Elsewhere the task's own process is asked all the same."""
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -399,6 +405,10 @@ def _wrong_query(query: Query) -> str:
         return f".query asks from time {query.first} to {query.last}, which cannot be"
     if query.hold < 0:
         return f".query.hold is {query.hold}, it cannot be negative"
+    if query.elsewhere and query.isolation is not IsolationLevel.READ_COMMITTED:
+        return ".query.elsewhere: another process sees READ_COMMITTED alone"
+    if query.slow and query.isolation is not IsolationLevel.READ_COMMITTED:
+        return ".query.slow: what is not committed may be another between two calls"
     if query.bound is not None and query.bound < 0:
         return f".query.bound is {query.bound}, it cannot be negative"
     return ""

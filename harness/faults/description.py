@@ -36,6 +36,8 @@ class Capability(StrEnum):
     """The committed positions of a group can be taken away."""
     SETTINGS = "settings"
     """A process can be started again with other settings."""
+    FILES = "files"
+    """Stores are real files, which can be damaged."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
 

@@ -118,6 +118,8 @@ class _Generator:
             return False
         if fault.without_stores and self._parts.changelogs:
             return False
+        if Capability.FILES in fault.needs and not self._files:
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -142,12 +144,12 @@ class _Generator:
             if not self._shared:
                 self._partitions = random.choice((1, 1, self._partitions))
             self._times = random.choice(theme.times)
-        if self._files and random.random() < 0.5:
-            # Of the two mechanisms it is the one that has files of its own.
-            for name in ("statestore.transactional.enabled", "default.dsl.store"):
+        if self._files:
+            # Mostly the mechanism that has files of its own, or none, for which the checkpoint speaks.
+            own = random.choice((MECHANISMS[1], MECHANISMS[1], MECHANISMS[2], {}))
+            for name in ("statestore.transactional.enabled", "default.dsl.store") if own else ():
                 drawn.pop(name, None)
-            secondary = {"statestore.transactional.mechanism": "rocksdb_secondary"}
-            drawn = settings.consistent({**drawn, **secondary, **self._scenario.settings})
+            drawn = settings.consistent({**drawn, **own, **self._scenario.settings})
         self._settings = drawn
         items = self._input()
         if theme is not None:
@@ -241,6 +243,8 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
+        if self._files and random.random() < 0.5:
+            steps = [*self._damage(self._task()), *steps]
         if self._shared and random.random() < 0.6:
             steps = [*self._in_company(self._task()), *steps]
         queries = random.random() < 0.4 and bool(self._parts.stores)
@@ -317,11 +321,25 @@ class _Generator:
             random.choice((0, first)),
             last,
         )
+        if self._files and query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.7:
+            query = replace(query, elsewhere=True, bound=random.choice((None, None, query.bound)))
+        elif query.isolation is IsolationLevel.READ_COMMITTED and random.random() < 0.4:
+            query = replace(query, slow=True)
         at = random.choice((*(Point.RECORD_PROCESSED,) * 5, None, random.choice(TASK_POINTS)))
+        if query.slow and random.random() < 0.7:
+            at = random.choice((Point.OFFSETS_SENT, Point.KAFKA_COMMITTED))
+        if query.elsewhere:
+            # After some commits, which it has to follow.
+            at = random.choice((Point.STORE_COMMITTED, Point.CHECKPOINT_WRITTEN, Point.RECORD_PROCESSED))
         # Mostly where the key is: another task may have no record at all.
         own = partition_for(encode_key(key), self._partitions)
         partition = own if random.random() < 0.8 else random.randrange(self._partitions)
-        return Step(query=query, task=f"{ordinal}_{partition}", at=at, wait=random.choice((0, 0, 0, 1, 2)))
+        return Step(
+            query=query,
+            task=f"{ordinal}_{partition}",
+            at=at,
+            wait=random.choice((1, 2, 4) if query.elsewhere else (0, 0, 0, 1, 2)),
+        )
 
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""
@@ -342,6 +360,16 @@ class _Generator:
                 return [self._call(Step(what, task=task, wait=wait))]
             case _:
                 return [Step(random.choice(("fail_processing", "kill", "move")), task=task, wait=wait)]
+
+    def _damage(self, task: str) -> list[Step]:
+        """A file is damaged while the process is away, and another one may find it that way."""
+        random = self._random
+        damages = [fault.name for fault in self._possible.values() if Capability.FILES in fault.needs]
+        away = Step(random.choice(("kill", "clean_stop", "kill")), task=task, wait=random.choice((1, 2, 4)))
+        if not damages or away.fault not in self._possible:
+            return [Step("kill", task=task)]
+        again = [Step("kill", task=task, wait=random.choice((0, 1, 2)))] if random.random() < 0.3 else []
+        return [Step(random.choice(damages), task=task, wait=random.choice((0, 1, 3))), away, *again]
 
     def _call(self, step: Step) -> Step:
         """The step, which lies in wait for one of the calls that its fault can meet."""

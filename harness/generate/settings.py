@@ -28,6 +28,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "num.standby.replicas": (0, 1),
     "restore.batch.records": (2, 1, 1_000),
     "poll.records": (3, 1, 2, 5),
+    "metrics.recording.level": ("INFO", "DEBUG"),
 }
 """Setting → values, by its dotted name."""
 

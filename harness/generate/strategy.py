@@ -57,6 +57,7 @@ def faults(
                 fault
                 for fault in possible(capabilities).values()
                 if str(runtime) in fault.runtimes
+                and Capability.FILES not in fault.needs
                 and not (fault.on_topics and not topics_of(parts, fault))
                 and not (fault.changes_settings and not _open(scenario))
             ]

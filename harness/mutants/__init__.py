@@ -16,6 +16,8 @@ from harness.mutants import (
     caches,
     checkpoints,
     commits,
+    files,
+    metrics,
     queries,
     ranges,
     replicas,
@@ -41,6 +43,8 @@ MUTANTS: Mapping[str, Mutant] = {
         checkpoints,
         replicas,
         workers,
+        metrics,
+        files,
         queries,
         adapters,
     )

@@ -97,6 +97,34 @@ MUTANTS = (
         oracle="queries",
     ),
     Mutant(
+        "position-of-another-moment-than-the-rows",
+        OWN,
+        "An answer at READ_COMMITTED has the position of the last commit, and the rows of the one at its snapshot.",
+        (Edit("store.query.answer:_ask", "inner.position(snapshot)", "inner.position()"),),
+        oracle="queries",
+    ),
+    Mutant(
+        "rows-of-another-moment-than-the-position",
+        OWN,
+        "An answer at READ_COMMITTED has the rows of the last commit, and the position of the one at its snapshot.",
+        (
+            Edit(
+                "store.query.answer:_ask",
+                "store.view(isolation, snapshot), timestamped, snapshot.close",
+                "store.view(isolation), timestamped, snapshot.close",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "readers-elsewhere-stand-still",
+        OWN,
+        "Another process that reads a store goes on seeing the commit at which it began.",
+        (Edit("store.query.reader:_Followed.refreshed", "self._reader.refresh()", "pass"),),
+        files=True,
+        oracle="queries",
+    ),
+    Mutant(
         "backward-queries-come-forward",
         OWN,
         "A range that a query asks for backward comes forward.",

@@ -14,6 +14,7 @@ from harness.oracles import (
     changelog,
     errors,
     global_stores,
+    metrics,
     offsets,
     output,
     progress,
@@ -89,6 +90,7 @@ PROPERTIES: tuple[Property, ...] = (
         "Under at least once no input is lost, and none is processed again without a reason.",
         (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
     ),
+    Property("metrics", "What the metrics of stores say is what happened.", (_A.DIVERGED,)),
     Property("progress", "No transaction is left open, and who has ended holds nothing.", (_A.STUCK,)),
 )
 """What has to hold in every run, in the order in which people should read it."""
@@ -104,6 +106,7 @@ ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
     "offsets": offsets.find,
     "restore": restore.find,
     "at least once": at_least_once.find,
+    "metrics": metrics.find,
     "progress": progress.find,
 }
 """What judges each property; whether the input reads back is judged before, for all others rely on it."""

@@ -60,6 +60,8 @@ class _Ledger:
         self._uncaused = uncaused
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
+        self._damaged: set[str] = set()
+        """Tasks with files that were damaged: any process that reads them finds out, and none of them may read it."""
         self._spoilt: set[int] = set()
         """Incarnations that a fault has struck since their last commit: they may end in order without one."""
         self._owner: dict[str, int] = {}
@@ -104,7 +106,7 @@ class _Ledger:
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
-            case Ended(incarnation=None):
+            case Ended(incarnation=None) if event.task not in self._damaged:
                 yield Finding(
                     "errors",
                     f"What lies on a disk of task {event.task} cannot be read: {event.error}",
@@ -154,6 +156,8 @@ class _Ledger:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
         elif event.incarnation is not None:
+            if Capability.FILES in fault.needs and event.task is not None:
+                self._damaged.add(event.task)
             for excuse in fault.excuses:
                 self._once[event.incarnation, excuse] += 1
             if fault.excuses:
@@ -169,6 +173,8 @@ class _Ledger:
         incarnation = event.incarnation
         assert incarnation is not None
         if self._uncaused and excuse not in _BY_NOBODY:
+            return
+        if event.task in self._damaged and excuse in (Excuse.FAIL, Excuse.NEW_PRODUCER, Excuse.RETRY):
             return
         if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
             return

@@ -137,7 +137,7 @@ class _Judge:
         if query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
             yield from self._moment()
             yield from self._rows((reached,))
-        elif not self._supplier.cached:
+        elif not self._supplier.cached and not query.slow:
             yield from self._rows((reached, event.committed, event.uncommitted))
 
     def _error(self, short: bool) -> Iterator[Finding]:
@@ -146,9 +146,22 @@ class _Judge:
             answer(line.prefixes[0].state[query.store], query) is not None for line in self._model.lines
         )
         # Its task had not opened it yet, or closed it while the iterator was open.
-        closed = event.error.endswith("is not open") or (query.hold > 0 and "StoreClosedError" in event.error)
-        if not (short or closed) and known:
+        late = query.hold > 0 or query.slow
+        closed = event.error.endswith("is not open") or (late and "StoreClosedError" in event.error)
+        # Not up to a bound that the task had committed before it was asked: no better than any other failure.
+        if (self._stale() or not short) and not closed and known:
             yield self._finding(f"failed: {event.error}", Anomaly.STUCK, actual=event.error)
+
+    def _stale(self) -> bool:
+        """Whether what the task had committed when it was asked has all that the query wants."""
+        query, committed = self._query, self._event.committed
+        bound = query.bound or 0
+        assert self._supplier is not None
+        return (
+            query.isolation is IsolationLevel.READ_COMMITTED
+            and transactional(self._supplier, self._config)
+            and all(committed.get(topic, -1) >= bound for topic in self._model.sources.topics)
+        )
 
     def _moment(self) -> Iterator[Finding]:
         """Whether the position is one that the answer may be of."""
@@ -166,6 +179,9 @@ class _Judge:
                 actual=event.positions,
             )
         most = model.vector(event.uncommitted)
+        if self._query.slow:
+            # The task went on before the answer was of any moment.
+            return
         if not self._evidence.uncaused and any(now > last for now, last in zip(at, most, strict=True)):
             yield self._finding(
                 f"was answered as of {positions_text(event.positions)}, but the task had processed "
@@ -179,7 +195,7 @@ class _Judge:
         """Whether the rows are those of one of these moments."""
         query = self._query
         uncommitted = query.isolation is IsolationLevel.READ_UNCOMMITTED or len(moments) > 1
-        shown = self._shown()
+        shown = self._shown(moments)
         wanted = [
             answer(line.prefixes[number].state[query.store], query)
             for moment in moments
@@ -197,7 +213,7 @@ class _Judge:
             actual=plain(shown),
         )
 
-    def _shown(self) -> Answer:
+    def _shown(self, moments: Sequence[Positions]) -> Answer:
         """The rows of the answer, but for older versions of which the store may still know more than it has to."""
         shown = list(self._event.rows or ())
         table = self._model.lines[0].prefixes[-1].state[self._query.store]
@@ -205,7 +221,8 @@ class _Judge:
             return shown
         visible = [
             line.prefixes[number].rows(self._query.store)
-            for line, number in self._model.at(self._event.positions, uncommitted=True)
+            for moment in moments
+            for line, number in self._model.at(moment, uncommitted=True)
         ]
         return [row for row in shown if any(row[0] in rows for rows in visible)]
 

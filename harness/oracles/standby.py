@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.history import End, Ended, Moment, Reached, Started, StateObserved
+from harness.faults import FAULTS, Capability
+from harness.history import End, Ended, Injected, Moment, Reached, Started, StateObserved
 from harness.oracles.changelog import against_own_offset
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN
@@ -65,7 +66,12 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:
-    """The copies that lack something at the end."""
+    """The copies that lack something at the end. What there was to follow of a log that was cleaned nobody knows."""
+    if any(
+        isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
+        for _, event in evidence.told
+    ):
+        return
     kept: dict[tuple[str, int], Mapping[str, Any] | None] = {}
     """Task and host → the settings of the standby that had its copies last, and ended in order; None: another had."""
     running: dict[int, Started] = {}

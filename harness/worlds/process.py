@@ -34,6 +34,7 @@ from store.errors import (
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.log.protocol import Fetch
+from store.metrics import Metrics
 from store.points import Point
 from store.state.protocol import StateStore, StoreContext
 from store.streams.assignment import Assignment
@@ -129,9 +130,12 @@ def run_worker(
     config: StreamsConfig,
     clock: Clock,
     control: Control,
+    metrics: Metrics | None = None,
 ) -> tuple[End, str]:
     """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
-    worker = Worker(topology, assignment.active, log, storage, config, clock, standbys=assignment.standby)
+    worker = Worker(
+        topology, assignment.active, log, storage, config, clock, standbys=assignment.standby, metrics=metrics
+    )
     try:
         while not control.stopping() and (_poll(worker, control) or control.idle()):
             control.turned()
@@ -230,7 +234,7 @@ class ObservedStorage:
             fault = self._control.meet(Occasion.OPEN)
             if fault is not None:
                 assert fault.around is not None
-                fault.around(lambda: None)
+                fault.around(lambda: self._inner.directory(task_id, store_name))
         engine = self._inner.open(task_id, store_name)
         if Occasion.WRITE in self._occasions:
             engine = _interfered(engine, self._control)

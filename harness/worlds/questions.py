@@ -8,13 +8,17 @@ saw, not from the store that is asked. An iterator that is to stay open stays op
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
+
+from greenlet import getcurrent, greenlet
 
 from harness.history import Queried, StoreImage
 from harness.schedule import Query, QueryKind
 from harness.worlds.process import describe
 from scenarios import Scenario
+from store.engine.protocol import Snapshot, View
 from store.errors import StoreError
 from store.points import Point
 from store.query import (
@@ -27,8 +31,9 @@ from store.query import (
     VersionedKeyQuery,
     WindowKeyQuery,
     WindowRangeQuery,
-    query,
 )
+from store.query.answer import Queryable, StoreQueryParameters, is_queryable, query_by
+from store.query.reader import ReadOnlyStore
 from store.serdes import BytesSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedRecord
@@ -43,11 +48,17 @@ from store.suppliers import (
     VersionedSupplier,
     WindowSupplier,
 )
-from store.types import TopicPartition
+from store.types import IsolationLevel, TopicPartition
 
 _LATEST = (1 << 63) - 1
 
+POINTS_LATER = 2
+"""Protocol points of the task between two calls of a slow query."""
+
 Rows = Iterator[tuple[str, Any]]
+
+Elsewhere = Callable[[str, StoreSupplier[Any]], "ReadOnlyStore | None"]
+"""Opens a store of the task as another process does; None where it has no files."""
 
 
 class _Open(NamedTuple):
@@ -70,16 +81,21 @@ class Questions:
         partition: int,
         prefix: str,
         report: Callable[[Queried], None],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
-        """`prefix` is what full names of topics begin with."""
+        """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
         self._partition = partition
         self._prefix = prefix
         self._report = report
+        self._elsewhere = elsewhere
+        self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._open: list[_Open] = []
         self._processed = 0
+        self._threads: list[greenlet] = []
+        """Those that ask slowly."""
         self._offered = False
         """Whether the task is open."""
 
@@ -111,24 +127,35 @@ class Questions:
             self.processed()
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             uncommitted.clear()
+        for thread in self._threads:
+            thread.switch()
+        self._threads = [thread for thread in self._threads if not thread.dead]
         # Nobody has the stores of a task that is not restored, or is closed.
         if point in (Point.PRODUCER_READY, Point.TASK_CLOSED):
             self._offered = False
         elif point is Point.RESTORED:
             self._offered = True
+            for name in self._suppliers if self._elsewhere is not None else ():
+                self._follow(name)
         closed = not self._offered
         for step, question in asked:
             found = {} if closed else images()
             committed = found[question.store].positions if question.store in found else {}
-            self.ask(
+            ask = partial(
+                self.ask,
                 step,
                 question,
                 task,
                 incarnation,
-                {} if closed else stores,
+                {} if closed else dict(stores),
                 committed,
                 {**committed, **uncommitted},
             )
+            if question.slow:
+                self._threads.append(greenlet(ask))
+                self._threads[-1].switch()
+            else:
+                ask()
 
     def ask(
         self,
@@ -142,7 +169,7 @@ class Questions:
     ) -> None:
         """Ask the store, and report the answer: now, or when its iterator has been open long enough."""
         answer = Queried(step, task, incarnation, None, {}, dict(committed), dict(uncommitted))
-        store = stores.get(asked.store)
+        store = self._asked(asked, stores.get(asked.store))
         if store is None:
             return self._report(_failed(answer, f"store {asked.store} is not open"))
         supplier = self._suppliers[asked.store]
@@ -152,18 +179,17 @@ class Questions:
                 _failed(answer, f"a {type(supplier).__name__} cannot be asked for {asked.kind}")
             )
         try:
-            result = query(
-                store,
-                question,
-                bound=self._bound(asked),
-                isolation=asked.isolation,
-                partition=self._partition,
+            parameters = StoreQueryParameters.from_name(asked.store).with_read_committed(
+                asked.isolation is IsolationLevel.READ_COMMITTED
             )
+            place = {self._partition: _Slow(store) if asked.slow else store}
+            everywhere = query_by(parameters, place, question, bound=self._bound(asked))
+            result = everywhere.partition_results[self._partition]
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
         positions = {
             tp.topic.removeprefix(self._prefix): offset
-            for tp, offset in result.position.items()
+            for tp, offset in everywhere.position.items()
             if tp.partition == self._partition
         }
         answer = Queried(step, task, incarnation, None, positions, dict(committed), dict(uncommitted))
@@ -178,6 +204,19 @@ class Questions:
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
         return self._open.append(held)
+
+    def _asked(self, asked: Query, store: Any) -> Any:
+        """The store that the query is put to; None where it is not open."""
+        return (
+            self._read_elsewhere.get(asked.store, store) if store is not None and asked.elsewhere else store
+        )
+
+    def _follow(self, name: str) -> None:
+        """Have another process follow a store from now on, if it has files."""
+        if self._elsewhere is not None and name not in self._read_elsewhere:
+            opened = self._elsewhere(name, self._suppliers[name])
+            if opened is not None:
+                self._read_elsewhere[name] = opened
 
     def _bound(self, asked: Query) -> PositionBound:
         if asked.bound is None:
@@ -236,6 +275,42 @@ class Questions:
         if isinstance(value, ValueAndTimestamp):
             return [self._value(supplier, value.value), value.timestamp]
         return self._scenario.decode(supplier.name, value) if isinstance(value, bytes) else value
+
+
+class _Slow:
+    """A store between whose calls the task goes on: each lets the thread wait for the task's next protocol point."""
+
+    def __init__(self, store: Any) -> None:
+        self.inner = store
+        queryable = store
+        while not is_queryable(queryable):
+            queryable = queryable.inner
+        self._queryable: Queryable = queryable
+        self.context = queryable.context
+        self.name = store.name
+
+    def snapshot(self) -> Snapshot:
+        snapshot = self._queryable.snapshot()
+        _wait()
+        return snapshot
+
+    def position(self, snapshot: View | None = None) -> Mapping[TopicPartition, int]:
+        position = self._queryable.position(snapshot)
+        _wait()
+        return position
+
+    def view(self, isolation: IsolationLevel, snapshot: View | None = None) -> object:
+        return self.inner.view(isolation, snapshot)
+
+    def close(self) -> None:
+        """It is the task's."""
+
+
+def _wait() -> None:
+    task = getcurrent().parent
+    assert task is not None
+    for _ in range(POINTS_LATER):
+        task.switch()
 
 
 def _failed(answer: Queried, error: str) -> Queried:

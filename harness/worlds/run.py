@@ -24,10 +24,15 @@ from harness.worlds.director import Director
 from harness.worlds.protocol import WorldKind
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
+from store.streams.assignment import assign
 from store.streams.topology import Topology
 
 KILL, PAUSE, STOP = "kill", "pause", "clean_stop"
 """What happens to the other tasks of a process when one is struck so that the process dies, stands still, or ends."""
+
+
+MANY_HOSTS = 3
+"""From so many on, workers that share processes are given their tasks and copies by `store.streams.assignment`."""
 
 
 class Runtime(Protocol):
@@ -406,6 +411,9 @@ class Run(ABC):
         if not worker.crew:
             # It has let go of all that it had.
             return
+        if reason is End.FAILED and worker.stopping and not self._was_struck(actor):
+            # One that ends closes all its tasks after the commit of one has failed.
+            actor = next(filter(self._was_struck, worker.crew), actor)
         others = [one for one in worker.crew if one is not actor]
         self.director.ended(actor, reason, error)
         # Who was fenced, or asked to end, was so as a whole.
@@ -430,6 +438,15 @@ class Run(ABC):
             for other in others:
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
 
+    def _was_struck(self, actor: Actor) -> bool:
+        """Whether the schedule has done something to this incarnation that it may not get over."""
+        return any(
+            isinstance(event, Injected)
+            and event.incarnation == actor.incarnation
+            and FAULTS[event.fault].excuses
+            for event in self.events
+        )
+
     def _again(self, actor: Actor, others: Sequence[Actor]) -> None:
         for one in (actor, *others):
             self.runtime.killed(one)
@@ -453,6 +470,9 @@ class WorkerRuntime:
     def begin(self) -> None:
         run = self._run
         hosts = run.schedule.hosts
+        if run.shares and run.config.num_standby_replicas and hosts >= MANY_HOSTS:
+            self._begin_as_assigned()
+            return
         # Where tasks share processes, two of them begin on each host.
         places = [(task, index // 2 if run.shares else index) for index, task in enumerate(run.tasks)]
         for task, place in reversed(places):
@@ -460,6 +480,20 @@ class WorkerRuntime:
         if run.config.num_standby_replicas and hosts > 1:
             for task, place in places:
                 run.start_standby(task, (place + 1) % hosts)
+
+    def _begin_as_assigned(self) -> None:
+        """Begin as hosts that share the tasks out by themselves do."""
+        run = self._run
+        hosts = [str(number) for number in range(run.schedule.hosts)]
+        for topology in run.topologies:
+            shares = assign(
+                topology.application_id, hosts, run.schedule.partitions, run.config.num_standby_replicas
+            )
+            for host, share in shares.items():
+                for partition in share.active:
+                    run.start(topology.task_id(partition), int(host))
+                for partition in share.standby:
+                    run.start_standby(topology.task_id(partition), int(host))
 
     def killed(self, actor: Actor) -> None:
         """A standby takes over, and what was killed comes back as the standby."""

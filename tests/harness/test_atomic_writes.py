@@ -131,5 +131,5 @@ def test_power_cuts_of_a_campaign_leave_nothing_a_part_and_all() -> None:
             left.add("all" if after == before else "nothing" if not after else "a part")
 
     with patch.object(File, "lose_power", lose_power):
-        assert first_violated(300) is None
+        assert first_violated(600) is None
     assert left == {"all", "nothing", "a part"}

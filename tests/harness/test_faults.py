@@ -97,9 +97,16 @@ def test_every_fault_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
                 for item in generate(scenario, 1, index).input
             )
             settings = {"statestore.sync": "commit", **scenario.settings}
+            files = Capability.FILES in fault.needs
             shared = Capability.SHARED in fault.needs
             schedule = Schedule(
-                scenario.name, items, (*before, step), Runtime(runtime), settings=settings, shared=shared
+                scenario.name,
+                items,
+                (*before, step),
+                Runtime(runtime),
+                settings=settings,
+                shared=shared,
+                files=files,
             )
             history, verdict = simulate(scenario, schedule)
             assert verdict.outcome is Outcome.HOLDS, (step, verdict)

@@ -16,13 +16,16 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from harness.choices import Chooser
 from store.engine import Engine
 from store.engine.protocol import Checkpointed, View
 from store.engine.rocksdb import ReadOnlyRocksEngine
 from store.errors import StateLockedError
+from store.query.reader import ReadOnlyStore, open_read_only
 from store.recovery.directory import StateDirectory
+from store.suppliers import StoreSupplier
 from store.types import TopicPartition
 
 _MEMORY = Path("/dev/shm")
@@ -47,6 +50,7 @@ class FileHost:
         self._shared = StateDirectory(self._root, application_id)
         self._holders: dict[str, int] = {}
         self._opened: list[Engine] = []
+        self._followed: list[ReadOnlyStore] = []
         self._copies: dict[str, int] = {}
         """Task → how often its files were left behind."""
 
@@ -66,8 +70,15 @@ class FileHost:
         self._opened.append(engine)
         return engine
 
+    def followed(self, store: ReadOnlyStore) -> None:
+        """A store that is read from outside, until the run ends."""
+        self._followed.append(store)
+
     def close(self) -> None:
         """Release what killed processes had open: the next run has files of the same names."""
+        for store in self._followed:
+            store.close()
+        self._followed.clear()
         for engine in self._opened:
             engine.close()
         self._opened.clear()
@@ -161,6 +172,15 @@ class FileStorage:
             yield view
         finally:
             view.close()
+
+    def reader(self, task_id: str, store_name: str, supplier: StoreSupplier[Any]) -> ReadOnlyStore | None:
+        """A store as another process reads it, for as long as the run goes on; None while it has no files."""
+        path = self._held[task_id].path(task_id, store_name)
+        if not (path / "CURRENT").exists():
+            return None
+        store = open_read_only(self._held[task_id], task_id, store_name, supplier)
+        self._host.followed(store)
+        return store
 
     def exists(self, task_id: str, store_name: str) -> bool:
         return self._held[task_id].exists(task_id, store_name)

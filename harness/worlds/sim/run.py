@@ -10,7 +10,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
+from math import isnan
 
 from greenlet import getcurrent, greenlet
 
@@ -23,6 +25,7 @@ from harness.history import (
     Ended,
     GlobalObserved,
     History,
+    Measured,
     Moment,
     OutputObserved,
     Processed,
@@ -57,7 +60,8 @@ from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
 from store import points
-from store.errors import CrashproofError, FencedError, LogError
+from store.errors import CrashproofError, FencedError, LogError, StoreError
+from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
 from store.streams.topology import Topology
@@ -69,6 +73,9 @@ MOST_ROWS = 1_000_000
 
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
+
+MEASURED_AT = frozenset({Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED, Point.TASK_CLOSED})
+"""The protocol points at which metrics are read, where there are any."""
 
 READ_ONLY_EVERY = 4
 """One look in this many at stores in files is that of another process."""
@@ -97,6 +104,7 @@ class Process:
         self.at = actor.crew[0]
         """Whose code runs."""
         self.looks = 0
+        self.metrics: Metrics | None = None
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
@@ -137,6 +145,8 @@ class Process:
             run.observe(self, moment)
         if run.global_points and point in run.global_points:
             run.observe_globals(self, point)
+        if self.metrics is not None and point in MEASURED_AT and not actor.standby:
+            self._measure(self.metrics, actor, point)
         decision = run.director.reached(actor, point)
         if self.questions is not None:
             self._questions(self.questions, actor).at(
@@ -144,12 +154,25 @@ class Process:
                 run.director.questions(actor),
                 actor.task,
                 actor.incarnation,
-                lambda: run.images_of(self),
+                lambda: run.images_if_readable(self),
                 self.storage.stores_of(actor.task),
                 self._uncommitted.setdefault(actor.task, {}),
             )
         if decision is not Decision.GO:
             self._obey(decision)
+
+    def _measure(self, metrics: Metrics, actor: Actor, point: Point) -> None:
+        stores = {
+            store: {name: value for name, value in values.items() if not isnan(value)}
+            for store, values in metrics.as_dict().get(actor.task, {}).items()
+        }
+        named = exported = 0
+        if point is Point.RESTORED:
+            named = len(metrics.snapshot())
+            lines = metrics.prometheus_text().splitlines()
+            exported = sum(not line.startswith("#") for line in lines)
+        now = self.run.broker.now
+        self.run.events.append(Measured(actor.task, actor.incarnation, point, now, stores, named, exported))
 
     def _questions(self, made: Callable[[str], Questions], actor: Actor) -> Questions:
         questions = self._asked.get(actor.task)
@@ -219,8 +242,11 @@ class Process:
         self._told = _assignment(self.actor.crew)
         return self._told
 
+    def _wanted(self) -> Assignment:
+        return _assignment([one for one in self.actor.crew if one.leaves_for is None])
+
     def reassigned(self) -> Assignment | None:
-        now = _assignment([one for one in self.actor.crew if one.leaves_for is None])
+        now = self._wanted()
         if now == self._told:
             return None
         self._told = now
@@ -254,6 +280,9 @@ class Process:
     def idle(self) -> bool:
         if self.actor.stopping:
             return False
+        if self._told is not None and self._wanted() != self._told:
+            # It was given a task while it looked for something to do.
+            return True
         self.run.rests(self.actor)
         self.run.hub.switch()
         return not self.actor.stopping
@@ -400,6 +429,8 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         config = self.config_for(process.actor)
+        if config.metrics_recording_level is RecordingLevel.DEBUG:
+            process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
         topology = self.new_topologies(config)[ordinal_of(process.actor.task)]
         return run_worker(
             self.led(process, topology),
@@ -409,14 +440,20 @@ class SimRun(Run):
             config,
             self.clock,
             process,
+            process.metrics,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
         if self.watch.queries:
-            process.questions = lambda task: Questions(
-                self.scenario, topology, partition_of(task), self.prefix, self.events.append
-            )
+            disk = process.disk
+
+            def questions(task: str) -> Questions:
+                elsewhere = partial(disk.reader, task) if isinstance(disk, FileStorage) else None
+                place = partition_of(task)
+                return Questions(self.scenario, topology, place, self.prefix, self.events.append, elsewhere)
+
+            process.questions = questions
         return watched(topology, self.watch, process, process.storage)
 
     def write(self, items: Sequence[Input]) -> None:
@@ -498,6 +535,8 @@ class SimRun(Run):
     def can(self, fault: Fault) -> str:
         if self.schedule.files and Capability.POWER in fault.needs:
             return f"{fault.name}: what real files lose with the power cannot be said"
+        if not self.schedule.files and Capability.FILES in fault.needs:
+            return f"{fault.name}: the stores of this schedule lie on a disk that is simulated"
         return super().can(fault)
 
     def advance(self, ms: int) -> None:
@@ -567,13 +606,18 @@ class SimRun(Run):
             group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
             self.events.append(OutputObserved(group, self._visible_outputs()))
         actor = process.at
+        try:
+            found = self.images_of(process)
+        except StoreError:
+            # Damaged, and not read by its task so far: whoever reads it finds out.
+            return
         self.events.append(
             StateObserved(
                 actor.task,
                 actor.incarnation,
                 actor.host,
                 moment,
-                self.images_of(process),
+                found,
                 standby=actor.standby,
                 ends=self._ends(actor.task),
             )
@@ -610,6 +654,13 @@ class SimRun(Run):
             name: self.broker.high_watermark(TopicPartition(topic, number))
             for name, topic in self._logged_by[ordinal_of(task)]
         }
+
+    def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
+        """What the stores of a process hold, or nothing where files are damaged."""
+        try:
+            return self.images_of(process)
+        except StoreError:
+            return {}
 
     def images_of(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""

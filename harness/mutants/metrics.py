@@ -1,0 +1,39 @@
+"""Mutants of what stores say of themselves."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_OF_STORE = "store.metrics:StateStoreMetrics"
+
+MUTANTS = (
+    Mutant(
+        "restored-batches-counted-not-records",
+        OWN,
+        "The metric of restored records counts each batch as one.",
+        (Edit(f"{_OF_STORE}.restored", "self._num_restored += num_records", "self._num_restored += 1"),),
+        oracle="metrics",
+    ),
+    Mutant(
+        "commits-without-writes-not-measured",
+        OWN,
+        "A commit that took no measurable time is no commit to the metrics.",
+        (Edit(f"{_OF_STORE}.committed", "        with self._lock:\n", "        if seconds:\n"),),
+        oracle="metrics",
+    ),
+    Mutant(
+        "metrics-outlive-their-store",
+        OWN,
+        "A task that was closed still has metrics.",
+        (Edit(f"{_OF_STORE}.close", "        self._remove()\n", "        pass\n"),),
+        oracle="metrics",
+    ),
+    Mutant(
+        "metrics-of-the-neighbour",
+        OWN,
+        "The metrics of a store hide those of another task's store of that name.",
+        (Edit("store.metrics:Metrics.store", "key = task_id, name", 'key = task_id[:1] + "_0", name'),),
+        oracle="metrics",
+    ),
+)

@@ -1,0 +1,148 @@
+"""What the metrics of a store say is what the history shows: restored records, commits, uncommitted and cached bytes.
+
+A store that is closed takes its metrics along. While it is open, its restore has counted the changelog records between
+the offset at which it was opened and the one at which it was restored; every commit of the task is one of the rate;
+after a commit, an abort and a restore nothing is uncommitted; a store without a cache holds nothing in one, and the
+count of dropped records never falls. What is exported for Prometheus has every metric once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from harness.faults import FAULTS, Capability, Excuse
+from harness.history import Injected, Measured, Moment, Reached, Started, StateObserved
+from harness.oracles.evidence import Evidence
+from harness.reference.durability import Kind
+from harness.schedule import config_of
+from harness.verdict import Anomaly, Finding
+from store.metrics import WINDOW_SECONDS
+from store.points import Point
+
+_EMPTY_AFTER = (Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED)
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """The findings of the first look at metrics that is wrong."""
+    if not any(isinstance(event, Measured) for event in evidence.events):
+        return
+    judge = _Judge(evidence)
+    for index, event in evidence.told:
+        found = list(judge.take(index, event))
+        if found:
+            yield from found
+            return
+
+
+class _Life:
+    """One incarnation, since it last began with its task."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.opened: dict[str, int] = {}
+        """Store → the changelog offset that it was opened at."""
+        self.restored: dict[str, int] = {}
+        self.at_restored: Measured | None = None
+        self.commits = 0
+        self.dropped: dict[str, float] = {}
+
+
+class _Judge:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._lives: dict[int, _Life] = {}
+        self._unsure: set[str] = set()
+        """Tasks of which a store may have been made anew in the middle of a restore."""
+        self._cleaned = False
+
+    def take(self, index: int, event: object) -> Iterator[Finding]:
+        match event:
+            case Started():
+                self._lives[event.incarnation] = _Life(event.settings)
+            case Injected():
+                self._cleaned |= bool(FAULTS[event.fault].needs & {Capability.LOGS, Capability.TIME})
+                if Excuse.SET_ASIDE in FAULTS[event.fault].excuses and event.task is not None:
+                    self._unsure.add(event.task)
+            case Reached(point=Point.PRODUCER_READY):
+                self._lives[event.incarnation] = _Life(self._lives[event.incarnation].settings)
+            case StateObserved(standby=False, incarnation=int() as incarnation):
+                life = self._lives[incarnation]
+                for store, image in event.stores.items():
+                    offset = -1 if image.changelog_offset is None else image.changelog_offset
+                    if event.moment is Moment.OPENED:
+                        life.opened.setdefault(store, offset)
+                    elif event.moment is Moment.RESTORED:
+                        life.restored[store] = offset
+            case Measured():
+                yield from self._measured(index, event)
+
+    def _measured(self, index: int, event: Measured) -> Iterator[Finding]:
+        life = self._lives[event.incarnation]
+        if event.exported != event.named:
+            yield self._finding(index, event, "Prometheus", "samples", event.named, event.exported)
+        if event.point is Point.TASK_CLOSED:
+            for store in sorted(event.stores):
+                yield self._finding(index, event, store, "metrics, although it is closed", 0, 1)
+            return
+        config = config_of(self._evidence.schedule, life.settings)
+        kinds = self._evidence.kinds(event.task, life.settings)
+        if event.point is Point.RESTORED:
+            life.at_restored = event
+        elif event.point is Point.STORE_COMMITTED:
+            life.commits += 1
+        for store, values in sorted(event.stores.items()):
+            isolated = kinds.get(store) in (Kind.SYNCED, Kind.TRANSACTIONAL)
+            if isolated and event.point in _EMPTY_AFTER and values["uncommitted-bytes"]:
+                yield self._finding(index, event, store, "uncommitted-bytes", 0, values["uncommitted-bytes"])
+            if not config.statestore_cache_max_bytes and values["cache-size-bytes"]:
+                yield self._finding(index, event, store, "cache-size-bytes", 0, values["cache-size-bytes"])
+            dropped = values["dropped-records-total"]
+            if dropped < life.dropped.get(store, 0):
+                least = life.dropped[store]
+                yield self._finding(index, event, store, "dropped-records-total", least, dropped)
+            life.dropped[store] = dropped
+            yield from self._restored(index, event, life, store, isolated=isolated)
+            yield from self._commits(index, event, life, store)
+
+    def _restored(
+        self, index: int, event: Measured, life: _Life, store: str, *, isolated: bool
+    ) -> Iterator[Finding]:
+        evidence = self._evidence
+        known = isolated and not self._cleaned and event.task not in self._unsure
+        if not known or not evidence.exactly_once or not evidence.alone(event.task, index):
+            return
+        if store not in evidence.final.changelogs or store not in life.opened or store not in life.restored:
+            return
+        first, last = life.opened[store], life.restored[store]
+        rows = evidence.changes(store, int(event.task.rpartition("_")[2]))
+        should = sum(first < row.offset <= last for row in rows)
+        if event.stores[store]["restore-total"] != should:
+            yield self._finding(
+                index, event, store, "restore-total", should, event.stores[store]["restore-total"]
+            )
+
+    def _commits(self, index: int, event: Measured, life: _Life, store: str) -> Iterator[Finding]:
+        before = life.at_restored
+        if before is None or event.point is not Point.STORE_COMMITTED or store not in before.stores:
+            return
+        if event.now_ms != before.now_ms:
+            # The rate is of a time that goes on.
+            return
+        should = before.stores[store]["commit-rate"] + life.commits / WINDOW_SECONDS
+        if abs(event.stores[store]["commit-rate"] - should) > 1e-9:
+            rate = event.stores[store]["commit-rate"]
+            yield self._finding(index, event, store, "commit-rate", round(should, 6), round(rate, 6))
+
+    def _finding(
+        self, index: int, event: Measured, store: str, name: str, should: float, told: float
+    ) -> Finding:
+        return Finding(
+            "metrics",
+            f"At {event.point} of incarnation {event.incarnation} of task {event.task}, {store} has {name} {told:g} "
+            f"but should have {should:g} ({self._evidence.story_before(index, event.task)}).",
+            Anomaly.DIVERGED,
+            task=event.task,
+            expected=should,
+            actual=told,
+        )

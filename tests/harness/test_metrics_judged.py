@@ -1,0 +1,46 @@
+"""What metrics say in a run is judged: each planted lie is found, and by the property of metrics alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.history import Measured
+from harness.replay import simulate
+from harness.schedule import Input, Schedule, Step
+from harness.verdict import Outcome
+from scenarios import load
+from store.points import Point
+
+BALANCES = load("balances")
+SCHEDULE = Schedule(
+    "balances",
+    tuple(Input(number % 2, f"key {number % 5}", number) for number in range(12)),
+    (Step("wipe", at=Point.STORE_COMMITTED, wait=4),),
+    partitions=2,
+    settings={"metrics.recording.level": "DEBUG", "restore.batch.records": 3},
+)
+
+
+def test_metrics_are_read_at_commits_restores_and_ends() -> None:
+    history, verdict = simulate(BALANCES, SCHEDULE)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    looked = {event.point for event in history.events if isinstance(event, Measured)}
+    assert looked == {Point.RESTORED, Point.STORE_COMMITTED, Point.TASK_CLOSED}
+
+
+def test_without_the_setting_nothing_is_measured() -> None:
+    history, _ = simulate(BALANCES, Schedule("balances", SCHEDULE.input, partitions=2))
+    assert not any(isinstance(event, Measured) for event in history.events)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "restored-batches-counted-not-records",
+        "commits-without-writes-not-measured",
+        "metrics-outlive-their-store",
+    ],
+)
+def test_a_metric_that_lies_is_found(mutant: str) -> None:
+    _, verdict = simulate(BALANCES, SCHEDULE, mutant)
+    assert {finding.oracle for finding in verdict.findings} == {"metrics"}
