@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from sortedcontainers import SortedDict
 
-from store.engine.footprint import dict_bytes, object_bytes, sorted_list_bytes
+from store.engine.footprint import counter_bytes, dict_bytes, object_bytes, sorted_list_bytes
 from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
 
@@ -332,12 +332,14 @@ class MemoryScratch:
             return self._open().pairs(Family.DATA, lower, upper, reverse, self._open)
 
     def approximate_num_bytes(self) -> int:
-        """The memory that its rows take, in bytes: keys and last values, the dict of them, the sorted list of keys.
+        """The memory that its rows take, in bytes: keys and last values, the dict of them, the sorted list of keys,
+        and the count of all that.
 
         Sizes are those that `sys.getsizeof` and `tracemalloc` report, of which this is within 10 %. 0 when empty.
         """
         rows = self._open().families[Family.DATA]
-        return self._object_bytes + _table_bytes(rows) - _EMPTY_TABLE_BYTES
+        counted = self._object_bytes
+        return counted + counter_bytes(counted) + _table_bytes(rows) - _EMPTY_TABLE_BYTES
 
     def clear(self) -> None:
         self._open()
