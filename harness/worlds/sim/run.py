@@ -628,7 +628,9 @@ class SimRun(Run):
     def observe_globals(self, process: Process, point: Point) -> None:
         """Record what the global stores of a process hold."""
         actor = process.at
-        for store in self.topologies[ordinal_of(actor.task)].global_stores:
+        # Whether a store keeps its offsets with its rows is a matter of the settings that its process has.
+        parts = self.new_topologies(self.config_for(actor)) if actor.settings else self.topologies
+        for store in parts[ordinal_of(actor.task)].global_stores:
             opened = point is Point.STORE_OPENED and store.name in process.storage.just_opened
             image = images.of_global_store(self.scenario, store, process.storage)
             if image is None or (point is Point.STORE_OPENED and not opened):
