@@ -77,8 +77,8 @@ def against_own_offset(
 def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store: str, upto: int) -> bool:
     """Whether a copy restored from a cleaned log differs from the fold up to an offset by what it cannot know there:
     it lacks rows that a later deletion has taken, where the deletion is gone from the log too, so that the copy does
-    not know how far it really is. One whose restore is not done also lacks those that have a newer value, which it has
-    not read yet, or still has them as they were before."""
+    not know how far it really is. One whose restore is not done, or that has lost power since, also lacks those that have
+    a newer value, which it has not read yet, or still has them as they were before."""
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
@@ -86,10 +86,10 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
     if not cleaned:
         return False
     folded, held = evidence.folded(look.task, store, upto), look.stores[store].rows
-    halfway = look.standby or evidence.copies_before(index)[store].restoring
+    copy = evidence.copies_before(index)[store]
+    halfway = look.standby or copy.restoring or copy.kept is Kept.A_COMMIT
     changes = [
-        (row.key.partition("#")[0], row)
-        for row in evidence.changes(store, int(look.task.rpartition("_")[2]))
+        (row.key.partition("#")[0], row) for row in evidence.changes(store, int(look.task.rpartition("_")[2]))
     ]
     later = {name for name, row in changes if row.offset > upto and (halfway or row.value is None)}
     for name in folded.keys() | held.keys():
