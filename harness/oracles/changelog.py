@@ -75,10 +75,12 @@ def against_own_offset(
 
 
 def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store: str, upto: int) -> bool:
-    """Whether a copy restored from a cleaned log differs from the fold up to an offset by what it cannot know there:
-    it lacks rows that a later deletion has taken, where the deletion is gone from the log too, so that the copy does
-    not know how far it really is. One whose restore is not done, or that has lost power since, also lacks those that have
-    a newer value, which it has not read yet, or still has them as they were before."""
+    """Whether a copy restored from a cleaned log differs from the fold up to an offset by what it cannot know there.
+
+    It lacks rows that a later deletion has taken, where the deletion is gone from the log too, so that the copy does
+    not know how far it really is. One whose restore is not done, or that has lost power since, also lacks those that
+    have a newer value, which it has not read yet, or still has them as they were before.
+    """
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
