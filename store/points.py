@@ -66,18 +66,30 @@ def arm(hook: Callable[[Point], None] | None) -> Callable[[Point], None] | None:
     return previous
 
 
-_entered: Callable[[str], None] | None = None
+_entered: Callable[[str], str] | None = None
 
 
-def enter(task_id: str) -> None:
-    """Tell who follows it, if anybody does, that from now on this process runs code of that task, or of its copy."""
-    if _entered is not None:
-        _entered(task_id)
+def enter(task_id: str) -> str:
+    """Tell who follows it, if anybody does, that from now on this process runs code of that task, or of its copy.
+
+    Returns the task whose code ran before; where nobody follows it, the same one.
+    """
+    return task_id if _entered is None else _entered(task_id)
 
 
-def follow(hook: Callable[[str], None] | None) -> Callable[[str], None] | None:
-    """Have `hook` told of each `enter` of this process, None for nobody. Returns who was told before. Not
-    thread-safe."""
+def enter_to(task_id: str, close: Callable[[], None]) -> None:
+    """Close a task, or a copy, beside others: then the one whose code ran before goes on, unless the closing fails.
+
+    So while an error is on its way to whoever started the process, the task that it came from stays the entered one.
+    """
+    before = enter(task_id)
+    close()
+    enter(before)
+
+
+def follow(hook: Callable[[str], str] | None) -> Callable[[str], str] | None:
+    """Have `hook` told of each `enter` of this process, None for nobody: it returns the task that was entered before.
+    Returns who was told before. Not thread-safe."""
     global _entered
     previous = _entered
     _entered = hook

@@ -78,7 +78,7 @@ def _lost(evidence: Evidence, task: str) -> Iterator[Finding]:
 def _again(evidence: Evidence) -> Iterator[Finding]:
     """Records that a process has processed although the group had their position when it started."""
     reached: dict[int, dict[str, int]] = {}
-    """Incarnation → topic → the next offset."""
+    """Incarnation → topic → the next offset, of what its next commit is about."""
     committed: dict[tuple[str, str], tuple[int, int]] = {}
     """Task and topic → the position that the group has, and the incarnation that committed it."""
     floor: dict[int, dict[str, tuple[int, int]]] = {}
@@ -91,6 +91,8 @@ def _again(evidence: Evidence) -> Iterator[Finding]:
             case Reached(point=Point.KAFKA_COMMITTED):
                 for topic, position in reached.get(event.incarnation, {}).items():
                     committed[event.task, topic] = position, event.incarnation
+            case Reached(point=Point.PRODUCER_READY | Point.ABORTED):
+                reached.pop(event.incarnation, None)
             case Processed():
                 reached.setdefault(event.incarnation, {})[event.topic] = event.offset + 1
                 position, by = floor.get(event.incarnation, {}).get(event.topic, (0, 0))

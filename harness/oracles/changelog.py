@@ -26,7 +26,6 @@ from harness.reference.durability import Kept
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import innermost
-from scenarios import Json
 from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
 
@@ -60,7 +59,7 @@ def against_own_offset(
     """What differs between a copy of a store and the fold of the changelog up to the offset that the copy names."""
     upto = -1 if image.changelog_offset is None else image.changelog_offset
     folded = evidence.folded(look.task, store, upto)
-    if folded == image.rows or folded == {**_cleaned_since(evidence, index, look, store, upto), **image.rows}:
+    if folded == image.rows or _but_for_cleaning(evidence, index, look, store, upto):
         return
     held = f"the changelog up to offset {upto}" if upto >= 0 else "nothing of the changelog"
     yield Finding(
@@ -75,27 +74,38 @@ def against_own_offset(
     )
 
 
-def _cleaned_since(
-    evidence: Evidence, index: int, look: StateObserved, store: str, upto: int
-) -> dict[str, Json]:
-    """What the fold up to an offset has and a copy restored from a cleaned log lacks: the rows that a later deletion
-    has taken, where the deletion is gone from the log too, so that the copy does not know how far it really is. Of one
-    whose restore is not done also those that have a newer value, which it has not read yet."""
+def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store: str, upto: int) -> bool:
+    """Whether a copy restored from a cleaned log differs from the fold up to an offset by what it cannot know there.
+
+    It lacks rows that a later deletion has taken, where the deletion is gone from the log too, so that the copy does
+    not know how far it really is. One whose restore is not done, or that has lost power since, also lacks those that
+    have a newer value, which it has not read yet, or still has them as they were before.
+    """
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
         for event in evidence.events[:index]
     )
     if not cleaned:
-        return {}
-    folded = evidence.folded(look.task, store, upto)
-    partition = int(look.task.rpartition("_")[2])
-    halfway = look.standby or evidence.copies_before(index)[store].restoring
-    later = (
-        row.key.partition("#")[0]
-        for row in evidence.changes(store, partition)
-        if row.offset > upto and (halfway or row.value is None)
-    )
-    return {name: folded[name] for name in later if name in folded}
+        return False
+    folded, held = evidence.folded(look.task, store, upto), look.stores[store].rows
+    copy = evidence.copies_before(index)[store]
+    halfway = look.standby or copy.restoring or copy.kept is Kept.A_COMMIT
+    changes = [
+        (row.key.partition("#")[0], row) for row in evidence.changes(store, int(look.task.rpartition("_")[2]))
+    ]
+    later = {name for name, row in changes if row.offset > upto and (halfway or row.value is None)}
+    for name in folded.keys() | held.keys():
+        if name in held and held[name] == folded.get(name):
+            continue
+        if name not in later:
+            return False
+        before = (row.offset for change, row in changes if change == name and row.offset <= upto)
+        if name in held and not (
+            halfway
+            and any(evidence.folded(look.task, store, offset).get(name) == held[name] for offset in before)
+        ):
+            return False
+    return True
 
 
 def _whole(evidence: Evidence) -> Iterator[Finding]:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from harness.faults import FAULTS, Capability, Excuse
+from harness.faults import FAULTS, Capability, Excuse, Occasion
 from harness.history import POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
 from harness.oracles.evidence import Evidence
-from harness.schedule import Schedule, config_of
+from harness.schedule import Edge, Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -31,6 +31,8 @@ _NEEDS = {
 
 _NOTED = (Point.PRODUCER_READY, Point.ABORTED, Point.KAFKA_COMMITTED)
 """The protocol points that can need an excuse, and the one after which nothing of before does."""
+
+_FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
@@ -73,6 +75,12 @@ class _Ledger:
         self._blocked_for_all = False
         self._starting: dict[int, str] = {}
         """Incarnation → its task, where its producer was not seen ready yet."""
+        self._moment = 0
+        """The events so far."""
+        self._late: dict[int, int] = {}
+        """Those interrupted before they took the answer to their request to fence → the moment of that, when others had
+        been fenced."""
+        self._owned_since: dict[str, int] = {}
         self._crossed: set[int] = set()
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
@@ -81,6 +89,7 @@ class _Ledger:
         """Whether logs were cleaned or cut."""
 
     def take(self, event: Event) -> Iterator[Finding]:
+        self._moment += 1
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
@@ -92,6 +101,13 @@ class _Ledger:
             case Injected():
                 self._strike(event)
             case Reached(point=Point.PRODUCER_READY):
+                since = self._late.pop(event.incarnation, self._moment)
+                if since < self._owned_since.get(event.task, 0):
+                    # It hears of it after another one has fenced it.
+                    self._ready.add(event.incarnation)
+                    self._starting.pop(event.incarnation, None)
+                    return
+                self._owned_since[event.task] = since
                 # It is the owner from here on, so that nothing but a cause excuses a second time.
                 overtaken = self._overtaken(event.task, event.incarnation)
                 if self._owner.get(event.task, -1) > event.incarnation:
@@ -150,6 +166,8 @@ class _Ledger:
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
         self._cut |= Capability.LOGS in fault.needs
+        if event.call == _FENCING and event.incarnation is not None:
+            self._late[event.incarnation] = self._moment
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:

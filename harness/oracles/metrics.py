@@ -20,6 +20,8 @@ from harness.verdict import Anomaly, Finding
 from store.metrics import WINDOW_SECONDS
 from store.points import Point
 
+_ISOLATED = (Kind.SYNCED, Kind.TRANSACTIONAL)
+
 _EMPTY_AFTER = (Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED)
 
 
@@ -43,6 +45,8 @@ class _Life:
         self.opened: dict[str, int] = {}
         """Store → the changelog offset that it was opened at."""
         self.restored: dict[str, int] = {}
+        self.unsure: set[str] = set()
+        """Stores that may hold more than the offset says that they were opened at."""
         self.at_restored: Measured | None = None
         self.commits = 0
         self.dropped: dict[str, float] = {}
@@ -55,11 +59,18 @@ class _Judge:
         self._unsure: set[str] = set()
         """Tasks of which a store may have been made anew in the middle of a restore."""
         self._cleaned = False
+        self._foreign: set[tuple[str, int, str]] = set()
+        """Task, host, and store that a process there kept without transactions: its offset is elsewhere at first."""
 
     def take(self, index: int, event: object) -> Iterator[Finding]:
         match event:
             case Started():
                 self._lives[event.incarnation] = _Life(event.settings)
+                self._foreign.update(
+                    (event.task, event.host, store)
+                    for store, kind in self._evidence.kinds(event.task, event.settings).items()
+                    if kind not in _ISOLATED
+                )
             case Injected():
                 self._cleaned |= bool(FAULTS[event.fault].needs & {Capability.LOGS, Capability.TIME})
                 if Excuse.SET_ASIDE in FAULTS[event.fault].excuses and event.task is not None:
@@ -71,6 +82,11 @@ class _Judge:
                 for store, image in event.stores.items():
                     offset = -1 if image.changelog_offset is None else image.changelog_offset
                     if event.moment is Moment.OPENED:
+                        if (
+                            image.changelog_offset is None
+                            and (event.task, event.host, store) in self._foreign
+                        ):
+                            life.unsure.add(store)
                         life.opened.setdefault(store, offset)
                     elif event.moment is Moment.RESTORED:
                         life.restored[store] = offset
@@ -92,7 +108,7 @@ class _Judge:
         elif event.point is Point.STORE_COMMITTED:
             life.commits += 1
         for store, values in sorted(event.stores.items()):
-            isolated = kinds.get(store) in (Kind.SYNCED, Kind.TRANSACTIONAL)
+            isolated = kinds.get(store) in _ISOLATED
             if isolated and event.point in _EMPTY_AFTER and values["uncommitted-bytes"]:
                 yield self._finding(index, event, store, "uncommitted-bytes", 0, values["uncommitted-bytes"])
             if not config.statestore_cache_max_bytes and values["cache-size-bytes"]:
@@ -109,7 +125,7 @@ class _Judge:
         self, index: int, event: Measured, life: _Life, store: str, *, isolated: bool
     ) -> Iterator[Finding]:
         evidence = self._evidence
-        known = isolated and not self._cleaned and event.task not in self._unsure
+        known = isolated and not self._cleaned and event.task not in self._unsure and store not in life.unsure
         if not known or not evidence.exactly_once or not evidence.alone(event.task, index):
             return
         if store not in evidence.final.changelogs or store not in life.opened or store not in life.restored:

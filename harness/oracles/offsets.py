@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.history import End, Ended, Moment, Reached, Started, StateObserved
+from harness.faults import Occasion
+from harness.history import End, Ended, Injected, Moment, Reached, Started, StateObserved
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import positions_text
 from harness.reference.durability import Kind
+from harness.schedule import Edge
 from harness.verdict import Anomaly, Finding
 from store.points import Point
+
+_COMMITTED = f"{Edge.AFTER} {Occasion.COMMIT_TRANSACTION}"
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -56,12 +60,23 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     last: dict[str, _Last] = {}
     final: dict[tuple[str, int], StateObserved] = {}
     settings: dict[str, Mapping[str, Any]] = {}
+    late: set[int] = set()
+    """Incarnations interrupted before they took the answer to a commit: it was done then."""
     for _, event in evidence.told:
         match event:
             case Started():
                 hosts[event.incarnation] = event.host
                 settings[event.task] = event.settings
+            case Injected(incarnation=int() as incarnation) if event.call == _COMMITTED:
+                late.add(incarnation)
+            case Reached(point=Point.KAFKA_COMMITTED) if (
+                event.incarnation in late
+                and event.task in last
+                and last[event.task].incarnation != event.incarnation
+            ):
+                late.discard(event.incarnation)
             case Reached(point=Point.RESTORED | Point.KAFKA_COMMITTED) if event.incarnation in hosts:
+                late.discard(event.incarnation)
                 last[event.task] = _Last(event.incarnation, hosts[event.incarnation], clean=False)
             case Ended(reason=End.DONE) if (
                 event.task in last and last[event.task].incarnation == event.incarnation

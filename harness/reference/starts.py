@@ -208,6 +208,8 @@ class Starts:
         self._newest: dict[str, int] = {}
         self._now_ms = 0
         self._cleaned = False
+        self._damaged: set[tuple[str, int]] = set()
+        """Task and host of files that were damaged: any later start may be the one that reads them."""
 
     def of(self, events: Sequence[Event]) -> Iterator[Restart]:
         """Each store of each start that can be judged, in the order in which that shows."""
@@ -237,7 +239,11 @@ class Starts:
         kinds = self._kinds(event.task, event.settings)
         if not event.standby:
             self._lives[event.incarnation] = _Life(
-                event.task, event.host, kinds, self._exactly_once(event.settings)
+                event.task,
+                event.host,
+                kinds,
+                self._exactly_once(event.settings),
+                excused=(event.task, event.host) in self._damaged,
             )
             return
         for store, kind in kinds.items():
@@ -298,6 +304,8 @@ class Starts:
             if life is not None:
                 life.excused = True
                 self._leave(life, Left.UNKNOWN, all_kinds=True)
+        if Capability.FILES in fault.needs and event.task is not None and event.host is not None:
+            self._damaged.add((event.task, event.host))
         if fault.deadly and event.incarnation is not None:
             at_a_point = fault.where is Where.POINT and event.point is not None and not event.call
             self._die(event.incarnation, sure=at_a_point)

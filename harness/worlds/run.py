@@ -230,22 +230,21 @@ class Run(ABC):
         )
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        crew = self._die(actor)
+        others = [one for one in self._die(actor.worker) if one is not actor]
         self.end(actor, wipe=wipe, power=power)
-        for other in crew:
+        for other in others:
             if not power:
                 self.director.struck_too(other, KILL)
-        for one in (actor, *crew):
+        for one in (actor, *others):
             self.runtime.killed(one)
 
-    def _die(self, actor: Actor) -> list[Actor]:
-        """Nothing of the process lives any more. The others in it."""
-        worker = actor.worker
+    def _die(self, worker: Actor) -> list[Actor]:
+        """Nothing of the process lives any more. Those that were in it, which may be nobody."""
         worker.life = Life.DEAD
         self.forget(worker)
         for one in worker.crew:
             self.director.died(one)
-        return [one for one in worker.crew if one is not actor]
+        return list(worker.crew)
 
     def pause(self, actor: Actor) -> None:
         host = self._elsewhere(actor)
@@ -411,9 +410,6 @@ class Run(ABC):
         if not worker.crew:
             # It has let go of all that it had.
             return
-        if reason is End.FAILED and worker.stopping and not self._was_struck(actor):
-            # One that ends closes all its tasks after the commit of one has failed.
-            actor = next(filter(self._was_struck, worker.crew), actor)
         others = [one for one in worker.crew if one is not actor]
         self.director.ended(actor, reason, error)
         # Who was fenced, or asked to end, was so as a whole.
@@ -437,15 +433,6 @@ class Run(ABC):
             self.runtime.ended(actor, reason)
             for other in others:
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
-
-    def _was_struck(self, actor: Actor) -> bool:
-        """Whether the schedule has done something to this incarnation that it may not get over."""
-        return any(
-            isinstance(event, Injected)
-            and event.incarnation == actor.incarnation
-            and FAULTS[event.fault].excuses
-            for event in self.events
-        )
 
     def _again(self, actor: Actor, others: Sequence[Actor]) -> None:
         for one in (actor, *others):

@@ -172,17 +172,29 @@ def restore(
     waiting = _Patience(clock, settings.patience_s)
     began = clock.time_ms()
     place = Place(store, changelog, offsets, tombstone_retention_ms)
+
+    def decide_at(bounds: Offsets) -> Decision:
+        decision = waiting.until(lambda: place.decide(bounds, lambda: bounds.end, began))
+        assert decision is not None
+        return decision
+
     bounds = _settled_bounds(changelog, reader, waiting)
-    decision = waiting.until(lambda: place.decide(bounds, lambda: bounds.end, began))
-    assert decision is not None
-    start = decision.first_offset()
+    start = decide_at(bounds).first_offset()
     store.track_last_caught_up(clock.time_ms)
     if listener is not None:
         listener.on_restore_start(changelog, store.name, start, bounds.end)
     total = 0
     place.position = start
     while place.position < bounds.end:
-        fetch = _read(changelog, place.position, settings.batch, reader, waiting)
+        try:
+            fetch = _read(changelog, place.position, settings.batch, reader, waiting)
+        except LogError:
+            bounds = _settled_bounds(changelog, reader, waiting)
+            if bounds.earliest <= place.position:
+                raise
+            # Retention has cut the log behind the restore: as for a store that is found so.
+            place.position = decide_at(bounds).first_offset()
+            continue
         place.take(fetch, began)
         if not fetch.records:
             continue

@@ -28,7 +28,7 @@ from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import ConfigError, RetriableError, StateLockedError
 from store.log import Log, Reader
-from store.points import enter
+from store.points import enter, enter_to
 from store.recovery.global_store import Follower, GlobalStore
 from store.recovery.restore import (
     LoggedStore,
@@ -86,7 +86,8 @@ class Replicas:
         self._wanted = list(dict.fromkeys(partitions))
         with ExitStack() as all_of_them:
             for partition in [one for one in self.standbys if one not in self._wanted]:
-                all_of_them.callback(_close, self.standbys.pop(partition))
+                standby = self.standbys.pop(partition)
+                all_of_them.callback(enter_to, standby.task_id, standby.close)
         self._waiting &= set(self._wanted)
 
     def open_global_stores(self) -> None:
@@ -132,7 +133,7 @@ class Replicas:
             for store in global_stores.values():
                 all_of_them.callback(store.close)
             for standby in standbys.values():
-                all_of_them.callback(_close, standby)
+                all_of_them.callback(enter_to, standby.task_id, standby.close)
 
     def _follow(self, partition: int) -> int:
         standby = self.standbys.get(partition)
@@ -261,8 +262,3 @@ class Replicas:
             task_id=task_id,
             tombstone_retention_ms=tombstone_retention(self._log, supplier.topic),
         )
-
-
-def _close(standby: Standby) -> None:
-    enter(standby.task_id)
-    standby.close()

@@ -34,7 +34,7 @@ from store.errors import (
 )
 from store.log import Log, Reader
 from store.metrics import Metrics
-from store.points import enter
+from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
@@ -203,7 +203,7 @@ class Worker:
             all_of_them.callback(self._reader.close)
             all_of_them.callback(self.replicas.close)
             for task in self.tasks.values():
-                all_of_them.callback(_close, task)
+                all_of_them.callback(enter_to, task.task_id, task.close)
             self.tasks = {}
 
     def _step(self, partition: int) -> bool:
@@ -295,8 +295,3 @@ class Worker:
             self._untold[partition] = error
         else:
             self._on_lost(partition, error)
-
-
-def _close(task: Task) -> None:
-    enter(task.task_id)
-    task.close()

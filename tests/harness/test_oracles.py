@@ -177,6 +177,24 @@ def test_being_fenced_by_one_that_was_ready_first_is_right() -> None:
     assert len(list(errors.find_in((*events[:1], *events[4:]), SCHEDULE))) == 1
 
 
+def test_one_that_hears_late_that_it_has_fenced_others_is_fenced_by_who_came_since() -> None:
+    """A zombie that begins anew has fenced its successor, which was interrupted after it had fenced the zombie."""
+    interrupted = Injected(0, "stall", "0_0", 1, 1, None, "after init_transactions")
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        Started("0_0", 1, 1),
+        interrupted,
+        Injected(1, "transaction_timeout", None, None, None, None),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        Ended("0_0", 1, End.FENCED),
+    ]
+    assert not list(errors.find_in(events, SCHEDULE))
+    events.remove(interrupted)
+    assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
+
+
 def test_being_fenced_by_a_successor_is_right() -> None:
     events = (
         Started("0_0", 1, 1),

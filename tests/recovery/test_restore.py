@@ -256,6 +256,42 @@ def test_a_store_whose_next_record_retention_removed_is_out_of_step(store: KeyVa
     assert contents(store) == {b"kept": b"1"}
 
 
+class Cut(WrittenLog):
+    """A log whose beginning retention removes before the read that would be the second one or, `at_once`, the first."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        super().__init__({0: (b"a", b"1"), 4: (b"b", b"1"), 5: (b"c", b"1")}, end=7)
+        self.cut_at = 0 if at_once else 1
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        if len(self.reads) >= self.cut_at:
+            self.earliest = 4
+        if offset < self.earliest:
+            raise LogError(f"offset {offset} is out of range")
+        return super().read(tp, offset, max_records, isolation)
+
+
+def test_a_log_that_is_cut_before_anything_of_it_was_read_is_restored_from_where_it_begins_then(
+    store: KeyValueStore,
+) -> None:
+    restore(store, CHANGELOG, Cut(at_once=True), RestoreSettings(clock=StepClock()))
+    assert contents(store) == {b"b": b"1", b"c": b"1"}
+
+
+def test_a_log_that_is_cut_behind_what_was_read_of_it_makes_a_new_store(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path, "app")
+    with directory.lock("0_0"):
+        store, result = open_and_restore(
+            LoggedStore("orders", CHANGELOG, maker(directory)),
+            TaskOffsets(directory, "0_0"),
+            Cut(at_once=False),
+            RestoreSettings(batch=1, clock=StepClock()),
+        )
+        assert contents(store) == {b"b": b"1", b"c": b"1"}
+        store.close()
+    assert result.set_aside is not None
+
+
 DAY = 86_400_000
 
 

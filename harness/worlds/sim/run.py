@@ -126,11 +126,13 @@ class Process:
 
     # -- called inside the greenlet --
 
-    def entered(self, task: str) -> None:
-        """From now on code of that task runs."""
+    def entered(self, task: str) -> str:
+        """From now on code of that task runs. The task whose code ran before."""
+        before = self.at.task
         for one in self.actor.crew:
             if one.task == task:
                 self.at = one
+        return before
 
     def reached(self, point: Point) -> None:
         run = self.run
@@ -479,9 +481,9 @@ class SimRun(Run):
         if power:
             for other in list(self.processes):
                 if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
-                    crew = self._die(other.crew[0])
+                    crew = self._die(other)
                     host.release(other.process)
-                    for one in (other.crew[0], *crew):
+                    for one in crew:
                         self.runtime.killed(one)
             host.lose_power(self.director.points, self.chooser)
 
@@ -626,7 +628,9 @@ class SimRun(Run):
     def observe_globals(self, process: Process, point: Point) -> None:
         """Record what the global stores of a process hold."""
         actor = process.at
-        for store in self.topologies[ordinal_of(actor.task)].global_stores:
+        # Whether a store keeps its offsets with its rows is a matter of the settings that its process has.
+        parts = self.new_topologies(self.config_for(actor)) if actor.settings else self.topologies
+        for store in parts[ordinal_of(actor.task)].global_stores:
             opened = point is Point.STORE_OPENED and store.name in process.storage.just_opened
             image = images.of_global_store(self.scenario, store, process.storage)
             if image is None or (point is Point.STORE_OPENED and not opened):
@@ -728,9 +732,9 @@ class SimRun(Run):
         history.choices = tuple(self.asked)
         return history
 
-    def _entered(self, task: str) -> None:
+    def _entered(self, task: str) -> str:
         assert self.current is not None
-        self.current.entered(task)
+        return self.current.entered(task)
 
     def _finish(self) -> None:
         for task in self.tasks:
