@@ -41,6 +41,12 @@ THEMED = 0.7
 TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FEW)
 """Of which each schedule without a theme takes one."""
 
+PARTITIONS = (2, 1, 3, 2, 1)
+"""How many each input topic has, by turns: a world in which schedules are dear begins with several."""
+
+ELSEWHERE = 0.1
+"""The share of the steps that are for a task which may have no record."""
+
 MECHANISMS: tuple[dict[str, object], ...] = (
     {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
     {"statestore.transactional.mechanism": "rocksdb_secondary"},
@@ -96,7 +102,7 @@ class _Generator:
         self._files = files
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
-        self._partitions = random.choice((1, 1, 2, 2, 3))
+        self._partitions = PARTITIONS[index % len(PARTITIONS)]
         self._settings: dict[str, object] = {}
         self._shared = (
             Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
@@ -105,6 +111,8 @@ class _Generator:
             self._partitions = 2
         self._seen: list[int] = []
         """The times of the input."""
+        self._filled: list[int] = []
+        """The partition of each record of the input."""
         self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
@@ -127,19 +135,17 @@ class _Generator:
         drawn = settings.draw(random, self._scenario)
         if self._many:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
-        steps: list[Step] = []
         theme: Theme | None = None
+        deadly = [name for name in self._possible if name in DEADLY] if self._index % 3 == 0 else []
+        number = self._index // 3
         if self._index % 3 == 0:
-            number = self._index // 3
-            deadly = [name for name in self._possible if name in DEADLY]
             if deadly:
                 mechanism = MECHANISMS[number // len(deadly) % len(MECHANISMS)]
                 drawn.pop("statestore.transactional.enabled", None)
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
-                steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         elif not self._many and random.random() < THEMED:
-            theme = random.choice(THEMES)
+            theme = random.choice([theme for theme in THEMES if str(self._runtime) in theme.runtimes])
             drawn = self._with(theme, drawn)
             if not self._shared:
                 self._partitions = random.choice((1, 1, self._partitions))
@@ -152,9 +158,12 @@ class _Generator:
             drawn = settings.consistent({**drawn, **own, **self._scenario.settings})
         self._settings = drawn
         items = self._input()
+        steps: list[Step] = []
+        if deadly:
+            steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         if theme is not None:
             if self._parts.stores:
-                steps += [self._query() for _ in range(random.choice(theme.queries))]
+                steps += [self._question() for _ in range(random.choice(theme.queries))]
             steps += theme.steps(random, self._task())
         steps += self._steps()
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
@@ -185,7 +194,11 @@ class _Generator:
         return tuple(self._random.randrange(4) for _ in range(self._random.randint(1, 30)))
 
     def _task(self) -> str:
-        return f"{self._random.choice(self._parts.ordinals)}_{self._random.randrange(self._partitions)}"
+        """A task, mostly one whose partition of the input has records: nothing strikes one that does nothing."""
+        random = self._random
+        anywhere = not self._filled or random.random() < ELSEWHERE
+        partition = random.randrange(self._partitions) if anywhere else random.choice(self._filled)
+        return f"{random.choice(self._parts.ordinals)}_{partition}"
 
     # -- input ------------------------------------------------------------------------------------------------
 
@@ -219,9 +232,11 @@ class _Generator:
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
             seen.append(time)
+            partition = partition_for(encode_key(key), self._partitions)
+            self._filled.append(partition)
             items.append(
                 Input(
-                    partition_for(encode_key(key), self._partitions),
+                    partition,
                     key,
                     sample.value,
                     aborts and random.random() < 0.25,
@@ -340,6 +355,17 @@ class _Generator:
             at=at,
             wait=random.choice((1, 2, 4) if query.elsewhere else (0, 0, 0, 1, 2)),
         )
+
+    def _question(self) -> Step:
+        """A query of what one more record has changed: none waits for a moment that may never come."""
+        random = self._random
+        step = self._query()
+        query = step.query
+        if query is None or query.elsewhere or (query.slow and random.random() < 0.5):
+            return step
+        bound = query.bound if random.random() < 0.3 else None
+        asked = replace(query, bound=bound, hold=random.choice((0, 0, 0, query.hold)), slow=False)
+        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=0)
 
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""
