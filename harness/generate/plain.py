@@ -44,6 +44,12 @@ TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FE
 PARTITIONS = (2, 1, 3, 2, 1)
 """How many each input topic has, by turns: a world in which schedules are dear begins with several."""
 
+RESTARTED = 0.4
+"""The share of the schedules without a theme that begin with restarts which have to find something."""
+
+RESTARTED_RECORDS = 8
+"""So many at least, for there have to be commits before, between and after the restarts."""
+
 ELSEWHERE = 0.1
 """The share of the steps that are for a task which may have no record."""
 
@@ -114,6 +120,8 @@ class _Generator:
         self._filled: list[int] = []
         """The partition of each record of the input."""
         self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
+        self._least = 1
+        """How many records the input has at least."""
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -150,6 +158,11 @@ class _Generator:
             if not self._shared:
                 self._partitions = random.choice((1, 1, self._partitions))
             self._times = random.choice(theme.times)
+        restarting = theme is None and random.random() < RESTARTED
+        if restarting:
+            self._least = RESTARTED_RECORDS
+            if not self._shared:
+                self._partitions = random.choice((1, 1, self._partitions))
         if self._files:
             # Mostly the mechanism that has files of its own, or none, for which the checkpoint speaks.
             own = random.choice((MECHANISMS[1], MECHANISMS[1], MECHANISMS[2], {}))
@@ -165,6 +178,9 @@ class _Generator:
             if self._parts.stores:
                 steps += [self._question() for _ in range(random.choice(theme.queries))]
             steps += theme.steps(random, self._task())
+        elif restarting:
+            # First, for what is found is mostly what a commit has left, and each commit uses up input.
+            steps = [*self._restarts(), *steps]
         steps += self._steps()
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
@@ -173,7 +189,9 @@ class _Generator:
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
-            hosts=random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
+            hosts=random.choice(
+                (1, 1, 1, 2) if restarting else (1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)
+            ),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=1 if theme is not None else random.choice((1, 1, 1, 2, 3)),
             shared=self._shared,
@@ -217,7 +235,7 @@ class _Generator:
         shaped = times(self._times, random, scenario)
         items = []
         least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
-        for _ in range(self._many or random.randint(least, MOST_RECORDS)):
+        for _ in range(self._many or random.randint(max(least, self._least), MOST_RECORDS)):
             sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
             if self._times is not Times.USUAL:
@@ -274,8 +292,6 @@ class _Generator:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
-        if random.random() < 0.18:
-            steps = [*self._restarts(), *steps]
         return steps
 
     def _step(self, fault: Fault, task: str) -> Step:
@@ -405,9 +421,7 @@ class _Generator:
     def _restarts(self) -> list[Step]:
         """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
         random = self._random
-        # Where records are: a task that has none finds nothing.
-        key = encode_key(sample_of(self._scenario, random).key)
-        task = f"{random.choice(self._parts.ordinals)}_{partition_for(key, self._partitions)}"
+        task = self._task()
         # Most of it means something only when there was a commit before.
         wait = random.choice((1, 2, 3, 4, 6))
         if not self._parts.changelogs:
@@ -421,7 +435,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.randrange(5):
+        match random.choice((0, 1, 2, 2, 2, 3, 4)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -435,14 +449,20 @@ class _Generator:
             case 2:
                 # A store that lacks records is away for long, or twice, the second time before it has all of them, or
                 # before it has a commit that it lacks again.
-                self._choose({"restore.batch.records": 1, "commit.records": random.choice((3, 5))})
-                days = (10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS)
-                amount = random.choice((days[0], *days))
-                away = Step("long_absence", task=task, at=Point.KAFKA_COMMITTED, amount=amount)
-                where = random.choice((Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
-                again = Step("long_absence", task=task, at=where, amount=days[0])
-                stopped = Step("clean_stop", task=task, wait=wait)
-                return [stopped, begun, away, again][: random.choice((3, 4, 4))]
+                kept: dict[str, object] = {"default.dsl.store": "txn_rocksDB", **_EXACTLY, **_TRANSACTED}
+                self._choose({**kept, "restore.batch.records": 1, "commit.records": 3, "poll.records": 3})
+                short, long = 10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS
+                # At the second commit: a store without one has nothing to lack anything of.
+                away = Step(
+                    "long_absence", task=task, at=Point.KAFKA_COMMITTED, wait=random.choice((4, 5, 6))
+                )
+                where = random.choice((None, Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
+                if where is None:
+                    return [replace(away, amount=random.choice((short, long, long)))]
+                if where is Point.RESTORE_BATCH:
+                    # A row is logged once a commit: half of a cleaned log is what the store was at some moment.
+                    self._choose({"statestore.cache.max.bytes": 1_000_000})
+                return [replace(away, amount=short), replace(away, at=where, wait=0, amount=short)]
             case 3:
                 # The predecessor commits while its successor is about to begin.
                 call = random.choice(_WHILE_STARTING)
