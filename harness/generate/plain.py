@@ -120,6 +120,8 @@ class _Generator:
         self._filled: list[int] = []
         """The partition of each record of the input."""
         self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
+        self._hosts = 0
+        """How many there have to be for what was drawn; 0 if that is all the same."""
         self._least = 1
         """How many records the input has at least."""
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
@@ -191,9 +193,7 @@ class _Generator:
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
-            hosts=random.choice(
-                (1, 1, 1, 2) if restarting else (1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)
-            ),
+            hosts=self._hosts or random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=1 if theme is not None else random.choice((1, 1, 1, 2, 3)),
             shared=self._shared,
@@ -455,6 +455,7 @@ class _Generator:
                 # before it has a commit that it lacks again.
                 kept: dict[str, object] = {"default.dsl.store": "txn_rocksDB", **_EXACTLY, **_TRANSACTED}
                 self._choose({**kept, "restore.batch.records": 1, "commit.records": 3, "poll.records": 3})
+                self._hosts = 1
                 short, long = 10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS
                 # At the second commit: a store without one has nothing to lack anything of.
                 away = Step(
@@ -469,6 +470,7 @@ class _Generator:
                 return [replace(away, amount=short), replace(away, at=where, wait=0, amount=short)]
             case 3:
                 # The predecessor commits while its successor is about to begin.
+                self._hosts = 2
                 call = random.choice(_WHILE_STARTING)
                 inside = random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED))
                 return [
