@@ -41,6 +41,18 @@ THEMED = 0.7
 TIMES = (Times.USUAL, Times.USUAL, Times.LATE, Times.LATE, Times.LEAPS, Times.FEW)
 """Of which each schedule without a theme takes one."""
 
+PARTITIONS = (2, 1, 3, 2, 1)
+"""How many each input topic has, by turns: a world in which schedules are dear begins with several."""
+
+RESTARTED = 0.4
+"""The share of the schedules without a theme that begin with restarts which have to find something."""
+
+RESTARTED_RECORDS = 8
+"""So many at least, for there have to be commits before, between and after the restarts."""
+
+ELSEWHERE = 0.1
+"""The share of the steps that are for a task which may have no record."""
+
 MECHANISMS: tuple[dict[str, object], ...] = (
     {"statestore.transactional.mechanism": "rocksdb_indexbatch"},
     {"statestore.transactional.mechanism": "rocksdb_secondary"},
@@ -96,7 +108,7 @@ class _Generator:
         self._files = files
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
-        self._partitions = random.choice((1, 1, 2, 2, 3))
+        self._partitions = PARTITIONS[index % len(PARTITIONS)]
         self._settings: dict[str, object] = {}
         self._shared = (
             Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
@@ -105,7 +117,13 @@ class _Generator:
             self._partitions = 2
         self._seen: list[int] = []
         """The times of the input."""
+        self._filled: list[int] = []
+        """The partition of each record of the input."""
         self._times = random.choice(TIMES) if scenario.durations_ms else Times.USUAL
+        self._hosts = 0
+        """How many there have to be for what was drawn; 0 if that is all the same."""
+        self._least = 1
+        """How many records the input has at least."""
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -127,23 +145,26 @@ class _Generator:
         drawn = settings.draw(random, self._scenario)
         if self._many:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
-        steps: list[Step] = []
         theme: Theme | None = None
+        deadly = [name for name in self._possible if name in DEADLY] if self._index % 3 == 0 else []
+        number = self._index // 3
         if self._index % 3 == 0:
-            number = self._index // 3
-            deadly = [name for name in self._possible if name in DEADLY]
             if deadly:
                 mechanism = MECHANISMS[number // len(deadly) % len(MECHANISMS)]
                 drawn.pop("statestore.transactional.enabled", None)
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
-                steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         elif not self._many and random.random() < THEMED:
-            theme = random.choice(THEMES)
+            theme = random.choice([theme for theme in THEMES if str(self._runtime) in theme.runtimes])
             drawn = self._with(theme, drawn)
             if not self._shared:
                 self._partitions = random.choice((1, 1, self._partitions))
             self._times = random.choice(theme.times)
+        restarting = theme is None and random.random() < RESTARTED
+        if restarting:
+            self._least = RESTARTED_RECORDS
+            if not self._shared:
+                self._partitions = random.choice((1, 1, self._partitions))
         if self._files:
             # Mostly the mechanism that has files of its own, or none, for which the checkpoint speaks.
             own = random.choice((MECHANISMS[1], MECHANISMS[1], MECHANISMS[2], {}))
@@ -152,11 +173,19 @@ class _Generator:
             drawn = settings.consistent({**drawn, **own, **self._scenario.settings})
         self._settings = drawn
         items = self._input()
+        steps: list[Step] = []
+        if deadly:
+            steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         if theme is not None:
             if self._parts.stores:
-                steps += [self._query() for _ in range(random.choice(theme.queries))]
+                steps += [self._question() for _ in range(random.choice(theme.queries))]
             steps += theme.steps(random, self._task())
+        elif restarting:
+            # First, for what is found is mostly what a commit has left, and each commit uses up input.
+            steps = [*self._restarts(), *steps]
         steps += self._steps()
+        if self._files and random.random() < 0.6:
+            steps = [*self._damage(self._task()), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
             scenario=self._scenario.reference_name,
@@ -164,7 +193,7 @@ class _Generator:
             steps=tuple(steps),
             runtime=self._runtime,
             partitions=self._partitions,
-            hosts=random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
+            hosts=self._hosts or random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
             waves=1 if theme is not None else random.choice((1, 1, 1, 2, 3)),
             shared=self._shared,
@@ -185,7 +214,11 @@ class _Generator:
         return tuple(self._random.randrange(4) for _ in range(self._random.randint(1, 30)))
 
     def _task(self) -> str:
-        return f"{self._random.choice(self._parts.ordinals)}_{self._random.randrange(self._partitions)}"
+        """A task, mostly one whose partition of the input has records: nothing strikes one that does nothing."""
+        random = self._random
+        anywhere = not self._filled or random.random() < ELSEWHERE
+        partition = random.randrange(self._partitions) if anywhere else random.choice(self._filled)
+        return f"{random.choice(self._parts.ordinals)}_{partition}"
 
     # -- input ------------------------------------------------------------------------------------------------
 
@@ -204,7 +237,7 @@ class _Generator:
         shaped = times(self._times, random, scenario)
         items = []
         least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
-        for _ in range(self._many or random.randint(least, MOST_RECORDS)):
+        for _ in range(self._many or random.randint(max(least, self._least), MOST_RECORDS)):
             sample = sample_of(scenario, random)
             key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
             if self._times is not Times.USUAL:
@@ -219,9 +252,11 @@ class _Generator:
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
             seen.append(time)
+            partition = partition_for(encode_key(key), self._partitions)
+            self._filled.append(partition)
             items.append(
                 Input(
-                    partition_for(encode_key(key), self._partitions),
+                    partition,
                     key,
                     sample.value,
                     aborts and random.random() < 0.25,
@@ -243,8 +278,6 @@ class _Generator:
         if random.random() < 0.5:
             point = targets[self._index // 4 % len(targets)]
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
-        if self._files and random.random() < 0.5:
-            steps = [*self._damage(self._task()), *steps]
         if self._shared and random.random() < 0.6:
             steps = [*self._in_company(self._task()), *steps]
         queries = random.random() < 0.4 and bool(self._parts.stores)
@@ -259,8 +292,6 @@ class _Generator:
                 steps.append(self._query())
             else:
                 steps.append(self._step(random.choice(enabled), self._task()))
-        if random.random() < 0.18:
-            steps = [*self._restarts(), *steps]
         return steps
 
     def _step(self, fault: Fault, task: str) -> Step:
@@ -341,6 +372,17 @@ class _Generator:
             wait=random.choice((1, 2, 4) if query.elsewhere else (0, 0, 0, 1, 2)),
         )
 
+    def _question(self) -> Step:
+        """A query of what one more record has changed: none waits for a moment that may never come."""
+        random = self._random
+        step = self._query()
+        query = step.query
+        if query is None or query.elsewhere or (query.slow and random.random() < 0.5):
+            return step
+        bound = query.bound if random.random() < 0.3 else None
+        asked = replace(query, bound=bound, hold=random.choice((0, 0, 0, query.hold)), slow=False)
+        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=0)
+
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""
         random = self._random
@@ -365,11 +407,15 @@ class _Generator:
         """A file is damaged while the process is away, and another one may find it that way."""
         random = self._random
         damages = [fault.name for fault in self._possible.values() if Capability.FILES in fault.needs]
-        away = Step(random.choice(("kill", "clean_stop", "kill")), task=task, wait=random.choice((1, 2, 4)))
+        # Of a store without transactions a crash leaves nothing that another start believes.
+        direct = self._settings.get("default.dsl.store") == "rocksDB"
+        ends = ("clean_stop", "clean_stop", "kill") if direct else ("kill", "clean_stop", "kill")
+        away = Step(random.choice(ends), task=task, wait=random.choice((1, 2, 4)))
         if not damages or away.fault not in self._possible:
             return [Step("kill", task=task)]
         again = [Step("kill", task=task, wait=random.choice((0, 1, 2)))] if random.random() < 0.3 else []
-        return [Step(random.choice(damages), task=task, wait=random.choice((0, 1, 3))), away, *again]
+        # Of a store that is there: the first that is opened has nothing yet.
+        return [Step(random.choice(damages), task=task, wait=random.choice((1, 2, 3))), away, *again]
 
     def _call(self, step: Step) -> Step:
         """The step, which lies in wait for one of the calls that its fault can meet."""
@@ -379,9 +425,7 @@ class _Generator:
     def _restarts(self) -> list[Step]:
         """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
         random = self._random
-        # Where records are: a task that has none finds nothing.
-        key = encode_key(sample_of(self._scenario, random).key)
-        task = f"{random.choice(self._parts.ordinals)}_{partition_for(key, self._partitions)}"
+        task = self._task()
         # Most of it means something only when there was a commit before.
         wait = random.choice((1, 2, 3, 4, 6))
         if not self._parts.changelogs:
@@ -395,7 +439,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.randrange(5):
+        match random.choice((0, 1, 2, 2, 2, 3, 4)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -409,16 +453,24 @@ class _Generator:
             case 2:
                 # A store that lacks records is away for long, or twice, the second time before it has all of them, or
                 # before it has a commit that it lacks again.
-                self._choose({"restore.batch.records": 1, "commit.records": random.choice((3, 5))})
-                days = (10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS)
-                amount = random.choice((days[0], *days))
-                away = Step("long_absence", task=task, at=Point.KAFKA_COMMITTED, amount=amount)
-                where = random.choice((Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
-                again = Step("long_absence", task=task, at=where, amount=days[0])
-                stopped = Step("clean_stop", task=task, wait=wait)
-                return [stopped, begun, away, again][: random.choice((3, 4, 4))]
+                kept: dict[str, object] = {"default.dsl.store": "txn_rocksDB", **_EXACTLY, **_TRANSACTED}
+                self._choose({**kept, "restore.batch.records": 1, "commit.records": 3, "poll.records": 3})
+                self._hosts = 1
+                short, long = 10 * 24 * HOUR_MS, 40 * 24 * HOUR_MS
+                # At the second commit: a store without one has nothing to lack anything of.
+                away = Step(
+                    "long_absence", task=task, at=Point.KAFKA_COMMITTED, wait=random.choice((4, 5, 6))
+                )
+                where = random.choice((None, Point.RESTORE_BATCH, Point.RESTORE_BATCH, Point.KAFKA_COMMITTED))
+                if where is None:
+                    return [replace(away, amount=random.choice((short, long, long)))]
+                if where is Point.RESTORE_BATCH:
+                    # A row is logged once a commit: half of a cleaned log is what the store was at some moment.
+                    self._choose({"statestore.cache.max.bytes": 1_000_000})
+                return [replace(away, amount=short), replace(away, at=where, wait=0, amount=short)]
             case 3:
                 # The predecessor commits while its successor is about to begin.
+                self._hosts = 2
                 call = random.choice(_WHILE_STARTING)
                 inside = random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED))
                 return [

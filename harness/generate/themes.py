@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from harness.faults import FAULTS, Occasion
-from harness.schedule import Step
+from harness.schedule import Runtime, Step
 from scenarios import Scenario
 from store.points import Point
 
@@ -69,6 +69,8 @@ class Theme(NamedTuple):
     """Made for a task. They come before all others."""
     queries: Sequence[int] = (0,)
     """How many of them come before these."""
+    runtimes: Sequence[str] = tuple(Runtime)
+    """Those that can be in it."""
 
 
 def _aborts(random: Random, task: str) -> list[Step]:
@@ -82,7 +84,7 @@ def _aborts(random: Random, task: str) -> list[Step]:
             "abort_commit",
             task=task,
             call=call,
-            wait=random.choice((1, 2, 2, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
+            wait=random.choice((1, 2, 3, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
         )
         for call in calls
     ]
@@ -107,11 +109,13 @@ _ABORTS = Theme(
         "statestore.transactional.enabled": (),
         "statestore.uncommitted.max.bytes": (),
         "statestore.cache.max.bytes": (0, 1_400, 1_000_000),
-        "commit.records": (3, 5),
+        "commit.records": (3, 5, 5),
         "poll.records": (5, 5, 2),
     },
-    (*(Times.LEAPS,) * 4, Times.LATE, Times.USUAL),
+    (*(Times.LEAPS,) * 5, Times.LATE),
     _aborts,
+    # A Spark attempt that aborts is thrown away whole.
+    runtimes=(Runtime.WORKER,),
 )
 """A task that goes on after an abort: nothing of it may be left in what the task has in memory."""
 
