@@ -472,7 +472,8 @@ class Starts:
             own,
             None if restored is None else restored.ends.get(store),
             None if disk.current_ms is None else then_ms - disk.current_ms,
-            then_ms - disk.told_ms,
+            # Time may have passed between the opening and the decision.
+            self._now_ms - disk.told_ms,
             self._cleaned,
             alone,
         )

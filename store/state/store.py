@@ -263,6 +263,9 @@ class EngineStore(StateStore):
         self._last_sync = self._context.clock.monotonic()
 
     def is_empty(self) -> bool:
+        if metadata.read_stream_time(self._engine, where=f"store {self._name}") is not None:
+            # Without a row left, the time of what it held would still decide what is too old for it.
+            return False
         pairs = self._engine.scan(Family.DATA, None, None)
         try:
             return next(pairs, None) is None
