@@ -66,8 +66,13 @@ _LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
 _TRANSACTED: dict[str, object] = {"statestore.transactional.enabled": True}
 _UNTRANSACTED: dict[str, object] = {"statestore.transactional.enabled": False}
 
-_WHILE_STARTING = (Occasion.INIT_TRANSACTIONS, Occasion.COMMITTED, Occasion.OFFSETS, Occasion.READ)
-"""Calls that a new incarnation makes before it processes anything."""
+_WHILE_STARTING = (
+    *((Occasion.INIT_TRANSACTIONS, Edge.BEFORE),) * 3,
+    (Occasion.INIT_TRANSACTIONS, Edge.AFTER),
+    *((call, edge) for call in (Occasion.COMMITTED, Occasion.OFFSETS, Occasion.READ) for edge in Edge),
+)
+"""Edges of the calls that a new incarnation makes before it processes anything: most of all when it is about to fence
+its predecessor."""
 
 
 def generate(
@@ -439,7 +444,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 4)):
+        match random.choice((0, 1, 2, 2, 2, 3, 3, 4)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -471,11 +476,12 @@ class _Generator:
             case 3:
                 # The predecessor commits while its successor is about to begin.
                 self._hosts = 2
-                call = random.choice(_WHILE_STARTING)
+                self._choose(_EXACTLY)
+                call, edge = random.choice(_WHILE_STARTING)
                 inside = random.choice((Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED))
                 return [
                     Step("pause", task=task, at=inside, wait=wait),
-                    Step("stall", task=task, call=call, edge=random.choice(tuple(Edge))),
+                    Step("stall", task=task, call=call, edge=edge),
                     Step("resume", task=task),
                 ]
             case _:
@@ -508,8 +514,8 @@ class _Generator:
                     (Point.RECORD_PROCESSED, Point.COMMIT_STARTED, Point.OFFSETS_SENT, *TASK_POINTS)
                 )
                 if Capability.CALLS in self._capable and random.random() < 0.6:
-                    call = random.choice(_WHILE_STARTING)
-                    stall = Step("stall", task=task, call=call, edge=random.choice(tuple(Edge)))
+                    call, edge = random.choice(_WHILE_STARTING)
+                    stall = Step("stall", task=task, call=call, edge=edge)
                 else:
                     stall = Step("stall", task=task, at=random.choice(TASK_POINTS))
                 return [Step("pause", task=task, at=inside, wait=wait), stall, Step("resume", task=task)]
