@@ -212,7 +212,7 @@ def some() -> WorldResult:
     met = Met()
     for scenario in SCENARIOS.values():
         for index in range(60):
-            schedule = generate(scenario, 11, index)
+            schedule = generate(scenario, 11, index, files=index % 6 == 5)
             met.add(scenario, schedule, SimWorld().run(scenario, schedule))
     return met.close()
 
