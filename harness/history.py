@@ -201,6 +201,8 @@ class Queried(msgspec.Struct, frozen=True, tag="queried"):
     uncommitted: dict[str, int]
     """The same with what the task had processed and not committed."""
     error: str = ""
+    refused: dict[str, str] = {}
+    """What was asked beside it that has no answer → the reason that was given."""
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):

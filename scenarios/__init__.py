@@ -17,12 +17,12 @@ import pkgutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,8 +38,15 @@ from store.suppliers import (
     StoreSupplier,
     VersionedSupplier,
     WindowSupplier,
+    default_store,
     key_value_store_builder,
     list_value_store_builder,
+    persistent_list_value_store,
+    persistent_session_store,
+    persistent_timestamped_key_value_store,
+    persistent_timestamped_window_store,
+    persistent_versioned_key_value_store,
+    persistent_window_store,
     session_store_builder,
     timestamped_key_value_store_builder,
     timestamped_window_store_builder,
@@ -108,6 +115,10 @@ class Sample:
     headers: Headers = ()
 
 
+Supplier = TypeVar(
+    "Supplier", KeyValueSupplier, ListValueSupplier, SessionSupplier, VersionedSupplier, WindowSupplier
+)
+
 Serdes = tuple[Serde[Any], Serde[Any]]
 """For keys and for values."""
 
@@ -129,9 +140,10 @@ class Stores:
         self, name: str, *, serdes: Serdes | None = None, timestamped: bool = False
     ) -> StoreSupplier[Any]:
         """A value for each key. A timestamped one takes and gives `ValueAndTimestamp`."""
-        supplier = KeyValueSupplier(name, timestamped=timestamped, **self._kind)
-        builder = timestamped_key_value_store_builder if timestamped else key_value_store_builder
-        return self._made(supplier, builder, serdes, typed=timestamped)
+        if not timestamped:
+            return self._made(default_store(name, self.kind), key_value_store_builder, serdes)
+        supplier = self._placed(persistent_timestamped_key_value_store(name))
+        return self._made(supplier, timestamped_key_value_store_builder, serdes, typed=True)
 
     def window(
         self,
@@ -145,40 +157,33 @@ class Stores:
     ) -> StoreSupplier[Any]:
         """A value for each key and start of a window, or several where duplicates are retained. A timestamped one
         takes and gives `ValueAndTimestamp`."""
-        supplier = WindowSupplier(
-            name,
-            retention_ms=retention_ms,
-            window_size_ms=size_ms,
-            retain_duplicates=retain_duplicates,
-            timestamped=timestamped,
-            **self._kind,
-        )
+        make = persistent_timestamped_window_store if timestamped else persistent_window_store
+        supplier = self._placed(make(name, retention_ms, size_ms, retain_duplicates))
         builder = timestamped_window_store_builder if timestamped else window_store_builder
         return self._made(supplier, builder, serdes, typed=timestamped)
 
     def session(self, name: str, *, retention_ms: int, serdes: Serdes | None = None) -> StoreSupplier[Any]:
         """A value for each key, start and end of a session."""
-        return self._made(
-            SessionSupplier(name, retention_ms=retention_ms, **self._kind), session_store_builder, serdes
-        )
+        supplier = self._placed(persistent_session_store(name, retention_ms))
+        return self._made(supplier, session_store_builder, serdes)
 
     def versioned(self, name: str, *, retention_ms: int, serdes: Serdes | None = None) -> StoreSupplier[Any]:
         """The versions of each key. It never has a cache."""
-        supplier = VersionedSupplier(name, history_retention_ms=retention_ms, **self._kind)
+        supplier = self._placed(persistent_versioned_key_value_store(name, retention_ms))
         if serdes is None:
             return supplier
         return versioned_key_value_store_builder(supplier, *serdes)
 
     def list_value(self, name: str, *, serdes: Serdes | None = None) -> StoreSupplier[Any]:
         """The values of each key, in the order in which they were put."""
-        return self._made(ListValueSupplier(name, **self._kind), list_value_store_builder, serdes)
+        return self._made(self._placed(persistent_list_value_store(name)), list_value_store_builder, serdes)
 
-    @property
-    def _kind(self) -> dict[str, bool]:
-        return {
-            "transactional": self.kind is not StoreType.ROCKS_DB,
-            "persistent": self.kind is not StoreType.IN_MEMORY,
-        }
+    def _placed(self, supplier: Supplier) -> Supplier:
+        return replace(
+            supplier,
+            transactional=self.kind is not StoreType.ROCKS_DB,
+            persistent=self.kind is not StoreType.IN_MEMORY,
+        )
 
     def _made(
         self,
@@ -191,7 +196,7 @@ class Stores:
         if serdes is None and not self.cached and not typed:
             return supplier
         built = builder(supplier, *(serdes or (BytesSerde(), BytesSerde())))
-        return built.with_caching_enabled() if self.cached else built
+        return built.with_caching_enabled() if self.cached else built.with_caching_disabled()
 
 
 State = Mapping[str, Any]

@@ -9,13 +9,14 @@ customer has no name. Nothing says when a worker hears of a name, so any that th
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, OneOf, Output, Sample, Serdes, State, Stores
-from store.serdes import JsonSerde, StrSerde
+from scenarios import InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
+from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store
 from store.types import Record
@@ -56,7 +57,7 @@ class Scenario(scenarios.Scenario):
             application_id=application_id,
             sources=(f"{application_id}-orders",),
             sinks=(f"{application_id}-output",),
-            stores=(stores.key_value(COUNTS, serdes=SERDES),),
+            stores=(stores.key_value(COUNTS, serdes=(StrSerde(), LongSerde())),),
             process=Enrich(f"{application_id}-output"),
             global_stores=(global_store(customers, f"{application_id}-customers"),),
         )
@@ -83,6 +84,14 @@ class Scenario(scenarios.Scenario):
         if record.topic == "customers":
             return isinstance(record.value, str | None)
         return record.topic == "orders" and type(record.value) is int
+
+    def decode(self, store: str, value: bytes) -> Json:
+        if store != COUNTS:
+            return super().decode(store, value)
+        if len(value) != 8:
+            raise ValueError(f"{value.hex()} is no count")
+        (count,) = struct.unpack(">q", value)
+        return count
 
 
 SCENARIO = Scenario()

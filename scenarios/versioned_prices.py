@@ -11,13 +11,14 @@ earlier; and how many were traded in all, with the time of the last trade, which
 
 from __future__ import annotations
 
+import struct
 from random import Random
 
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, Serdes, State, Stores
-from store.serdes import JsonSerde, StrSerde
+from scenarios import InputRecord, Json, Output, Sample, Serdes, State, Stores
+from store.serdes import FloatSerde, JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.streams.topology import Context, Topology
 from store.types import Record
@@ -46,7 +47,7 @@ class Value:
                 ended = prices.delete(share, time)
                 result = None if ended is None else ended.value
             else:
-                result = prices.put(share, msgspec.json.decode(record.value), time)
+                result = prices.put(share, float(record.value), time)
             context.forward(self.changes, record.key, None if result is None else b"%d" % result)
             return
         assert record.value is not None
@@ -79,7 +80,7 @@ class Scenario(scenarios.Scenario):
             sources=(f"{application_id}-prices", f"{application_id}-trades"),
             sinks=(f"{application_id}-changes", f"{application_id}-valued"),
             stores=(
-                stores.versioned(PRICES, retention_ms=RETENTION_MS, serdes=SERDES),
+                stores.versioned(PRICES, retention_ms=RETENTION_MS, serdes=(StrSerde(), FloatSerde())),
                 stores.key_value(VOLUMES, serdes=SERDES, timestamped=True),
             ),
             process=Value(application_id),
@@ -113,6 +114,14 @@ class Scenario(scenarios.Scenario):
         if record.topic == "prices" and record.value is None:
             return True
         return record.topic in ("prices", "trades") and type(record.value) is int
+
+    def decode(self, store: str, value: bytes) -> Json:
+        if store != PRICES:
+            return super().decode(store, value)
+        if len(value) != 8 or value[0] < 0x80:
+            raise ValueError(f"{value.hex()} is no price")
+        (price,) = struct.unpack(">d", bytes((value[0] ^ 0x80,)) + value[1:])
+        return price
 
 
 SCENARIO = Scenario()

@@ -72,6 +72,7 @@ class IntSerde:
         return int.from_bytes(_sized(data, 8), "big") - _INT_OFFSET
 
 
+@dataclass(frozen=True)
 class LongSerde:
     """Integers from -2**63 to 2**63 - 1 as Kafka's LongSerializer writes them: 8 bytes, big-endian.
 
@@ -89,6 +90,7 @@ _DOUBLE = struct.Struct(">d")
 _ALL_BITS = (1 << 64) - 1
 
 
+@dataclass(frozen=True)
 class FloatSerde:
     """Floats as 8 bytes that sort as the floats do, from -inf to inf.
 
@@ -108,6 +110,7 @@ class FloatSerde:
         return value
 
 
+@dataclass(frozen=True)
 class BoolSerde:
     """Booleans as one byte, 0 or 1, as Kafka's BooleanSerializer writes it."""
 

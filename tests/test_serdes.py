@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -108,3 +109,10 @@ def test_what_a_serde_cannot_write_it_refuses(serde: Serde[Any], value: object) 
 def test_what_a_serde_cannot_read_it_refuses(serde: Serde[Any], data: bytes) -> None:
     with pytest.raises(ValueError):
         serde.deserialize(data)
+
+
+@pytest.mark.parametrize(
+    "serde", [BytesSerde(), StrSerde(), IntSerde(), LongSerde(), FloatSerde(), BoolSerde(), JsonSerde(int)]
+)
+def test_a_serde_sent_to_another_process_is_equal_to_the_one_that_was_sent(serde: Serde[Any]) -> None:
+    assert pickle.loads(pickle.dumps(serde)) == serde

@@ -5,6 +5,9 @@ At READ_COMMITTED that is a committed state, no older than the last one when the
 state with everything that the task had processed then. An iterator that is held open goes on showing its moment. A
 bound is respected both ways. A store without transactions has nothing to keep uncommitted writes apart with: there
 READ_COMMITTED may show them, and with a cache a part of them, so that is not judged.
+
+What nobody can answer is refused with the reason for it: a partition that is elsewhere or nowhere, a standby where the
+active copy is wanted, a query of an unknown type, an iterator that was closed, uncommitted data of another process.
 """
 
 from __future__ import annotations
@@ -34,6 +37,16 @@ from store.types import IsolationLevel
 _LATEST = (1 << 63) - 1
 
 Answer = list[tuple[str, Json]]
+
+REFUSALS = {
+    "another partition": "NOT_PRESENT",
+    "no partition": "DOES_NOT_EXIST",
+    "the active copy": "NOT_ACTIVE",
+    "an unknown query": "UNKNOWN_QUERY_TYPE",
+    "a closed iterator": "StoreClosedError",
+    "uncommitted data of another process": "ProtocolError",
+}
+"""What is asked that has no answer, and the reason for it."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -124,6 +137,14 @@ class _Judge:
         if event.rows is None:
             yield from self._error(short)
             return
+        for what, reason in event.refused.items():
+            if reason != REFUSALS[what]:
+                yield self._finding(
+                    f"asked for {what} as well, was told {reason} instead of {REFUSALS[what]}",
+                    Anomaly.DIVERGED,
+                    expected=REFUSALS[what],
+                    actual=reason,
+                )
         if short:
             yield self._finding(
                 f"was answered at {positions_text(reached)} although it asked for offset {query.bound} at least",

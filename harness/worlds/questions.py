@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import msgspec
 from greenlet import getcurrent, greenlet
 
 from harness.history import Queried, StoreImage
@@ -19,12 +20,13 @@ from harness.schedule import Query, QueryKind
 from harness.worlds.process import describe
 from scenarios import Scenario
 from store.engine.protocol import Snapshot, View
-from store.errors import StoreError
+from store.errors import ProtocolError, StoreClosedError, StoreError
 from store.points import Point
 from store.query import (
     KeyQuery,
     MultiVersionedKeyQuery,
     PositionBound,
+    QueryIterator,
     RangeQuery,
     TimestampedKeyQuery,
     TimestampedRangeQuery,
@@ -32,7 +34,19 @@ from store.query import (
     WindowKeyQuery,
     WindowRangeQuery,
 )
-from store.query.answer import Queryable, StoreQueryParameters, is_queryable, query_by
+from store.query import (
+    Query as StoreQuery,
+)
+from store.query.answer import (
+    LocalStore,
+    Queryable,
+    StoreQueryParameters,
+    is_queryable,
+    query_by,
+)
+from store.query.answer import (
+    query as ask_store,
+)
 from store.query.reader import ReadOnlyStore
 from store.serdes import BytesSerde
 from store.state.timestamped import ValueAndTimestamp
@@ -195,7 +209,9 @@ class Questions:
         answer = Queried(step, task, incarnation, None, positions, dict(committed), dict(uncommitted))
         if result.is_failure:
             return self._report(_failed(answer, f"{result.failure_reason}: {result.failure_message}"))
-        rows = self._rows(supplier, asked, result.value)
+        if not asked.slow:
+            answer = msgspec.structs.replace(answer, refused=self._refused(store, parameters, question))
+        rows = self._rows(supplier, asked, _peeked(result.result))
         held = _Open(answer, [], rows, self._processed + asked.hold)
         if not asked.hold:
             return self._finish(held)
@@ -204,6 +220,40 @@ class Questions:
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
         return self._open.append(held)
+
+    def _refused(
+        self, store: Any, parameters: StoreQueryParameters, question: StoreQuery[Any]
+    ) -> dict[str, str]:
+        """The reasons why there is no answer from where none can be."""
+        here = self._partition
+        absent = query_by(parameters.with_partition(here + 1), {here: store}, question)
+        beyond = query_by(
+            parameters.with_partition(here + 1), {here: store}, question, num_partitions=here + 1
+        )
+        standby = query_by(parameters, {here: LocalStore(store, active=False)}, question)
+        unknown = ask_store(store, _Unknown(), isolation=parameters.isolation, execution_info=True)
+        refused = {
+            "another partition": str(absent.partition_results[here + 1].failure_reason),
+            "no partition": str(beyond.partition_results[here + 1].failure_reason),
+            "the active copy": str(standby.partition_results[here].failure_reason),
+            "an unknown query": str(unknown.failure_reason),
+        }
+        if absent.only_partition_result() is not None:
+            refused["another partition"] = "an answer"
+        # What a standby may answer is an answer to read from, until it is closed.
+        stale = query_by(
+            parameters.enable_stale_stores(), {here: LocalStore(store, active=False)}, question
+        ).partition_results[here]
+        if stale.is_success and isinstance(stale.value, QueryIterator):
+            with stale.value as rows:
+                next(rows, None)
+            refused["a closed iterator"] = _raised(lambda: next(rows))
+        if isinstance(store, ReadOnlyStore):
+            uncommitted = IsolationLevel.READ_UNCOMMITTED
+            refused["uncommitted data of another process"] = _raised(
+                lambda: ask_store(store, question, isolation=uncommitted)
+            )
+        return refused
 
     def _asked(self, asked: Query, store: Any) -> Any:
         """The store that the query is put to; None where it is not open."""
@@ -240,6 +290,7 @@ class Questions:
                 answer.positions,
                 answer.committed,
                 answer.uncommitted,
+                refused=answer.refused,
             )
         )
 
@@ -313,6 +364,32 @@ def _wait() -> None:
         task.switch()
 
 
+class _Unknown(StoreQuery[Any]):
+    """A query that no store knows."""
+
+
+def _peeked(answer: Any) -> Any:
+    """The rows of an iterator under the keys that it shows before it is moved; any other answer as it is."""
+    pairs = isinstance(answer, QueryIterator)
+    return _shown(answer) if pairs else answer
+
+
+def _shown(rows: QueryIterator[Any]) -> Iterator[Any]:
+    while rows.has_next():
+        key, row = rows.peek_next_key(), next(rows)
+        yield row if isinstance(row, VersionedRecord) else (key, row[1])
+
+
+def _raised(asked: Callable[[], object]) -> str:
+    try:
+        asked()
+    except (ProtocolError, StoreClosedError) as error:
+        return type(error).__name__
+    except StopIteration:
+        return "the end"
+    return "an answer"
+
+
 def _failed(answer: Queried, error: str) -> Queried:
     return Queried(
         answer.step,
@@ -348,20 +425,18 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
     if isinstance(inner, KeyValueSupplier):
         if asked.kind is QueryKind.KEY:
             return (TimestampedKeyQuery if inner.timestamped else KeyQuery)(made(asked.key))
-        whole = asked.kind is QueryKind.ALL
-        bounds = (None, None) if whole else (made(asked.key), made(asked.upper))
-        kind = TimestampedRangeQuery if inner.timestamped else RangeQuery
-        return kind(bounds[0], bounds[1], not asked.backward)
+        return _range(TimestampedRangeQuery if inner.timestamped else RangeQuery, asked, made)
     if isinstance(inner, ListValueSupplier):
         if asked.kind is QueryKind.KEY:
             return KeyQuery(made(asked.key))
-        whole = asked.kind is QueryKind.ALL
-        bounds = (None, None) if whole else (made(asked.key), made(asked.upper))
-        return RangeQuery(bounds[0], bounds[1], not asked.backward)
+        return _range(RangeQuery, asked, made)
     if isinstance(inner, VersionedSupplier):
         if asked.kind is QueryKind.KEY:
             return VersionedKeyQuery(made(asked.key), asked.last)
-        return MultiVersionedKeyQuery(made(asked.key), asked.first, asked.last, not asked.backward)
+        versions = MultiVersionedKeyQuery(made(asked.key), asked.first, asked.last)
+        return (
+            versions.with_descending_timestamps() if asked.backward else versions.with_ascending_timestamps()
+        )
     if isinstance(inner, SessionSupplier):
         return WindowRangeQuery.with_key(made(asked.key))
     if isinstance(inner, WindowSupplier):
@@ -370,3 +445,9 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
             return WindowKeyQuery(made(asked.key), asked.first, last)
         return WindowRangeQuery.with_window_start_range(asked.first, last)
     return None
+
+
+def _range(kind: type[RangeQuery], asked: Query, made: Callable[[str], Any]) -> RangeQuery:
+    whole = asked.kind is QueryKind.ALL
+    rows = kind.with_no_bounds() if whole else kind.with_range(made(asked.key), made(asked.upper))
+    return rows.with_descending_keys() if asked.backward else rows.with_ascending_keys()

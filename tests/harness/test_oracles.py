@@ -832,6 +832,17 @@ def asked(
     return verdict(Queried(0, "0_0", 0, rows, answered, before, with_all, error), schedule=schedule)
 
 
+@pytest.mark.parametrize(("reason", "anomaly"), [("NOT_PRESENT", None), ("an answer", Anomaly.DIVERGED)])
+def test_a_partition_that_is_elsewhere_is_refused(reason: str, anomaly: Anomaly | None) -> None:
+    schedule = Schedule("balances", INPUT, (Step(query=Query("accounts", isolation=RC)),))
+    refused = {"another partition": reason}
+    judged = verdict(
+        Queried(0, "0_0", 0, (("ann", 5),), {"input": 0}, {"input": 0}, {"input": 1}, refused=refused),
+        schedule=schedule,
+    )
+    assert [finding.anomaly for finding in judged.findings] == ([anomaly] if anomaly else [])
+
+
 @pytest.mark.parametrize(
     ("rows", "position", "query", "anomaly"),
     [
