@@ -22,7 +22,7 @@ its own; until it is done a copy is judged by that alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -115,15 +115,18 @@ class Copy:
     last: Positions = field(default_factory=dict)
     """Of the last commit that was observed there."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    unsynced: bool = False
+    """Whether it has rows of a process that did not make its commits power-safe, and no commit of one that does."""
 
     def befall(self, what: Befell) -> None:
-        self.kept = min(self.kept, TABLE[what][self.kind])
+        kind = Kind.TRANSACTIONAL if self.kind is Kind.SYNCED and self.unsynced else self.kind
+        self.kept = min(self.kept, TABLE[what][kind])
         if what is Befell.REMOVED:
             self.last = {}
 
     def as_it_is(self) -> Copy:
         """A copy of what is known now, which does not change any more."""
-        return Copy(self.kind, self.kept, self.restoring, self.last, self.settings)
+        return replace(self)
 
     @property
     def whole(self) -> bool:
@@ -191,6 +194,7 @@ class Copies:
             if copy.settings != event.settings:
                 copy.befall(Befell.REMOVED)
             copy.settings = event.settings
+            copy.unsynced = (copy.unsynced or copy.kind is not Kind.SYNCED) and kind is Kind.SYNCED
             copy.kind = kind
             copy.restoring |= event.standby
 
@@ -208,6 +212,7 @@ class Copies:
                 copy.restoring = True
             elif event.moment is not Moment.FINAL:
                 copy.kept, copy.restoring, copy.last = Kept.LAST_COMMIT, False, image.positions
+                copy.unsynced &= event.moment is not Moment.COMMITTED
                 if event.incarnation is not None:
                     self._broken_off.discard(event.incarnation)
 

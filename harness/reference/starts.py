@@ -424,7 +424,8 @@ class Starts:
                 continue
             disk = self._disk(event.task, event.host, store)
             end = event.ends.get(store, 0) if known else 0
-            if event.moment is Moment.RESTORED:
+            if event.moment is Moment.RESTORED or life.kinds[store] in _OWN:
+                # A store that keeps its own offset vouches for itself from its commit on.
                 disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
             else:
                 disk.pending = end, bool(image.rows)
