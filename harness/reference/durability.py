@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Any
 
-from harness.faults import FAULTS, Capability, Excuse
+from harness.faults import FAULTS, Capability, Excuse, Occasion
 from harness.history import End, Ended, Event, Injected, Moment, Reached, Started, StateObserved, StoreImage
 from harness.reference.model import Positions
 from harness.worlds.images import innermost
@@ -116,7 +116,8 @@ class Copy:
     """Of the last commit that was observed there."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     unsynced: bool = False
-    """Whether it has rows of a process that did not make its commits power-safe, and no commit of one that does."""
+    """Whether it has rows of a process that did not make its commits power-safe, or died in the middle of one, and no
+    commit since of one that does."""
 
     def befall(self, what: Befell) -> None:
         kind = Kind.TRANSACTIONAL if self.kind is Kind.SYNCED and self.unsynced else self.kind
@@ -231,6 +232,10 @@ class Copies:
         if not fault.excuses.isdisjoint(_BREAKS_OFF) and event.incarnation is not None:
             self._broken_off.add(event.incarnation)
         if fault.deadly and event.incarnation is not None:
+            if Occasion.WRITE in fault.occasions and event.task is not None and event.host is not None:
+                # The write is there for whoever opens the store next, and was not synced.
+                for copy in self._all(event.task, event.host):
+                    copy.unsynced = copy.kind is Kind.SYNCED
             self._end(event.incarnation, Befell.DEATH)
 
     def _end(self, incarnation: int, what: Befell) -> None:

@@ -783,7 +783,10 @@ class Task:
         position = _last_records(self._positions)
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
-            store.commit({changelog: ends[changelog]} if changelog in ends else {}, position)
+            # Under exactly once nobody else can have written there: a store without changes is as young as the commit.
+            unchanged = None if self._producer is None else self._logged.get(changelog)
+            last = ends.get(changelog, unchanged)
+            store.commit({} if last is None else {changelog: last}, position)
         self._logged |= {tp: last for tp, last in ends.items() if tp in self._changelogs}
         reach(Point.STORE_COMMITTED)
         self._require_offsets().committed(ends)
