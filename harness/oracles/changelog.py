@@ -79,7 +79,8 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
 
     It lacks rows that a later deletion has taken, where the deletion is gone from the log too, so that the copy does
     not know how far it really is. One whose restore is not done, or that has lost power since, also lacks those that
-    have a newer value, which it has not read yet, or still has them as they were before.
+    have a newer value, which it has not read yet, or still has them as they were before; and it has rows that expire by
+    the time of a record that is gone.
     """
     cleaned = any(
         isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
@@ -97,9 +98,12 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
     for name in folded.keys() | held.keys():
         if name in held and held[name] == folded.get(name):
             continue
+        before = [row.offset for change, row in changes if change == name and row.offset <= upto]
+        expired = name not in folded and before and halfway
+        if expired and evidence.folded(look.task, store, before[-1]).get(name) == held[name]:
+            continue
         if name not in later:
             return False
-        before = (row.offset for change, row in changes if change == name and row.offset <= upto)
         if name in held and not (
             halfway
             and any(evidence.folded(look.task, store, offset).get(name) == held[name] for offset in before)
