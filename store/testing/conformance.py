@@ -27,6 +27,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from store.engine.image import copy_running
 from store.engine.rocksdb import RocksEngine
 from store.errors import LogError
 from store.state.protocol import StateStore, StoreContext
@@ -117,7 +118,7 @@ class Place:
 
     def copy(self, root: Path) -> Place:
         """What a SIGKILL at this moment would leave."""
-        shutil.copytree(self.root, root)
+        copy_running(self.root, root)
         return Place(self._factory, root, self._options)
 
     def close(self) -> None:

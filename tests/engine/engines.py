@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol, Self
 import pytest
 
 from store.engine import Engine, Write
+from store.engine.image import copy_running
 from store.engine.memory import MemoryEngine
 from store.engine.rocksdb import RocksEngine
 
@@ -54,23 +54,6 @@ class Place(Protocol):
 
     def after_kill(self) -> Place:
         """A copy, as a SIGKILL of the process that has it open leaves it at this moment."""
-
-
-def copy_running(running: Path, copy: Path) -> None:
-    """What a kill would leave of an open database, in a directory of its own.
-
-    RocksDB removes files in the background: a copy counts if none came or went meanwhile.
-    """
-    while True:
-        files = sorted(running.rglob("*"))
-        try:
-            shutil.copytree(running, copy, ignore=shutil.ignore_patterns("LOCK"))
-        except shutil.Error:
-            pass
-        else:
-            if sorted(running.rglob("*")) == files:
-                return
-        shutil.rmtree(copy)
 
 
 class JournalPlace:

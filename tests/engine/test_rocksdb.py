@@ -14,6 +14,7 @@ import pytest
 from rocksdict import WriteBatch, WriteOptions
 
 from store.engine import Family
+from store.engine.image import copy_running
 from store.engine.logfile import damaged_length
 from store.engine.rocksdb import RocksEngine
 from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreIOError
@@ -110,7 +111,7 @@ def database(tmp_path: Path) -> Path:
             engine.write([(DATA, key, value), (META, b"offset", b"%d" % number)], sync=number == 999)
         if batch == 0:
             engine._rdict.flush()
-    shutil.copytree(tmp_path / "live", tmp_path / "db")
+    copy_running(tmp_path / "live", tmp_path / "db")
     engine.close()
     return tmp_path / "db"
 
@@ -296,7 +297,7 @@ def test_sorted_files_without_their_log_hold_one_moment_of_both_key_spaces(tmp_p
         writes = [(DATA, b"%d" % key, b"%d %s" % (number, os.urandom(1000))) for key in range(1000)]
         engine.write([*writes, (META, b"offset", b"%d" % number)])
         number += 1
-    shutil.copytree(tmp_path / "live", tmp_path / "db")
+    copy_running(tmp_path / "live", tmp_path / "db")
     engine.close()
     (tmp_path / "db" / "opened").unlink()
     for log in (tmp_path / "db").glob("*.log"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 from rocksdict import Options, Rdict
 
 from store.engine import Family, staged
+from store.engine.image import copy_running
 from store.engine.rocksdb import ReadOnlyRocksEngine, RocksEngine
 from store.errors import StoreCorruptedError, StoreIOError
-from tests.engine.engines import copy_running
 
 DATA, META = Family.DATA, Family.META
 NEW = {b"%04d" % number: b"new" for number in range(1000)}
@@ -133,7 +132,7 @@ def test_a_power_cut_that_keeps_a_marked_commit_keeps_what_was_written_before_it
     monkeypatch.setattr(engine, "sync", sync_and_note)
     engine.write([(DATA, b"before", b"1")])
     engine.stage([(DATA, b"commit", b"2")])
-    shutil.copytree(tmp_path / "live", tmp_path / "db", ignore=shutil.ignore_patterns("LOCK"))
+    copy_running(tmp_path / "live", tmp_path / "db")
     engine.close()
     os.truncate(tmp_path / "db" / log.name, durable[-1])
     after = RocksEngine(tmp_path / "db")

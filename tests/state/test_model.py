@@ -11,13 +11,14 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from store.engine.image import copy_running
 from store.engine.memory import MemoryEngine
 from store.engine.rocksdb import RocksEngine
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import KeyValueStore
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.engine.engines import ListJournal, OpenEngine, copy_running
+from tests.engine.engines import ListJournal, OpenEngine
 from tests.state.opening import context_over
 
 CHANGELOG = TopicPartition("changelog", 0)

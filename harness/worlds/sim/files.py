@@ -11,7 +11,6 @@ Must survive: kills at every protocol point and in the middle of a restore, and 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 
 from harness.choices import Chooser
 from store.engine import Engine
+from store.engine.image import copy_running
 from store.engine.protocol import Checkpointed, View
 from store.engine.rocksdb import ReadOnlyRocksEngine
 from store.errors import StateLockedError
@@ -106,7 +106,7 @@ class FileHost:
         for task_id in [task_id for task_id, holder in self._holders.items() if holder == process]:
             del self._holders[task_id]
             left = self._leave(task_id)
-            shutil.copytree(left, self.place(task_id))
+            copy_running(left, self.place(task_id))
 
     def holder(self, task_id: str) -> int | None:
         """The process that has locked the files of a task."""
