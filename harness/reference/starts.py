@@ -140,6 +140,8 @@ class _Life:
     exactly_once: bool
     stage: _Stage | None = None
     transaction: _Transaction = _Transaction.NONE
+    begun_ms: int = 0
+    """When its transaction began: up to then its stores are known to be up to date once that is committed."""
     excused: bool = False
     deaf: bool = False
     """Whether an answer was lost that says which offsets its changelog records have: offsets that are kept lag then."""
@@ -264,7 +266,7 @@ class Starts:
                 life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
                 life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
             case Point.TRANSACTION_BEGUN:
-                life.transaction = _Transaction.BEGUN
+                life.transaction, life.begun_ms = _Transaction.BEGUN, self._now_ms
             case Point.STORE_COMMITTED:
                 life.transaction = _Transaction.COMMITTING
             case Point.CHECKPOINT_WRITTEN:
@@ -429,7 +431,8 @@ class Starts:
                 disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
             else:
                 disk.pending = end, bool(image.rows)
-            disk.current_ms = disk.told_ms = self._now_ms
+            restored = event.moment is Moment.RESTORED
+            disk.current_ms = disk.told_ms = self._now_ms if restored else life.begun_ms
 
     def _restored(self, life: _Life, store: str, kind: Kind) -> None:
         disk = self._disk(life.task, life.host, store)

@@ -175,12 +175,17 @@ class TaskOffsets:
             inexact = {tp: self._entries[tp]._replace(exact=False) for tp in direct if tp in self._entries}
             self._replace({**self._entries, **inexact})
 
-    def committed(self, ends: Mapping[TopicPartition, int]) -> None:
-        """All stores have committed. `ends` has the last offset of each changelog that the transaction wrote to."""
+    def committed(self, ends: Mapping[TopicPartition, int], began_ms: int | None = None) -> None:
+        """All stores have committed. `ends` has the last offset of each changelog that the transaction wrote to.
+
+        `began_ms`: when the transaction began, up to when the stores are known to have been up to date, in
+        milliseconds since the epoch. The clock's time now without it: a process that stood still since then would
+        take its stores for younger than they are.
+        """
         self._in_transaction = False
         if not self._stores:
             return
-        now = max(0, self._clock.time_ms())
+        now = max(0, self._clock.time_ms() if began_ms is None else began_ms)
         for tp in self._stores:
             held = self._held.get(tp)
             exact = held is None or held.exact

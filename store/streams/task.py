@@ -337,6 +337,9 @@ class Task:
                     )
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
+            if self._suppliers[name].logged:
+                # Not when it commits: who stands still behind the commit of Kafka is overtaken meanwhile.
+                store.track_last_caught_up(lambda: self._began_ms)
             known = offsets.known(changelog)
             last = store.get_committed_offset(changelog) if known is None else known.offset
             if last is not None:
@@ -789,7 +792,7 @@ class Task:
             store.commit({} if last is None else {changelog: last}, position)
         self._logged |= {tp: last for tp, last in ends.items() if tp in self._changelogs}
         reach(Point.STORE_COMMITTED)
-        self._require_offsets().committed(ends)
+        self._require_offsets().committed(ends, self._began_ms)
         reach(Point.CHECKPOINT_WRITTEN)
 
     def _committed_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,7 +38,7 @@ def test_a_copy_during_which_a_file_comes_and_another_goes_is_made_again(
 
 
 def test_a_file_that_is_gone_when_it_is_its_turn_is_no_error(running: Path, tmp_path: Path) -> None:
-    real, gone = shutil.copy2, []
+    real, gone = shutil.copy2, list[Any]()
 
     def copy2(source: Any, *args: Any, **kwargs: Any) -> Any:
         if not gone:
@@ -45,9 +46,6 @@ def test_a_file_that_is_gone_when_it_is_its_turn_is_no_error(running: Path, tmp_
             (running / "1.sst").rename(running / "2.sst")
         return real(source, *args, **kwargs)
 
-    real_copytree = shutil.copytree
-    with patch(
-        "shutil.copytree", lambda *args, **kwargs: real_copytree(*args, copy_function=copy2, **kwargs)
-    ):
+    with patch("shutil.copytree", partial(shutil.copytree, copy_function=copy2)):
         copy_running(running, tmp_path / "copy")
     assert [file.name for file in (tmp_path / "copy").iterdir()] == ["2.sst"]
