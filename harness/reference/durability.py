@@ -229,8 +229,9 @@ class Copies:
         removed = fault.removes_state or Excuse.SET_ASIDE in fault.excuses
         if removed and event.task is not None and event.host is not None:
             self._befall(event.task, event.host, Befell.REMOVED)
-        if not fault.excuses.isdisjoint(_BREAKS_OFF) and event.incarnation is not None:
-            self._broken_off.add(event.incarnation)
+        if not fault.excuses.isdisjoint(_BREAKS_OFF):
+            # One that strikes no process in particular may have struck any.
+            self._broken_off |= set(self._running) if event.incarnation is None else {event.incarnation}
         if fault.deadly and event.incarnation is not None:
             if Occasion.WRITE in fault.occasions and event.task is not None and event.host is not None:
                 # The write is there for whoever opens the store next, and was not synced.
