@@ -194,12 +194,14 @@ class _Ledger:
             return
         if event.task in self._damaged and excuse in (Excuse.FAIL, Excuse.NEW_PRODUCER, Excuse.RETRY):
             return
-        if (incarnation, excuse) in self._standing or (excuse is Excuse.BLOCKED and self._blocked_for_all):
+        if excuse is Excuse.BLOCKED and self._blocked_for_all:
             return
         enough: tuple[Excuse, ...] = (excuse,)
         if excuse is Excuse.FAIL and incarnation in self._stopping:
             # It does not try again what a fault has spoilt; whoever comes next does.
             enough = (excuse, Excuse.RETRY, Excuse.ABORT, Excuse.NEW_PRODUCER)
+        if any((incarnation, one) in self._standing for one in enough):
+            return
         for one in enough:
             if self._once[incarnation, one]:
                 self._once[incarnation, one] -= 1

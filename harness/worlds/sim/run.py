@@ -250,6 +250,8 @@ class Process:
     def reassigned(self) -> Assignment | None:
         now = self._wanted()
         if now == self._told:
+            # Who came and is to leave again was never told of.
+            self.let_go()
             return None
         self._told = now
         return now
