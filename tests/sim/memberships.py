@@ -281,7 +281,13 @@ def compare(
     broker = SimBroker()
     session_ms = SESSION_MS if {"leave", "crash"} & {op[0] for op in ops} else LONG_SESSION_MS
     simulated = Side("sim", SimLog(broker), SimCluster(broker), assignor, session_ms)
-    real = Side(name, KafkaLog(bootstrap), KafkaCluster(bootstrap, name, deadline_s), assignor, session_ms)
+    real = Side(
+        name,
+        KafkaLog(bootstrap, timeout=deadline_s),
+        KafkaCluster(bootstrap, name, deadline_s),
+        assignor,
+        session_ms,
+    )
     done: list[Op] = []
     ours: list[Answer] = []
     theirs: list[Answer] = []

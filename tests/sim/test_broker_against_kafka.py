@@ -29,14 +29,16 @@ from tests.sim.differential import (
 )
 from tests.sim.sequences import RECORDING, SEEDS, recorded_sequences
 
-DEADLINE_S = 30.0
+DEADLINE_S = 300.0
 LANES = 12
 PARTS = 4
 
 
 @pytest.fixture
 def cluster(broker: LocalBroker) -> Iterator[KafkaCluster]:
-    with closing(KafkaCluster(broker.bootstrap, KafkaLog(broker.bootstrap), DEADLINE_S)) as cluster:
+    with closing(
+        KafkaCluster(broker.bootstrap, KafkaLog(broker.bootstrap, timeout=DEADLINE_S), DEADLINE_S)
+    ) as cluster:
         yield cluster
 
 

@@ -237,7 +237,7 @@ class KafkaCluster:
     """A real cluster, for one sequence after the other."""
 
     def __init__(self, name: str, bootstrap: str, directory: Path, deadline_s: float) -> None:
-        self.log = KafkaLog(bootstrap)
+        self.log = KafkaLog(bootstrap, timeout=deadline_s)
         self.reader = self.log.reader()
         self.canary = TopicPartition(f"{name}-canary", 0)
         self.data = directory / "data"
