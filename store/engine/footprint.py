@@ -32,17 +32,17 @@ _LONGEST_LIST: Final = 2_000
 
 
 def _grown_lists() -> Iterator[int]:
-    """The bytes for the pointers of a list that grew one by one, for no pointer, one, and so on."""
-    pointers: list[None] = []
-    empty = getsizeof(pointers)
-    for _ in range(_LONGEST_LIST + 1):
+    """The bytes for the pointers of a list that is made with one and grows one by one: for none, one, and so on."""
+    empty = getsizeof([])
+    yield 0
+    pointers = [None]
+    for _ in range(_LONGEST_LIST):
         yield getsizeof(pointers) - empty
         pointers.append(None)
 
 
-_GROWN_LISTS: Final = (0, getsizeof([None]) - getsizeof([]), *tuple(_grown_lists())[2:])
-"""A list grows in steps, which matter as long as there is one: of 9 pointers there is room for 16. It begins with room
-for one."""
+_GROWN_LISTS: Final = tuple(_grown_lists())
+"""A list grows in steps, which matter as long as there is one: of 9 pointers there is room for 16."""
 
 _ALL_BYTES: Final = bytes(range(256))
 _SINGLE: Final = tuple(_ALL_BYTES[byte : byte + 1] for byte in _ALL_BYTES)

@@ -205,6 +205,7 @@ def test_a_key_counts_once_with_its_last_value() -> None:
 @given(written=writes())
 @example(written=Writes(1, 1, (0, 0), deleted=1.0))
 @example(written=Writes(4, 33, (0, 0)))
+@example(written=Writes(3, 1, (0, 0), deleted=1.0, overwritten=1.0))
 # One key more than half of the list of keys has room for.
 @example(written=Writes(9, 2, (3_000, 3_200), deleted=1.0, overwritten=0.3))
 def test_the_bytes_of_a_secondary_transaction_in_memory_are_within_a_tenth_of_what_it_takes(
