@@ -102,12 +102,20 @@ def _restarts(random: Random, task: str) -> list[Step]:
     ]
 
 
+_BY_DEFAULT: Mapping[str, Sequence[Any]] = dict.fromkeys(
+    (
+        "processing.guarantee",
+        "default.dsl.store",
+        "statestore.transactional.enabled",
+        "statestore.uncommitted.max.bytes",
+    ),
+    (),
+)
+"""Transactions, and no bound that ends one early."""
+
 _ABORTS = Theme(
     {
-        "processing.guarantee": (),
-        "default.dsl.store": (),
-        "statestore.transactional.enabled": (),
-        "statestore.uncommitted.max.bytes": (),
+        **_BY_DEFAULT,
         "statestore.cache.max.bytes": (0, 1_400, 1_000_000),
         "commit.records": (3, 5, 5),
         "poll.records": (5, 5, 2),
@@ -123,13 +131,7 @@ _RESTARTS = Theme({"commit.records": (1, 2)}, (Times.FEW,), _restarts)
 """Rows of one key and time that are written by one incarnation after the other."""
 
 _QUESTIONS = Theme(
-    {
-        "processing.guarantee": (),
-        "default.dsl.store": (),
-        "statestore.transactional.enabled": (),
-        "statestore.uncommitted.max.bytes": (),
-        "commit.records": (3, 5),
-    },
+    {**_BY_DEFAULT, "commit.records": (3, 5)},
     (Times.LEAPS, Times.LEAPS, *Times),
     lambda _random, _task: [],
     (5, 8, 12),
