@@ -44,6 +44,9 @@ def _grown_lists() -> Iterator[int]:
 _GROWN_LISTS: Final = tuple(_grown_lists())
 """A list grows in steps, which matter as long as there is one: of 9 pointers there is room for 16."""
 
+_COUNTER_BYTES: Final = 32
+_SHARED_NUMBERS: Final = range(-5, 257)
+
 _ALL_BYTES: Final = bytes(range(256))
 _SINGLE: Final = tuple(_ALL_BYTES[byte : byte + 1] for byte in _ALL_BYTES)
 
@@ -56,10 +59,6 @@ def is_shared(value: bytes) -> bool:
 def object_bytes(value: bytes | None) -> int:
     """The memory that a key or value takes, in bytes: nothing for None and for an object that is shared."""
     return 0 if value is None or is_shared(value) else OBJECT_BYTES + len(value)
-
-
-_COUNTER_BYTES: Final = 32
-_SHARED_NUMBERS: Final = range(-5, 257)
 
 
 def counter_bytes(number: int) -> int:

@@ -105,30 +105,19 @@ class _Contents:
         `check` is called before each pair and raises when they must not be read any more.
         """
         rows = self.families[family]
+        pairs = ((key, rows[key]) for key in self.keys(family, lower, upper, reverse=reverse))
         if len(rows) <= _FEW_ROWS:
-            copied = [(key, rows[key]) for key in self.keys(family, lower, upper, reverse=reverse)]
-            return _checked(copied, check)
-        held = self._held(family, lower, upper, reverse, check)
+            return _checked(list(pairs), check)
+        held = self._held(pairs, check)
         next(held)
         return held
 
-    def _held(
-        self,
-        family: Family,
-        lower: bytes | None,
-        upper: bytes | None,
-        reverse: bool,
-        check: Callable[[], object],
-    ) -> Pairs:
+    def _held(self, pairs: Iterable[tuple[bytes, bytes]], check: Callable[[], object]) -> Pairs:
         """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
         self.hold()
         try:
             yield b"", b""
-            rows = self.families[family]
-            for key in self.keys(family, lower, upper, reverse=reverse):
-                check()
-                yield key, rows[key]
-            check()
+            yield from _checked(pairs, check)
         finally:
             self.release()
 
