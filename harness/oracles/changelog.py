@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.faults import FAULTS, Capability
-from harness.history import Injected, Moment, Row, StateObserved, StoreImage
+from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN, plain
 from harness.reference.durability import Kept
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 from harness.worlds.images import innermost
 from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
@@ -82,18 +82,12 @@ def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store
     have a newer value, which it has not read yet, or still has them as they were before; and it has rows that expire by
     the time of a record that is gone.
     """
-    cleaned = any(
-        isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
-        for event in evidence.events[:index]
-    )
-    if not cleaned:
+    if evidence.first_cleaning >= index:
         return False
     folded, held = evidence.folded(look.task, store, upto), look.stores[store].rows
     copy = evidence.copies_before(index)[store]
     halfway = look.standby or copy.restoring or copy.kept is Kept.A_COMMIT
-    changes = [
-        (row.key.partition("#")[0], row) for row in evidence.changes(store, int(look.task.rpartition("_")[2]))
-    ]
+    changes = [(row.key.partition("#")[0], row) for row in evidence.changes(store, partition_of(look.task))]
     later = {name for name, row in changes if row.offset > upto and (halfway or row.value is None)}
     for name in folded.keys() | held.keys():
         if name in held and held[name] == folded.get(name):
@@ -116,7 +110,7 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
     for task, model in evidence.tasks.items():
         if model.unknown or not evidence.judges(task, len(evidence.events)):
             continue
-        partition = int(task.rpartition("_")[2])
+        partition = partition_of(task)
         for store, supplier in evidence.suppliers_of(task).items():
             if not supplier.logged or store not in evidence.final.changelogs:
                 continue
@@ -161,7 +155,7 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
     for task, model in evidence.tasks.items():
         if model.unknown:
             continue
-        partition = int(task.rpartition("_")[2])
+        partition = partition_of(task)
         for store, supplier in evidence.suppliers_of(task).items():
             inner = innermost(supplier)
             if isinstance(inner, VersionedSupplier):
@@ -229,7 +223,7 @@ def _last_versions(evidence: Evidence) -> Iterator[Finding]:
                 if image.changelog_offset is not None:
                     committed.setdefault((event.task, store), set()).add(image.changelog_offset)
     for task in evidence.tasks:
-        partition = int(task.rpartition("_")[2])
+        partition = partition_of(task)
         for store, supplier in evidence.suppliers_of(task).items():
             if not isinstance(innermost(supplier), VersionedSupplier):
                 continue

@@ -29,6 +29,7 @@ from harness.reference.orders import Segment, segments
 from harness.reference.tables import GlobalTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 from harness.worlds.images import fold, innermost
 from scenarios import Json, Scenario, ScenarioError, topologies
 from store.config import StreamsConfig
@@ -236,6 +237,18 @@ class Evidence:
         return self.exactly_once or self.calm
 
     @cached_property
+    def first_cleaning(self) -> int:
+        """The first event by which the broker may have cleaned any topic; behind the last one if there is none."""
+        return next(
+            (
+                index
+                for index, event in self.told
+                if isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
+            ),
+            len(self.events),
+        )
+
+    @cached_property
     def cleaned(self) -> frozenset[str]:
         """Topics, changelogs apart, that the broker may have cleaned while the pipeline ran."""
         return frozenset(
@@ -315,7 +328,7 @@ class Evidence:
         }
 
     def _model(self, topology: Topology, name: str) -> TaskModel:
-        partition = int(name.rpartition("_")[2])
+        partition = partition_of(name)
         sources = [source.removeprefix(PREFIX) for source in topology.sources]
 
         def parts() -> Sequence[Segment]:
@@ -371,7 +384,7 @@ class Evidence:
 
     def folded(self, task: str, store: str, upto: int | None = None) -> dict[str, Json]:
         """What the changelog up to an offset, or to its end, makes of an empty store."""
-        partition = int(task.rpartition("_")[2])
+        partition = partition_of(task)
         changes = self.changes(store, partition)
         if upto is None:
             upto = changes[-1].offset if changes else -1

@@ -15,8 +15,7 @@ from harness.faults import FAULTS
 from harness.history import End, Ended, GlobalObserved, Injected, Reached, Row, Started
 from harness.oracles.evidence import Evidence
 from harness.verdict import Anomaly, Finding
-from harness.worlds.images import innermost
-from scenarios import Json
+from harness.worlds.images import fold, innermost
 from store.points import Point
 from store.suppliers import KeyValueSupplier, StoreSupplier
 
@@ -121,9 +120,9 @@ def _look(
             offset = look.offsets.get(partition, -1)
             ways = [sum(row.offset <= offset for row in rows)]
             upto = f"offset {offset}"
-        right = [number for number in ways if _fold(rows[:number]) == shown]
+        right = [number for number in ways if fold(supplier, rows[:number]) == shown]
         if not right:
-            should = _fold(rows[: ways[-1]])
+            should = fold(supplier, rows[: ways[-1]])
             what = f"what partition {partition} has up to {upto}, which is {should!r}, but holds {shown!r}"
             return (f"is not {what}", Anomaly.DIVERGED), has
         if right[-1] < least:
@@ -145,13 +144,3 @@ def _row(supplier: StoreSupplier[Any], row: Row) -> Row:
     if row.value is None or not getattr(supplier, "timestamped", False):
         return row
     return Row(row.partition, row.offset, row.key, [row.value, row.timestamp], row.timestamp)
-
-
-def _fold(rows: Sequence[Row]) -> dict[str, Json]:
-    folded: dict[str, Json] = {}
-    for row in rows:
-        if row.value is None:
-            folded.pop(row.key, None)
-        else:
-            folded[row.key] = row.value
-    return folded

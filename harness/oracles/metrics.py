@@ -17,6 +17,7 @@ from harness.oracles.evidence import Evidence
 from harness.reference.durability import Kind
 from harness.schedule import config_of
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 from store.metrics import WINDOW_SECONDS
 from store.points import Point
 
@@ -131,7 +132,7 @@ class _Judge:
         if store not in evidence.final.changelogs or store not in life.opened or store not in life.restored:
             return
         first, last = life.opened[store], life.restored[store]
-        rows = evidence.changes(store, int(event.task.rpartition("_")[2]))
+        rows = evidence.changes(store, partition_of(event.task))
         should = sum(first < row.offset <= last for row in rows)
         if event.stores[store]["restore-total"] != should:
             yield self._finding(

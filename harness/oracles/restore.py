@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from harness.oracles.evidence import Evidence
 from harness.reference.starts import CLOCK_SLACK_MS, Must, Restart, Starts
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -27,7 +28,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] | None:
     """What is wrong with a start, what had to be, and what was."""
-    rows = evidence.changes(restart.store, int(restart.task.rpartition("_")[2]))
+    rows = evidence.changes(restart.store, partition_of(restart.task))
     limit = evidence.longest_absence(restart.store)
     if restart.set_aside:
         if restart.must is Must.DIFFERENCE and not _may_be_too_old(evidence, restart, limit):
@@ -66,7 +67,7 @@ def _may_be_too_old(evidence: Evidence, restart: Restart, limit: int | None) -> 
     """Whether retention may have cut the changelog behind the store, or deletions may be gone."""
     if not restart.cleaned:
         return False
-    partition = int(restart.task.rpartition("_")[2])
+    partition = partition_of(restart.task)
     # The start cannot tell a marker that is gone from a record.
     rows = evidence.changes(restart.store, partition)
     last = max((row.offset for row in rows if row.offset < restart.held), default=-1)

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.faults import FAULTS, Capability
-from harness.history import End, Ended, Injected, Moment, Reached, Started, StateObserved
+from harness.history import End, Ended, Moment, Reached, Started, StateObserved
 from harness.oracles.changelog import against_own_offset
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN
 from harness.reference.durability import Kind
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 from store.points import Point
 
 
@@ -67,10 +67,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:
     """The copies that lack something at the end. What there was to follow of a log that was cleaned nobody knows."""
-    if any(
-        isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
-        for _, event in evidence.told
-    ):
+    if evidence.first_cleaning < len(evidence.events):
         return
     kept: dict[tuple[str, int], Mapping[str, Any] | None] = {}
     """Task and host → the settings of the standby that had its copies last, and ended in order; None: another had."""
@@ -88,7 +85,7 @@ def _behind(evidence: Evidence) -> Iterator[Finding]:
                 settings := kept.get((event.task, event.host))
             ) is not None:
                 for store, image in sorted(event.stores.items()):
-                    changes = evidence.changes(store, int(event.task.rpartition("_")[2]))
+                    changes = evidence.changes(store, partition_of(event.task))
                     kind = evidence.kinds(event.task, settings).get(store)
                     if not changes or kind not in (Kind.SYNCED, Kind.TRANSACTIONAL):
                         continue

@@ -24,6 +24,7 @@ from harness.oracles.explain import origin
 from harness.reference.durability import Copy, Kept, Kind, reaches
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 from harness.worlds.images import innermost
 from store.suppliers import VersionedSupplier
 
@@ -199,7 +200,7 @@ class _Judge:
             return
         if look.moment is not Moment.RESTORED or look.incarnation != self._newest.get(look.task):
             return
-        partition = int(look.task.rpartition("_")[2])
+        partition = partition_of(look.task)
         for store in stands:
             for topic in self._evidence.tasks[look.task].sources.topics:
                 group = self._group.get(topic, {}).get(partition)
