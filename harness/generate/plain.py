@@ -313,6 +313,9 @@ class _Generator:
                 call, edge = random.choice(CALLS), random.choice(tuple(Edge))
         elif fault.where is Where.OCCASION and len(fault.occasions) > 1:
             call = random.choice(fault.occasions)
+        if Occasion.COPY in fault.occasions:
+            self._hosts = max(2, self._hosts)
+            self._choose({"num.standby.replicas": 1})
         changed = {}
         if fault.changes_settings:
             name = random.choice(

@@ -27,7 +27,18 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
-from harness.history import End, Ended, Event, Injected, Moment, Reached, Started, StateObserved, StoreImage
+from harness.history import (
+    End,
+    Ended,
+    Event,
+    Injected,
+    Moment,
+    Reached,
+    SetAside,
+    Started,
+    StateObserved,
+    StoreImage,
+)
 from harness.reference.model import Positions
 from harness.worlds.images import innermost
 from store.config import StreamsConfig
@@ -153,6 +164,8 @@ class Copies:
         self._ready: set[int] = set()
         self._broken_off: set[int] = set()
         """Incarnations that a fault may have kept from committing since they were last seen to."""
+        self._damaged: set[int] = set()
+        """Incarnations that may come upon rows which cannot be read."""
         self._copies: dict[tuple[str, int, str], Copy] = {}
 
     def of(self, task: str, host: int, store: str) -> Copy:
@@ -175,6 +188,10 @@ class Copies:
                 self._look(event)
         elif isinstance(event, Injected):
             self._strike(event)
+        elif isinstance(event, SetAside):
+            if event.incarnation in self._damaged:
+                # It may have committed since the damage was done, which is found when it reads.
+                self.of(event.task, event.host, event.store).befall(Befell.REMOVED)
         elif isinstance(event, Ended) and event.incarnation is not None:
             clean = event.reason is End.DONE and event.incarnation not in self._broken_off
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
@@ -226,6 +243,8 @@ class Copies:
             for (_, host, _), copy in self._copies.items():
                 if host == event.host:
                     copy.befall(Befell.POWER_LOSS)
+        if Occasion.ROW in fault.occasions and event.incarnation is not None:
+            self._damaged.add(event.incarnation)
         removed = fault.removes_state or Excuse.SET_ASIDE in fault.excuses
         if removed and event.task is not None and event.host is not None:
             self._befall(event.task, event.host, Befell.REMOVED)

@@ -220,6 +220,33 @@ def test_an_abort_needs_a_fault_that_explains_it(fault: str, excused: bool) -> N
     assert oracles(found) == (set() if excused else {"errors"})
 
 
+@pytest.mark.parametrize(
+    ("error", "excused"),
+    [("StoreCorruptedError: no row", True), ("StoreIOError: no file", True), ("KeyError: 'a'", False)],
+)
+def test_who_comes_upon_damaged_files_says_so_by_name(error: str, excused: bool) -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        Injected(0, "flip_table", "0_0", 0, 0, None),
+        Ended("0_0", 0, End.FAILED, error),
+    ]
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not excused
+
+
+def test_who_comes_upon_damaged_files_begins_anew_only_if_it_sets_a_store_aside() -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        Injected(0, "flip_table", "0_0", 0, 0, None),
+        aside := SetAside("0_0", 0, 0, "s"),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+    ]
+    assert not list(errors.find_in(events, SCHEDULE))
+    events.remove(aside)
+    assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
+
+
 def test_one_fault_excuses_one_abort() -> None:
     schedule = msgspec.structs.replace(SCHEDULE, steps=(Step("abort_commit"),))
     struck = Injected(0, "abort_commit", "0_0", 0, 0, None)

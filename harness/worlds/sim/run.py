@@ -18,6 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from harness.choices import Chooser, FirstChoice
 from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults.description import OF_STORAGE
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
     STILL_HELD,
@@ -109,7 +110,7 @@ class Process:
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
         # Writes to real files are met at the engine, not at the disk.
-        met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
+        met = OF_STORAGE if run.schedule.files else OF_STORAGE - {Occasion.WRITE}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
         self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
         self.questions: Callable[[str], Questions] | None = None
