@@ -36,6 +36,7 @@ from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.log.protocol import Fetch
 from store.metrics import Metrics
 from store.points import Point
+from store.recovery.restore import RestoreListener
 from store.state.protocol import StateStore, StoreContext
 from store.streams.assignment import Assignment
 from store.streams.context import Context
@@ -131,10 +132,19 @@ def run_worker(
     clock: Clock,
     control: Control,
     metrics: Metrics | None = None,
+    listener: RestoreListener | None = None,
 ) -> tuple[End, str]:
     """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
     worker = Worker(
-        topology, assignment.active, log, storage, config, clock, standbys=assignment.standby, metrics=metrics
+        topology,
+        assignment.active,
+        log,
+        storage,
+        config,
+        clock,
+        standbys=assignment.standby,
+        metrics=metrics,
+        listener=listener,
     )
     try:
         while not control.stopping() and (_poll(worker, control) or control.idle()):

@@ -18,6 +18,7 @@ from harness.history import (
     Final,
     History,
     Injected,
+    Listened,
     Moment,
     OutputObserved,
     Processed,
@@ -218,6 +219,14 @@ def test_an_abort_needs_a_fault_that_explains_it(fault: str, excused: bool) -> N
         struck = Injected(0, fault, "0_0", 7, 1, None)
     found = verdict(struck, *reached(Point.ABORTED), schedule=schedule)
     assert oracles(found) == (set() if excused else {"errors"})
+
+
+@pytest.mark.parametrize(
+    ("batches", "total", "right"), [(3, 3, True), (2, 3, False), (3, 2, False), (2, 2, False)]
+)
+def test_a_listener_is_told_of_what_was_read(batches: int, total: int, right: bool) -> None:
+    found = verdict(Listened("0_0", 0, "counts", 0, 4, 4, batches, total, 3))
+    assert oracles(found) == (set() if right else {"restore"})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from math import isnan
 
 from greenlet import getcurrent, greenlet
+from msgspec import structs
 
 from harness.choices import Chooser, FirstChoice
 from harness.faults import Capability, Fault, Occasion, SkipError
@@ -26,6 +27,7 @@ from harness.history import (
     Ended,
     GlobalObserved,
     History,
+    Listened,
     Measured,
     Moment,
     OutputObserved,
@@ -105,6 +107,7 @@ class Process:
         self.at = actor.crew[0]
         """Whose code runs."""
         self.looks = 0
+        self.listener = Listener(self)
         self.metrics: Metrics | None = None
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
@@ -224,6 +227,7 @@ class Process:
 
     def replayed(self, store: str, first: int, records: int) -> None:
         self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
+        self.listener.read(store, records)
 
     def set_aside(self, store: str) -> None:
         actor = self.at
@@ -297,6 +301,40 @@ class Process:
         run.order += 1
         heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
         run.hub.switch()
+
+
+class Listener:
+    """The `RestoreListener` of one process: keeps what it is told until a restore ends."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._begun: dict[tuple[TopicPartition, str], Listened] = {}
+
+    def on_restore_start(self, changelog: TopicPartition, store_name: str, start: int, end: int) -> None:
+        at = self._process.at
+        watched = 0 if changelog.topic in self._process.run.watch.changelogs else None
+        self._begun[changelog, store_name] = Listened(
+            at.task, at.incarnation, store_name, start, end, start, 0, 0, watched
+        )
+
+    def on_batch_restored(
+        self, changelog: TopicPartition, store_name: str, position: int, num_restored: int
+    ) -> None:
+        begun = self._begun[changelog, store_name]
+        self._begun[changelog, store_name] = structs.replace(
+            begun, position=position, batches=begun.batches + num_restored
+        )
+
+    def on_restore_end(self, changelog: TopicPartition, store_name: str, total_restored: int) -> None:
+        begun = self._begun.pop((changelog, store_name))
+        self._process.run.events.append(structs.replace(begun, total=total_restored))
+
+    def read(self, store: str, records: int) -> None:
+        """The process was given so many records of the store's changelog."""
+        task = self._process.at.task
+        for place, begun in self._begun.items():
+            if begun.read is not None and (begun.task, begun.store) == (task, store):
+                self._begun[place] = structs.replace(begun, read=begun.read + records)
 
 
 def _assignment(crew: Sequence[Actor]) -> Assignment:
@@ -446,6 +484,7 @@ class SimRun(Run):
             self.clock,
             process,
             process.metrics,
+            process.listener,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
