@@ -87,7 +87,8 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "at least once",
-        "Under at least once no input is lost, and none is processed again without a reason.",
+        "Under at least once no input is lost, none is processed again without a reason, and outputs and stores follow "
+        "from what each process has restored and processed.",
         (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
     ),
     Property("metrics", "What the metrics of stores say is what happened.", (_A.DIVERGED,)),

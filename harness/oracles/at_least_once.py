@@ -4,25 +4,27 @@ happens, the other oracles ask for all.
 A record of the input may be processed again by a process that started before the group had its position. It must not
 be left out: some process has processed it and then committed its stores.
 
-An output of a task without stores may be there as often as its record was processed. It must not be missing, and no
-other may be there. Those of a task with stores are not judged: its state may count records again, or have one whose
-output was lost.
+A store may have records counted again, or some whose outputs were lost: what it is restored to is judged by its
+changelog alone (`harness.oracles.changelog`). From there on all is given: what a process has processed since, applied
+to what it had restored, is what its stores hold at its next commit, and what it has sent. Each of these outputs is
+there at most once; those of records that were committed afterwards must not be missing, and no other may be there.
 
-A transactional store may have records counted again, up to those whose changes had been sent. It must not differ from
-its changelog up to its own offset (`harness.oracles.changelog`). A store without transactions may have any uncommitted
-write of a process that died, and is not judged.
+Tasks with versioned stores or global ones are left out: a look does not tell which deleted versions there are, nor how
+much of a global topic a record has met.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from harness.history import Processed, Reached, Row, Started
+from harness.history import Event, Moment, Processed, Reached, Row, Started, StateObserved, StoreImage
 from harness.oracles.evidence import PREFIX, Evidence
 from harness.oracles.output import content
+from harness.oracles.state import plain
 from harness.reference.model import Expected
 from harness.reference.orders import Place
+from harness.reference.tables import GlobalTable, Table, fill
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -112,44 +114,130 @@ def _repeated(evidence: Evidence, index: int, event: Processed, by: int) -> Find
     )
 
 
+class _Process:
+    """What an incarnation of a task has done since it last restored its stores."""
+
+    def __init__(self, tables: dict[str, Table] | None) -> None:
+        """`tables`: what its stores hold; None where that is not known."""
+        self.tables = tables
+        self.sent: list[Expected] = []
+        """Not followed by a commit so far."""
+
+
+class _Sent:
+    """What processes have sent, and what they held, by the model from what each of them had restored."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._processes: dict[tuple[str, int], _Process] = {}
+        self.least: Counter[tuple[str, str, str]] = Counter()
+        """Topic, key and content → how often it was sent and then committed."""
+        self.most: Counter[tuple[str, str, str]] = Counter()
+        """The same → how often it was sent."""
+        self.unknown: set[str] = set()
+        """Tasks whose processes had a state that is not known."""
+
+    def take(self, index: int, event: Event) -> Iterator[Finding]:
+        """The next event."""
+        match event:
+            case Started(standby=False):
+                self._begin(event.task, event.incarnation, {})
+            case StateObserved(moment=Moment.RESTORED, standby=False, incarnation=int() as incarnation):
+                self._begin(event.task, incarnation, event.stores)
+            case Reached(point=Point.PRODUCER_READY | Point.ABORTED):
+                self._begin(event.task, event.incarnation, {})
+            case Processed():
+                self._process(event)
+            case Reached(point=Point.KAFKA_COMMITTED | Point.STORE_COMMITTED):
+                process = self._processes.get((event.task, event.incarnation))
+                if process is not None:
+                    self.least.update(map(_named, process.sent))
+                    process.sent = []
+            case StateObserved(moment=Moment.COMMITTED, standby=False, incarnation=int() as incarnation):
+                yield from self._committed(index, event, self._processes.get((event.task, incarnation)))
+
+    def _begin(self, task: str, incarnation: int, stores: Mapping[str, StoreImage]) -> None:
+        model = self._evidence.tasks.get(task)
+        if model is None:
+            return
+        tables = model.empty()
+        known = not any(isinstance(table, GlobalTable) for table in tables.values()) and all(
+            store in stores and fill(table, stores[store].rows, stores[store].stream_time)
+            for store, table in tables.items()
+        )
+        self._processes[task, incarnation] = _Process(tables if known else None)
+
+    def _process(self, event: Processed) -> None:
+        process = self._processes.get((event.task, event.incarnation))
+        if process is None or process.tables is None:
+            self.unknown.add(event.task)
+            return
+        sent = self._evidence.tasks[event.task].step(process.tables, (event.topic, event.offset))
+        self.most.update(map(_named, sent))
+        process.sent += sent
+
+    def _committed(self, index: int, look: StateObserved, process: _Process | None) -> Iterator[Finding]:
+        if process is None or process.tables is None:
+            return
+        for store, image in look.stores.items():
+            expected = process.tables[store].rows()
+            if expected == image.rows:
+                continue
+            name = min(
+                name
+                for name in expected.keys() | image.rows.keys()
+                if name not in expected or image.rows.get(name) != expected[name] or name not in image.rows
+            )
+            yield Finding(
+                "at least once",
+                f"After a commit of incarnation {look.incarnation}, {name!r} in store {store} of task {look.task} is "
+                f"{image.rows.get(name)!r}, but what the incarnation had restored and has processed since leads to "
+                f"{expected.get(name)!r} ({self._evidence.story_before(index, look.task)}).",
+                Anomaly.DIVERGED if name in image.rows else Anomaly.LOST,
+                task=look.task,
+                key=name,
+                expected=plain(expected.get(name)),
+                actual=image.rows.get(name),
+            )
+
+
 def _outputs(evidence: Evidence) -> Iterator[Finding]:
-    """Outputs of tasks without stores, in topics that no other tasks write to."""
-    stateful = {
-        sink.removeprefix(PREFIX)
-        for ordinal, topology in evidence.topologies.items()
-        if evidence.suppliers[ordinal] or topology.global_stores
-        for sink in topology.sinks
+    """What stores hold at commits, and what is in the topics that tasks of a known state write to."""
+    sent = _Sent(evidence)
+    for index, event in enumerate(evidence.events):
+        found = list(sent.take(index, event))
+        if found:
+            yield from found
+            return
+    ordinals = {task.partition("_")[0] for task in sent.unknown}
+    unknown = {
+        sink.removeprefix(PREFIX) for ordinal in ordinals for sink in evidence.topologies[ordinal].sinks
     }
-    processed = Counter(
-        (event.task, event.topic, event.offset) for event in evidence.events if isinstance(event, Processed)
-    )
-    least: Counter[tuple[str, str, str]] = Counter()
-    most: Counter[tuple[str, str, str]] = Counter()
-    for task, model in evidence.tasks.items():
-        for output in model.lines[0].outputs:
-            name = output.topic, output.key, _text(output)
-            least[name] += 1
-            most[name] += max(1, processed[(task, *output.origin)])
     for topic in evidence.final.outputs.values():
-        if topic.name in stateful:
+        if topic.name in unknown:
             continue
         there = Counter((topic.name, row.key, _text(row)) for row in topic.rows)
-        for name in sorted(there.keys() | {one for one in least if one[0] == topic.name}):
-            if least[name] <= there[name] <= most[name]:
+        for name in sorted(there.keys() | {one for one in sent.least if one[0] == topic.name}):
+            least, most = sent.least[name], sent.most[name]
+            if least <= there[name] <= most:
                 continue
-            anomaly = Anomaly.LOST if there[name] < least[name] else Anomaly.DUPLICATED
-            if not most[name]:
+            anomaly = Anomaly.LOST if there[name] < least else Anomaly.DUPLICATED
+            if not most:
                 anomaly = Anomaly.DIVERGED
             yield Finding(
                 "at least once",
-                f"Topic {topic.name} holds {name[2]} for key {name[1]!r} {there[name]} times, but its records lead to "
-                f"{least[name]}, and were processed {most[name]} times "
+                f"Topic {topic.name} holds {name[2]} for key {name[1]!r} {there[name]} times, but processes have sent "
+                f"it {most} times, {least} of them before a commit "
                 f"({evidence.story_before(len(evidence.events), None)}).",
                 anomaly,
                 key=name[1],
-                expected=least[name],
+                expected=least,
                 actual=there[name],
             )
+
+
+def _named(output: Expected) -> tuple[str, str, str]:
+    return output.topic, output.key, _text(output)
 
 
 def _text(record: Expected | Row) -> str:

@@ -109,7 +109,7 @@ def seen(line: Line, number: int, wrong: Expected, actual: Json, committed: int 
                 else:
                     changed[key] = value
                 try:
-                    outputs = line.step(state, number)
+                    outputs = line.step(state, line.records[number])
                 except Exception:  # noqa: BLE001 - a state that cannot be; it explains nothing
                     continue
                 if any(

@@ -84,7 +84,7 @@ class Line:
         state = tables()
         self.prefixes = [Prefix(_copy(state), 0)]
         for record in records:
-            self.outputs += self._step(state, record)
+            self.outputs += self.step(state, record)
             self.touched.append(_touched(state))
             self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
 
@@ -92,14 +92,11 @@ class Line:
         """The tables that another sequence of records would lead to; used to explain, never to judge."""
         state = self._tables()
         for record in records:
-            self._step(state, record)
+            self.step(state, record)
         return state
 
-    def step(self, state: Mapping[str, Table], number: int) -> list[Expected]:
-        """The outputs of one of the records with other tables, which change; used to explain."""
-        return self._step(state, self.records[number])
-
-    def _step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
+    def step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
+        """The outputs of a record with any tables, which change."""
         topic, row = record
         given = InputRecord(
             topic, self._partition, row.offset, row.key, row.value, row.timestamp, row.headers
@@ -237,6 +234,14 @@ class TaskModel:
             if number is not None:
                 found.append((line, number))
         return found
+
+    def empty(self) -> dict[str, Table]:
+        """The tables of the task before its first record."""
+        return self._tables()
+
+    def step(self, state: Mapping[str, Table], place: Place) -> list[Expected]:
+        """The outputs of the record at a place with any tables, which change."""
+        return self.lines[0].step(state, (place[0], self.sources.row(place)))
 
     def narrow(self, right: Sequence[Line]) -> None:
         """Only these orders are left; one at least."""

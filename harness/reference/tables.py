@@ -226,6 +226,14 @@ class WindowTable(_Expiring):
             if self._visible(start)
         }
 
+    def restore(self, rows: Mapping[str, Json], stream_time: int) -> bool:
+        """Take over what `rows` gave, and the greatest time ever put; whether no row is ahead of it."""
+        self.stream_time = stream_time
+        for name, value in rows.items():
+            key, _, start = name.rpartition("@")
+            self._values[key, int(start)] = tuple(value) if self.retain_duplicates else (value,)
+        return all(start <= stream_time for _, start in self._values)
+
     def copy(self) -> WindowTable:
         other = WindowTable(self.retention_ms, retain_duplicates=self.retain_duplicates)
         other.stream_time = self.stream_time
@@ -298,6 +306,15 @@ class SessionTable(_Expiring):
             for (key, start, end), value in self._values.items()
             if self._visible(end)
         }
+
+    def restore(self, rows: Mapping[str, Json], stream_time: int) -> bool:
+        """Take over what `rows` gave, and the greatest time ever put; whether no row is ahead of it."""
+        self.stream_time = stream_time
+        for name, value in rows.items():
+            key, _, times = name.rpartition("@")
+            start, _, end = times.partition("..")
+            self._values[key, int(start), int(end)] = value
+        return all(end <= stream_time for _, _, end in self._values)
 
     def copy(self) -> SessionTable:
         other = SessionTable(self.retention_ms)
@@ -454,6 +471,19 @@ def table_of(supplier: StoreSupplier[Any]) -> Table:
         case ListValueSupplier():
             return ListTable()
     raise ValueError(f"store {supplier.name}: there is no table for what {type(supplier).__name__} opens")
+
+
+def fill(table: Table, rows: Mapping[str, Json], stream_time: int | None) -> bool:
+    """Put into an empty table what a look at its store has shown. False where that does not tell what the store does
+    next: the rows of versions leave tombstones out, and a row ahead of the stream time, which a process leaves that
+    died between the two writes, is seen from some time on."""
+    match table:
+        case KeyValueTable() | ListTable():
+            table.update(rows)
+            return True
+        case WindowTable() | SessionTable():
+            return table.restore(rows, -1 if stream_time is None else stream_time)
+    return False
 
 
 def _key_of(pair: tuple[str, Json]) -> str:

@@ -52,6 +52,9 @@ from store.types import TopicPartition
 _log = logging.getLogger(__name__)
 _RECORDS_BETWEEN_ENTRIES = 200_000
 """While restoring: how many records a crash may cost to be applied again."""
+_OUTDATED_MS = 6 * 3_600_000
+"""How often the entry of a store that does not change is written, so that it is not rebuilt for its age after a crash.
+"""
 
 
 class Keeps(Protocol):
@@ -191,12 +194,26 @@ class TaskOffsets:
             exact = held is None or held.exact
             if tp in ends:
                 self._held[tp] = Checkpointed(ends[tp], now, exact)
-            elif held is not None:
+            elif held is not None and self._exactly_once:
+                # Nobody else can have written to its changelog: without changes it is as young as the commit.
                 self._held[tp] = held._replace(last_caught_up_ms=now)
         direct = self._direct()
-        self._write_entries([tp for tp in self._stores if tp in ends and tp not in direct])
+        self._write_entries(
+            [tp for tp in self._stores if tp not in direct and (tp in ends or self._outdated(tp, now))]
+        )
         if not self._exactly_once:
             self._write_entries([tp for tp in direct if tp in ends], exact=False)
+
+    def _outdated(self, tp: TopicPartition, now: int) -> bool:
+        """Whether the entry of a store without changes makes it look so old that it is worth a write to disk."""
+        entry, held = self._entries.get(tp), self._held.get(tp)
+        return (
+            entry is not None
+            and entry.last_caught_up_ms is not None
+            and held is not None
+            and held.last_caught_up_ms == now
+            and now - entry.last_caught_up_ms >= _OUTDATED_MS
+        )
 
     def close(self) -> None:
         """The task ends: before its stores are closed. Entries are written if all that was written is committed."""

@@ -988,6 +988,61 @@ def test_a_record_behind_the_position_of_the_group_is_not_processed_again() -> N
     assert (finding.oracle, finding.anomaly) == ("at least once", Anomaly.DUPLICATED)
 
 
+def again(*outputs: tuple[str, int | None], held: dict[str, int]) -> Verdict:
+    """A process that died before a commit, and one that has processed everything again from what it restored."""
+    final = changed(
+        RIGHT,
+        outputs={"output": topic("output", *outputs)},
+        changelogs={"accounts": topic("c", ("ann", 5), ("bob", 3), ("bob", 6), ("ann", None))},
+    )
+    events = (
+        at(Moment.RESTORED, {}),
+        *processed(0, 1),
+        kill(),
+        Started("0_0", 1, 0),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        at(Moment.RESTORED, {"ann": 5, "bob": 3}, -1, 1, incarnation=1),
+        *reached(Point.RESTORED, incarnation=1),
+        *processed(0, 1, 2, incarnation=1),
+        *reached(Point.COMMIT_STARTED, Point.STORE_COMMITTED, Point.KAFKA_COMMITTED, incarnation=1),
+        at(Moment.COMMITTED, held, 2, 3, incarnation=1),
+        Ended("0_0", 1, End.DONE),
+    )
+    last = at(Moment.FINAL, {"bob": 6}, 2, 3, incarnation=None)
+    return verdict(*events, final=final, end=(), last=(last,), schedule=AT_LEAST_ONCE)
+
+
+LOST_ONCE = (("ann", 10), ("bob", 6), ("ann", None))
+"""What the second process of `again` sends; what the first one had sent may be missing."""
+
+
+def test_outputs_follow_from_what_a_process_has_restored_and_processed_under_at_least_once() -> None:
+    held = again(*LOST_ONCE, held={"bob": 6})
+    assert held.outcome is Outcome.HOLDS, held
+
+
+def test_an_output_that_a_process_sent_before_its_commit_is_there_under_at_least_once() -> None:
+    finding = only(again(("ann", 10), ("ann", None), held={"bob": 6}))
+    assert (finding.oracle, finding.anomaly) == ("at least once", Anomaly.LOST)
+    assert "for key 'bob' 0 times" in finding.sentence
+
+
+def test_an_output_is_there_no_more_often_than_it_was_sent_under_at_least_once() -> None:
+    finding = only(again(*LOST_ONCE, ("bob", 6), held={"bob": 6}))
+    assert (finding.oracle, finding.anomaly) == ("at least once", Anomaly.DUPLICATED)
+
+
+def test_an_output_that_no_process_can_have_sent_is_wrong_under_at_least_once() -> None:
+    finding = only(again(*LOST_ONCE, ("bob", 9), held={"bob": 6}))
+    assert (finding.oracle, finding.anomaly) == ("at least once", Anomaly.DIVERGED)
+
+
+def test_a_commit_holds_what_was_restored_and_processed_since_under_at_least_once() -> None:
+    found = again(*LOST_ONCE, held={"bob": 9})
+    finding = next(one for one in found.findings if one.oracle == "at least once")
+    assert (finding.anomaly, finding.expected, finding.actual) == (Anomaly.DIVERGED, 6, 9)
+
+
 # -- words ------------------------------------------------------------------------------------------------------
 
 

@@ -365,6 +365,44 @@ def test_a_store_of_any_kind_that_was_away_too_long_is_rebuilt(kind: Kind) -> No
     assert contents(store) == log.values()
 
 
+def idled(days: int, *, exactly_once: bool) -> RestoreResult:
+    """A task that commits nothing for some days, four times a day, then one record, and dies before its entry."""
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    lives(disk, changelogs, ({"orders": "checkpointed"}, exactly_once))
+    task = Incarnation(disk, changelogs, {"orders": "checkpointed"}, exactly_once=exactly_once)
+    now = StepClock().time_ms()
+    for _ in range(4 * days):
+        now += DAY // 4
+        task.offsets.begin_unclean()
+        task.offsets.committed({}, now)
+    task.write([(b"z", b"1")])
+    changelogs["orders"].append((b"z", b"1"), (b"y", b"1"))
+    disk.restart(power_lost=False)
+    clock = StepClock()
+    clock.sleep(now / 1000 - clock.time_ms() / 1000)
+    with disk.lock("0_0"):
+        store, result = open_and_restore(
+            LoggedStore(
+                "orders", changelogs["orders"].tp, lambda: open_store("checkpointed", disk, "orders")
+            ),
+            TaskOffsets(disk, "0_0", exactly_once=exactly_once),
+            changelogs,
+            RestoreSettings(clock=clock),
+        )
+    assert contents(store) == changelogs["orders"].values()
+    return result
+
+
+def test_a_store_of_a_task_that_is_idle_for_weeks_does_not_grow_old() -> None:
+    assert idled(60, exactly_once=True).set_aside is None
+
+
+def test_a_store_that_does_not_change_for_weeks_grows_old_at_least_once_where_others_may_write_its_changelog() -> (
+    None
+):
+    assert idled(60, exactly_once=False).set_aside is not None
+
+
 @pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
 def test_a_restore_that_is_cut_off_does_not_make_a_store_of_any_kind_younger(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
