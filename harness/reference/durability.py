@@ -249,8 +249,9 @@ class Copies:
         if removed and event.task is not None and event.host is not None:
             self._befall(event.task, event.host, Befell.REMOVED)
         if not fault.excuses.isdisjoint(_BREAKS_OFF):
-            # One that strikes no process in particular may have struck any.
-            self._broken_off |= set(self._running) if event.incarnation is None else {event.incarnation}
+            # One that strikes no process in particular may have struck any, and time passes for all.
+            one = event.incarnation if Capability.TIME not in fault.needs else None
+            self._broken_off |= set(self._running) if one is None else {one}
         if fault.deadly and event.incarnation is not None:
             if Occasion.WRITE in fault.occasions and event.task is not None and event.host is not None:
                 # The write is there for whoever opens the store next, and was not synced.
