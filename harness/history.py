@@ -178,6 +178,17 @@ class Listened(msgspec.Struct, frozen=True, tag="listened", gc=False):
     """What the process was given of the changelog meanwhile; None where that is not watched."""
 
 
+class Lagging(msgspec.Struct, frozen=True, tag="lagging", gc=False):
+    """How much a standby says that its copies lack, right after a look at them."""
+
+    task: str
+    incarnation: int
+    lags: dict[str, int]
+    """By store."""
+    ends: dict[str, int]
+    """Where the committed part of each changelog ended."""
+
+
 class SetAside(msgspec.Struct, frozen=True, tag="set-aside", gc=False):
     """A store that a process has renamed out of the way, to begin with an empty one."""
 
@@ -301,6 +312,7 @@ Event = (
     | GlobalObserved
     | Replayed
     | Listened
+    | Lagging
     | SetAside
     | Queried
     | Measured

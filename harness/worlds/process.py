@@ -133,6 +133,7 @@ def run_worker(
     control: Control,
     metrics: Metrics | None = None,
     listener: RestoreListener | None = None,
+    made: Callable[[Worker], None] | None = None,
 ) -> tuple[End, str]:
     """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
     worker = Worker(
@@ -146,6 +147,8 @@ def run_worker(
         metrics=metrics,
         listener=listener,
     )
+    if made is not None:
+        made(worker)
     try:
         while not control.stopping() and (_poll(worker, control) or control.idle()):
             control.turned()

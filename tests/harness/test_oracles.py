@@ -18,6 +18,7 @@ from harness.history import (
     Final,
     History,
     Injected,
+    Lagging,
     Listened,
     Moment,
     OutputObserved,
@@ -692,6 +693,17 @@ def test_a_store_that_is_not_what_the_changelog_holds_at_its_offset_is_found_eve
 def test_a_copy_that_is_consistently_behind_is_right() -> None:
     behind = at(Moment.FINAL, {"ann": 5}, 0, 0, incarnation=None, host=1)
     assert verdict(last=(behind, LAST)).outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize(("lag", "right"), [(0, False), (2, False), (3, True), (4, True), (5, False)])
+def test_a_standby_lacks_at_least_each_record_and_at_most_each_offset_beyond(lag: int, right: bool) -> None:
+    copy = at(Moment.FOLLOWED, {}, None, -1, incarnation=1, host=1, standby=True)
+    assert isinstance(copy, StateObserved)
+    held = {name: msgspec.structs.replace(image, changelog_offset=-1) for name, image in copy.stores.items()}
+    copy = msgspec.structs.replace(copy, stores=held)
+    told = Lagging("0_0", 1, {"accounts": lag}, {"accounts": 4})
+    found = verdict(Started("0_0", 1, 1, standby=True), copy, told)
+    assert ("standby" in oracles(found)) is not right
 
 
 def test_the_copy_of_a_standby_is_the_changelog_up_to_its_offset() -> None:

@@ -27,6 +27,7 @@ from harness.history import (
     Ended,
     GlobalObserved,
     History,
+    Lagging,
     Listened,
     Measured,
     Moment,
@@ -68,6 +69,7 @@ from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
 from store.streams.topology import Topology
+from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 
 APPLICATION = "app"
@@ -108,6 +110,9 @@ class Process:
         """Whose code runs."""
         self.looks = 0
         self.listener = Listener(self)
+        self._worker: Worker | None = None
+        self._asking = False
+        """Whether it is asked something that no schedule knows of."""
         self.metrics: Metrics | None = None
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
@@ -129,6 +134,21 @@ class Process:
         self.run.exited(self.at, reason, error)
 
     # -- called inside the greenlet --
+
+    def runs(self, worker: Worker) -> None:
+        """The worker of this process was made."""
+        self._worker = worker
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """What its standby of the task whose code runs says about what it lacks; nothing if it has none."""
+        if self._worker is None:
+            return {}
+        standby = self._worker.replicas.standbys.get(partition_of(self.at.task))
+        self._asking = True
+        try:
+            return {} if standby is None else standby.lag()
+        finally:
+            self._asking = False
 
     def entered(self, task: str) -> str:
         """From now on code of that task runs. The task whose code ran before."""
@@ -210,13 +230,13 @@ class Process:
             self.strike(fault)
 
     def meet(self, occasion: Occasion) -> Fault | None:
-        return self.run.director.meet(self.at, occasion) if self.actor.crew else None
+        return self.run.director.meet(self.at, occasion) if self.actor.crew and not self._asking else None
 
     def strike(self, fault: Fault) -> None:
         self._obey(self.run.director.strike(self.at, fault))
 
     def called(self, edge: Edge, call: Occasion) -> None:
-        if self.actor.crew:
+        if self.actor.crew and not self._asking:
             self._obey(self.run.director.called(self.at, edge, call))
 
     def processing(self, record: Record) -> None:
@@ -485,6 +505,7 @@ class SimRun(Run):
             process,
             process.metrics,
             process.listener,
+            process.runs,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
@@ -666,6 +687,20 @@ class SimRun(Run):
                 ends=self._ends(actor.task),
             )
         )
+        if follows and (lags := process.lags()):
+            number = partition_of(actor.task)
+            logged = [
+                (store, TopicPartition(topic, number))
+                for store, topic in self._logged_by[ordinal_of(actor.task)]
+            ]
+            self.events.append(
+                Lagging(
+                    actor.task,
+                    actor.incarnation,
+                    {store: lags[tp] for store, tp in logged if tp in lags},
+                    {store: self.broker.last_stable_offset(tp) for store, tp in logged},
+                )
+            )
 
     def observe_globals(self, process: Process, point: Point) -> None:
         """Record what the global stores of a process hold."""
