@@ -618,7 +618,6 @@ class Task:
         assert self._context is not None
         self._context.reset()
         self._state = _State.MUST_CLOSE
-        self._require_offsets().begin_unclean()
         self._began = self._clock.monotonic()
         self._began_ms = self._clock.time_ms()
         if self._producer is not None:
@@ -626,6 +625,8 @@ class Task:
                 self._producer.begin_transaction()
             except FencedError as error:
                 raise self._why_refused(error) from error
+        # Not before: a store that nothing is written to, because no transaction begins, stays whole.
+        self._require_offsets().begin_unclean()
         self._state = _State.IN_TRANSACTION
         reach(Point.TRANSACTION_BEGUN)
 
