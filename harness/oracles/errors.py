@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
-from harness.history import POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
+from harness.history import OUT_OF_RANGE, POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
 from harness.oracles.evidence import Evidence
 from harness.schedule import Edge, Schedule, config_of
 from harness.verdict import Anomaly, Finding
@@ -140,8 +140,9 @@ class _Ledger:
         needed = _NEEDS.get(event.reason)
         if needed is None:
             return
-        # A zombie may also find that what it was about to read is gone.
-        if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
+        # A zombie may also find that what it was about to read of its input is gone.
+        gone = self._cut and event.error.startswith(OUT_OF_RANGE)
+        if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or gone):
             return
         if needed is Excuse.FAIL and self._cut and event.task in self._loose:
             # Under at least once a zombie may set the group back to where the log does not reach any more.

@@ -138,9 +138,11 @@ class Evidence:
         """Ordinal → store → its supplier, as the run began."""
         return self._begun.suppliers
 
-    def suppliers_of(self, task: str) -> dict[str, StoreSupplier[Any]]:
-        """The suppliers of a task's stores; none for Spark's driver."""
-        return self._begun.suppliers.get(task.partition("_")[0], {})
+    def suppliers_of(
+        self, task: str, settings: Mapping[str, Any] | None = None
+    ) -> dict[str, StoreSupplier[Any]]:
+        """The suppliers of a task's stores, for a process with these changed settings; none for Spark's driver."""
+        return self._pipeline(settings or {}).suppliers.get(task.partition("_")[0], {})
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""

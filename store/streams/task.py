@@ -90,6 +90,7 @@ from store.errors import (
 from store.log import GroupReader, Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics
 from store.points import Point, reach
+from store.recovery.decision import StoreOutOfStepError
 from store.recovery.global_store import GlobalStore
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
@@ -183,6 +184,8 @@ class Task:
         self._config = config
         self._clock = clock
         self._exit = ExitStack()
+        self._closing: dict[str, ExitStack] = {}
+        """Store → what closes it, within what closes all."""
         self._producer: Producer | None = None
         """None under at least once, which has the other one."""
         self._plain_producer: PlainProducer | None = None
@@ -323,18 +326,9 @@ class Task:
         self._exit.callback(offsets.close)
         while (again := self._known_positions(reader)) != committed:
             committed = again
-            for name, store in self.stores.items():
-                if self._suppliers[name].logged:
-                    restore(
-                        store,
-                        self.topology.changelog(name, self.partition),
-                        reader,
-                        replace(self._restore_settings, listener=None),
-                        offsets=offsets,
-                        tombstone_retention_ms=tombstone_retention(
-                            self._log, self.topology.changelog_topic(name)
-                        ),
-                    )
+            for name, supplier in self._suppliers.items():
+                if supplier.logged:
+                    self._follow_successor(name, context, offsets, reader)
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
             if self._suppliers[name].logged:
@@ -378,6 +372,31 @@ class Task:
                 )
             store.commit({}, position)
 
+    def _follow_successor(
+        self, name: str, context: TaskContext, offsets: TaskOffsets, reader: Reader
+    ) -> None:
+        """Bring a store that was restored to the end of its changelog again.
+
+        Whoever stands still between the two for long finds a store that cannot be continued any more, though it was
+        whole. It is opened anew, which rebuilds it, as if this incarnation had only begun.
+        """
+        topic = self.topology.changelog_topic(name)
+        try:
+            restore(
+                self.stores[name],
+                self.topology.changelog(name, self.partition),
+                reader,
+                replace(self._restore_settings, listener=None),
+                offsets=offsets,
+                tombstone_retention_ms=tombstone_retention(self._log, topic),
+            )
+            return
+        except (StoreCorruptedError, StoreOutOfStepError) as error:
+            _log.warning("store %s of task %s is opened anew: %s", name, self.task_id, error)
+        # Outside of the handler: the traceback no longer holds the engine open.
+        self._closing[name].close()
+        self._open_store(name, self._suppliers[name], context, offsets, reader)
+
     def _open_store(
         self,
         name: str,
@@ -388,11 +407,14 @@ class Task:
     ) -> None:
         changelog = self.topology.changelog(name, self.partition)
         config = self._config
+        closing = self._closing.get(name)
+        if closing is None:
+            closing = self._closing[name] = self._exit.enter_context(ExitStack())
         cached = sum(one.cached for one in self._suppliers.values())
         metrics = None
         if self._metrics is not None:
             metrics = self._metrics.store(name, task_id=self.task_id, scope=supplier.metrics_scope)
-            self._exit.callback(metrics.close)
+            closing.callback(metrics.close)
         made = StoreContext(
             name=name,
             open_engine=lambda: self._storage.open(self.task_id, name),
@@ -414,7 +436,7 @@ class Task:
         if not supplier.logged:
             # Nothing repairs it: after a crash it is what its last commit, or a write past any commit, has left.
             self.stores[name] = store = supplier.open(made)
-            self._exit.callback(store.close)
+            closing.callback(store.close)
             reach(Point.STORE_OPENED)
             return
         logged = LoggedStore(
@@ -425,7 +447,7 @@ class Task:
             None if metrics is None else metrics.restored,
         )
         self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
-        self._exit.callback(self.stores[name].close)
+        closing.callback(self.stores[name].close)
 
     @property
     def _restore_settings(self) -> RestoreSettings:
@@ -596,7 +618,6 @@ class Task:
         assert self._context is not None
         self._context.reset()
         self._state = _State.MUST_CLOSE
-        self._require_offsets().begin_unclean()
         self._began = self._clock.monotonic()
         self._began_ms = self._clock.time_ms()
         if self._producer is not None:
@@ -604,6 +625,8 @@ class Task:
                 self._producer.begin_transaction()
             except FencedError as error:
                 raise self._why_refused(error) from error
+        # Not before: a store that nothing is written to, because no transaction begins, stays whole.
+        self._require_offsets().begin_unclean()
         self._state = _State.IN_TRANSACTION
         reach(Point.TRANSACTION_BEGUN)
 
