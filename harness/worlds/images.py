@@ -327,6 +327,9 @@ def fold(supplier: StoreSupplier[Any], rows: Iterable[Row]) -> dict[str, Json]:
     """What a store holds that was made from these rows of its changelog, given in offset order."""
     inner = innermost(supplier)
     match inner:
+        case KeyValueSupplier():
+            # Asked first, for it is the usual one, and to ask about an abstract base of others takes its time.
+            pass
         case VersionedSupplier():
             return _fold_versions(rows, inner.history_retention_ms)
         case WindowSupplier() | SessionSupplier():
