@@ -105,10 +105,10 @@ class _Contents:
         `check` is called before each pair and raises when they must not be read any more.
         """
         rows = self.families[family]
-        pairs = ((key, rows[key]) for key in self.keys(family, lower, upper, reverse=reverse))
+        keys = self.keys(family, lower, upper, reverse=reverse)
         if len(rows) <= _FEW_ROWS:
-            return _checked(list(pairs), check)
-        held = self._held(pairs, check)
+            return _checked([(key, rows[key]) for key in keys], check)
+        held = self._held(((key, rows[key]) for key in keys), check)
         next(held)
         return held
 

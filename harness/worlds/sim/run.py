@@ -411,6 +411,7 @@ class SimRun(Run):
             or bool(schedule.choices)
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
+        self._images: images.Known = {}
         self._outputs: tuple[tuple[str, Row], ...] = ()
         self._compared = 0
         self._reader = self.log.reader()
@@ -672,7 +673,7 @@ class SimRun(Run):
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
         task = process.at.task
         topology = self.topologies[ordinal_of(task)]
-        found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
+        found = images.of_storage(self.scenario, topology, partition_of(task), process.storage, self._images)
         # Another process reads each commit by opening the files anew, which takes most of the time there is.
         process.looks += 1
         if isinstance(process.disk, FileStorage) and process.looks % READ_ONLY_EVERY == 1:
@@ -680,7 +681,7 @@ class SimRun(Run):
             for name in [name for name in found if (task, name) in process.storage.engines]:
                 with process.disk.read_only(task, name) as view:
                     found[name] = images.of_store(
-                        self.scenario, topology, partition_of(task), suppliers[name], view
+                        self.scenario, topology, partition_of(task), suppliers[name], view, self._images
                     )
         return found
 
@@ -751,13 +752,14 @@ class SimRun(Run):
         suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers:
             return
+        known = None if task in self.changed else self._images
         try:
             with host.look(task, [supplier.name for supplier in suppliers]) as views:
                 if views is None:
                     return
                 found = {
                     supplier.name: images.of_store(
-                        self.scenario, topology, partition_of(task), supplier, views[supplier.name]
+                        self.scenario, topology, partition_of(task), supplier, views[supplier.name], known
                     )
                     for supplier in suppliers
                 }
