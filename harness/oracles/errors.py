@@ -42,7 +42,7 @@ _JUDGED = (Started, Injected, Ended)
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in((event for _, event in evidence.told), evidence.schedule, uncaused=evidence.uncaused)
+    yield from find_in([event for _, event in evidence.told], evidence.schedule, uncaused=evidence.uncaused)
 
 
 def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:

@@ -169,7 +169,8 @@ def plain_row(record: Record) -> Row:
         key, value = decode_record(record.key, record.value)
     except ValueError:
         key, value = repr(record.key), repr(record.value)
-    return Row(record.partition, record.offset, key, value, record.timestamp, headers_text(record.headers))
+    headers = headers_text(record.headers) if record.headers else ()
+    return Row(record.partition, record.offset, key, value, record.timestamp, headers)
 
 
 def headers_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:

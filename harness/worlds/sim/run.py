@@ -300,8 +300,8 @@ class Process:
 
 def _assignment(crew: Sequence[Actor]) -> Assignment:
     return Assignment(
-        tuple(partition_of(one.task) for one in crew if not one.standby),
-        tuple(partition_of(one.task) for one in crew if one.standby),
+        tuple([partition_of(one.task) for one in crew if not one.standby]),
+        tuple([partition_of(one.task) for one in crew if one.standby]),
     )
 
 
