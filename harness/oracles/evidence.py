@@ -126,7 +126,7 @@ class Evidence:
         return [
             (index, event)
             for index, event in enumerate(self.events)
-            if (event.point in _TOLD if isinstance(event, Reached) else not isinstance(event, Processed))
+            if (event.point in _TOLD if type(event) is Reached else type(event) is not Processed)
         ]
 
     # -- the pipeline -----------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Evidence:
         copies = Copies(self.kinds)
         before: dict[int, dict[str, Copy]] = {}
         for index, event in self.told:
-            if isinstance(event, StateObserved):
+            if type(event) is StateObserved:
                 if event.moment is Moment.FINAL:
                     copies.end()
                 before[index] = {

@@ -165,17 +165,17 @@ class Copies:
 
     def take(self, event: Event) -> None:
         """Take note of an event; what is asked of a look is what held before it."""
-        if isinstance(event, Reached):
+        if type(event) is Reached:
             if event.point is Point.PRODUCER_READY:
                 self._start_over(event.incarnation)
-        elif isinstance(event, StateObserved):
+        elif type(event) is StateObserved:
             if not event.standby:
                 self._look(event)
-        elif isinstance(event, Started):
+        elif type(event) is Started:
             self._start(event)
-        elif isinstance(event, Injected):
+        elif type(event) is Injected:
             self._strike(event)
-        elif isinstance(event, Ended) and event.incarnation is not None:
+        elif type(event) is Ended and event.incarnation is not None:
             clean = event.reason is End.DONE and event.incarnation not in self._broken_off
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
 

@@ -78,10 +78,7 @@ def places_of(topologies: Sequence[Topology]) -> Places:
         source for topology in topologies for source in _sources(topology) if source not in outputs
     )
     changelogs = {
-        name: (topology, topology.changelog_topic(name))
-        for topology in topologies
-        for name, supplier in topology.suppliers().items()
-        if supplier.logged
+        name: (topology, topic) for topology in topologies for name, topic in topology.changelogs.items()
     }
     return Places(tuple(inputs), tuple(outputs), changelogs)
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from harness.history import Row, StoreImage
 from harness.worlds.process import ObservedStorage
 from scenarios import Json, Scenario
+from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family, View
 from store.streams.topology import Topology
 from store.suppliers import (
@@ -64,12 +65,14 @@ class Entry(NamedTuple):
 class Raw(NamedTuple):
     """All rows of an engine, in order."""
 
-    meta: tuple[tuple[bytes, bytes], ...]
-    data: tuple[tuple[bytes, bytes], ...]
+    meta: list[tuple[bytes, bytes]]
+    data: list[tuple[bytes, bytes]]
 
     @classmethod
     def of(cls, view: View) -> Raw:
-        return cls(tuple(view.scan(Family.META, None, None)), tuple(view.scan(Family.DATA, None, None)))
+        if isinstance(view, MemoryEngine):
+            return cls(view.rows(Family.META), view.rows(Family.DATA))
+        return cls(list(view.scan(Family.META, None, None)), list(view.scan(Family.DATA, None, None)))
 
 
 Known = dict[tuple[str, int], tuple[Raw, StoreImage]]

@@ -113,12 +113,7 @@ class Watch:
             or "at_least_once" in guarantees
             or any(len(topology.sources) > 1 for topology in topologies),
             any(step.query is not None for step in schedule.steps),
-            {
-                topology.changelog_topic(name): name
-                for topology in topologies
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-            },
+            {topic: name for topology in topologies for name, topic in topology.changelogs.items()},
         )
 
 

@@ -180,6 +180,11 @@ class MemoryEngine:
         with self._lock:
             return self._open().pairs(family, lower, upper, reverse, self)
 
+    def rows(self, family: Family) -> list[tuple[bytes, bytes]]:
+        """All pairs at once, in order."""
+        with self._lock:
+            return sorted(self._open().families[family].items())
+
     def write(
         self,
         writes: Iterable[Write],

@@ -198,7 +198,7 @@ class Task:
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
         self._changelogs = frozenset(
-            topology.changelog(name, partition) for name, one in self._suppliers.items() if one.logged
+            [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
         )
         self._logged: dict[TopicPartition, int] = {}
         """The offset of the last record in each changelog, as this incarnation knows it."""

@@ -120,19 +120,23 @@ class Topology:
         return f"{self.application_id}-{self.task_id(partition)}"
 
     @cached_property
+    def changelogs(self) -> Mapping[str, str]:
+        """Store → its changelog topic, of the stores that are logged, in the order of their declaration."""
+        return {
+            name: self.changelog_topic(name) for name, supplier in self.suppliers().items() if supplier.logged
+        }
+
+    @property
     def positions_topic(self) -> str | None:
         """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
-        for supplier in self.suppliers().values():
-            if supplier.logged:
-                return None
-        return f"{self.application_id}-{self.ordinal}-positions"
+        return None if self.changelogs else f"{self.application_id}-{self.ordinal}-positions"
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
         """The changelogs of the stores that are logged, or the topic of positions; one partition per task."""
         if self.positions_topic is not None:
             return [positions.spec(self.positions_topic, partitions)]
+        suppliers = self.suppliers()
         return [
-            TopicSpec(self.changelog_topic(name), partitions, dict(supplier.changelog_config()))
-            for name, supplier in self.suppliers().items()
-            if supplier.logged
+            TopicSpec(topic, partitions, dict(suppliers[name].changelog_config()))
+            for name, topic in self.changelogs.items()
         ]

@@ -381,10 +381,7 @@ class SimRun(Run):
         """Sub-topology → all partitions of what its tasks read."""
         self._changelogs = {
             topology.ordinal: [
-                TopicPartition(topology.changelog_topic(name), number)
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-                for number in numbers
+                TopicPartition(topic, number) for topic in topology.changelogs.values() for number in numbers
             ]
             for topology in self.topologies
         }
@@ -394,15 +391,6 @@ class SimRun(Run):
             else frozenset()
         )
         """Where global stores are looked at."""
-        self._logged_by = {
-            topology.ordinal: [
-                (name, topology.changelog_topic(name))
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-            ]
-            for topology in self.topologies
-        }
-        """Sub-topology → its stores that are logged, with their changelogs."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -412,6 +400,8 @@ class SimRun(Run):
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
         self._images: images.Known = {}
+        self._committed: dict[TopicPartition, int] | None = None
+        self._group: dict[str, dict[int, int]] = {}
         self._outputs: tuple[tuple[str, Row], ...] = ()
         self._compared = 0
         self._reader = self.log.reader()
@@ -608,8 +598,7 @@ class SimRun(Run):
         # While markers lag, outputs and positions become visible one by one.
         follows = moment is Moment.FOLLOWED
         if not follows and not self.broker.hold_markers and not self.broker.owes_markers:
-            group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
-            self.events.append(OutputObserved(group, self._visible_outputs()))
+            self.events.append(OutputObserved(self._positions(), self._visible_outputs()))
         actor = process.at
         try:
             found = self.images_of(process)
@@ -627,6 +616,14 @@ class SimRun(Run):
                 ends=self._ends(actor.task),
             )
         )
+
+    def _positions(self) -> dict[str, dict[int, int]]:
+        """The group's positions by topic and partition: those of the last look as long as they stay."""
+        committed = self.broker.committed_offsets(APPLICATION)
+        if committed != self._committed:
+            self._committed = committed
+            self._group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
+        return self._group
 
     def observe_globals(self, process: Process, point: Point) -> None:
         """Record what the global stores of a process hold."""
@@ -659,7 +656,7 @@ class SimRun(Run):
         number = partition_of(task)
         return {
             name: self.broker.high_watermark(TopicPartition(topic, number))
-            for name, topic in self._logged_by[ordinal_of(task)]
+            for name, topic in self.topologies[ordinal_of(task)].changelogs.items()
         }
 
     def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
