@@ -15,6 +15,7 @@ from harness.history import (
     Final,
     Injected,
     Moment,
+    OutputObserved,
     Processed,
     Reached,
     Row,
@@ -180,7 +181,8 @@ class Evidence:
                     store: copies.of(event.task, event.host, store).as_it_is()
                     for store in {**self.suppliers_of(event.task), **event.stores}
                 }
-            copies.take(event)
+            if type(event) is not OutputObserved:
+                copies.take(event)
         copies.end()
         return copies, before
 

@@ -157,7 +157,7 @@ def put_together(
     supplier: StoreSupplier[Any], entries: Iterable[Entry], stream_time: int | None
 ) -> dict[str, Json]:
     """The rows that can still be seen at a stream time, by name."""
-    retention = _retention(supplier)
+    retention = None if stream_time is None else _retention(supplier)
     oldest = None if retention is None or stream_time is None else stream_time - retention
     seen = [entry for entry in entries if oldest is None or entry.time > oldest]
     if not getattr(supplier, "retain_duplicates", False):
@@ -172,7 +172,7 @@ def _in_expired_segments(
     supplier: StoreSupplier[Any], entries: Sequence[Entry], stream_time: int | None
 ) -> int:
     """How many rows lie in segments that end before all that can be seen at a stream time."""
-    retention = _retention(supplier)
+    retention = None if stream_time is None else _retention(supplier)
     if retention is None or stream_time is None:
         return 0
     interval = _segment_interval(supplier, retention)

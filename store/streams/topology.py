@@ -66,16 +66,16 @@ class Topology:
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
-        internal = () if self.positions_topic is None else (self.positions_topic,)
-        followed = {one.topic for one in self.global_stores}
-        topics = (
+        followed = [one.topic for one in self.global_stores]
+        topics = [
             *self.sources,
-            *(topic for topic in self.sinks if topic not in followed),
+            *[topic for topic in self.sinks if topic not in followed],
             *map(self.changelog_topic, self.store_names),
-            *map(self.changelog_topic, (one.name for one in self.global_stores)),
-            *(one.topic for one in self.global_stores),
-            *internal,
-        )
+            *[self.changelog_topic(one.name) for one in self.global_stores],
+            *followed,
+        ]
+        if self.positions_topic is not None:
+            topics.append(self.positions_topic)
         if len(set(topics)) < len(topics):
             twice = next(topic for topic in topics if topics.count(topic) > 1)
             raise ConfigError(
@@ -84,10 +84,10 @@ class Topology:
                 f"topic {twice} is named twice; sources, sinks and internal topics must all differ",
             )
 
-    @cached_property
+    @property
     def store_names(self) -> tuple[str, ...]:
         """In the order of their declaration, which is that of their commits."""
-        return tuple(store if isinstance(store, str) else store.name for store in self.stores)
+        return tuple([store if isinstance(store, str) else store.name for store in self.stores])
 
     def suppliers(self, default: StoreType = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
         """By name, in the order of their declaration; `default` says what a name alone means."""

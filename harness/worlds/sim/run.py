@@ -40,8 +40,9 @@ from harness.schedule import Runtime as Runtimes
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
-from harness.worlds.director import DRIVER_POINTS, RestlessError
+from harness.worlds.director import RestlessError
 from harness.worlds.process import (
+    LOOKED_AT,
     ObservedStorage,
     Watch,
     WatchedLog,
@@ -142,8 +143,8 @@ class Process:
                 # The worker has nothing but its global stores.
                 return
             self._note(actor, point)
-        moment = looked_at(point, actor.standby)
-        if moment is not None and point not in DRIVER_POINTS:
+        moment = looked_at(point, actor.standby) if point in LOOKED_AT else None
+        if moment is not None:
             run.observe(self, moment)
         if run.global_points and point in run.global_points:
             run.observe_globals(self, point)
