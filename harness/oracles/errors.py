@@ -37,19 +37,19 @@ _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
 
-_JUDGED = (Started, Injected, Ended)
+_JUDGED = frozenset({Started, Injected, Ended})
 """What else can need an excuse, or is one."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in((event for _, event in evidence.told), evidence.schedule, uncaused=evidence.uncaused)
+    yield from find_in([event for _, event in evidence.told], evidence.schedule, uncaused=evidence.uncaused)
 
 
 def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(schedule, uncaused)
     for event in events:
-        if event.point in _NOTED if isinstance(event, Reached) else isinstance(event, _JUDGED):
+        if event.point in _NOTED if type(event) is Reached else type(event) in _JUDGED:
             yield from ledger.take(event)
 
 

@@ -201,7 +201,7 @@ class Task:
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
         self._changelogs = frozenset(
-            topology.changelog(name, partition) for name, one in self._suppliers.items() if one.logged
+            [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
         )
         self._logged: dict[TopicPartition, int] = {}
         """The offset of the last record in each changelog, as this incarnation knows it."""
@@ -338,8 +338,9 @@ class Task:
             last = store.get_committed_offset(changelog) if known is None else known.offset
             if last is not None:
                 self._logged[changelog] = last
+        held = {name: store.position() for name, store in self.stores.items()}
         if self._plain_producer is None:
-            self._check_positions(committed, offsets)
+            self._check_positions(committed, offsets, held)
         self._committed = {
             tp: position if position is not None else self._earliest(reader, tp)
             for tp, position in committed.items()
@@ -357,8 +358,7 @@ class Task:
         # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
         for name, store in self.stores.items():
-            held = store.position()
-            if held == position:
+            if held[name] == position:
                 continue
             if not self._suppliers[name].logged:
                 _log.warning(
@@ -366,7 +366,7 @@ class Task:
                     "the group %s has committed it up to %s",
                     name,
                     self.task_id,
-                    held or "nothing",
+                    held[name] or "nothing",
                     self.topology.application_id,
                     position,
                 )
@@ -503,13 +503,20 @@ class Task:
     def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest
 
-    def _check_positions(self, committed: Mapping[TopicPartition, int | None], offsets: TaskOffsets) -> None:
-        """Every commit has positions and changelog records together, so stores cannot be ahead of the group."""
+    def _check_positions(
+        self,
+        committed: Mapping[TopicPartition, int | None],
+        offsets: TaskOffsets,
+        held: Mapping[str, Mapping[TopicPartition, int]],
+    ) -> None:
+        """Every commit has positions and changelog records together, so stores cannot be ahead of the group.
+
+        `held`: store → its position."""
         group = self.topology.application_id
         for name, store in self.stores.items():
             ahead = {
                 tp: last
-                for tp, last in store.position().items()
+                for tp, last in held[name].items()
                 if tp in committed and last >= (committed[tp] or 0)
             }
             changelog = self.topology.changelog(name, self.partition)
