@@ -1,7 +1,8 @@
 """A campaign: many independent schedules over one or more worlds, counted, judged, and reduced where they fail.
 
 The schedules of a campaign depend on scenario, seed and index alone, not on how many processes share the work. Each
-world starts with the tours, which kill at every protocol point. Where a world can be run in several processes, a share
+world starts with the tours, which kill at every protocol point; where schedules are dear, introductions come before.
+Where a world can be run in several processes, a share
 of the schedules is run twice and must give the same history: a simulation that is not deterministic proves nothing.
 """
 
@@ -13,7 +14,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
@@ -22,7 +23,7 @@ from traceback import format_exc
 
 import msgspec
 
-from harness.generate import generate, tour
+from harness.generate import generate, has_headers, introduction, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
@@ -101,8 +102,11 @@ def run_campaign(plan: Plan, world: str, jobs: int, options: Options, progress: 
 
 
 def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATION) -> Schedule:
-    """The schedule at `index`; below zero are the tours, one per runtime of the scenario."""
+    """The schedule at `index`; below zero are the tours, one per runtime of the scenario, and below them the
+    introduction."""
     with bounded(scenario, "making its pipeline or its input"):
+        if index < -tours_of(scenario):
+            return introduction(scenario, seed)
         if index < 0:
             return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
         files = world == SIMULATION and index % FILES_EVERY == 0
@@ -112,6 +116,13 @@ def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATI
 def tours_of(scenario: Scenario) -> int:
     """How many tours a scenario has."""
     return len(scenario.runtimes)
+
+
+def introductions(names: Sequence[str], seed: int) -> list[tuple[str, int]]:
+    """Scenario and index of the introductions to a world: of those scenarios whose records have headers, of the first
+    one if none has."""
+    there = [(name, -tours_of(load(name)) - 1) for name in names]
+    return [one for one in there if has_headers(schedule_at(load(one[0]), seed, one[1]))] or there[:1]
 
 
 def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
@@ -270,8 +281,8 @@ def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
 
 
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
-    """The campaign in a world that runs one schedule after the other: first tours, then a sample. Stops at the first
-    failures, and when its time is over, which it is not before the tours are done."""
+    """The campaign in a world that runs one schedule after the other: introductions, tours, a sample. Stops at the
+    first failures, and when its time is over, which it is not before the tours are done."""
     total = _Total(plan, name, progress)
     killed = world.killed
     for reference, index in _samples(plan, name):
@@ -295,10 +306,13 @@ def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
 
 
 def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
-    """Scenario and index, for a world in which schedules are dear. First a tour of each runtime, by the first scenario
-    that has it; then all scenarios in turns. `plan.schedules` counts for each scenario, its tours included."""
+    """Scenario and index, for a world in which schedules are dear. First introductions, and a tour of each runtime, by
+    the first scenario that has it; then all scenarios in turns. `plan.schedules` counts for each scenario."""
     done = dict.fromkeys(plan.scenarios, 0)
     toured: set[str] = set()
+    for name, index in introductions(plan.scenarios, plan.seed):
+        done[name] += 1
+        yield name, index
     for name in plan.scenarios:
         scenario = load(name)
         for index in range(-tours_of(scenario), 0):

@@ -162,6 +162,37 @@ class Replayed(msgspec.Struct, frozen=True, tag="replayed", gc=False):
     records: int
 
 
+class Listened(msgspec.Struct, frozen=True, tag="listened", gc=False):
+    """What the listener of a process was told of one restore, when it was told of its end."""
+
+    task: str
+    incarnation: int
+    store: str
+    start: int
+    """The first offset that was to be read."""
+    end: int
+    """The first that was not."""
+    position: int
+    """Where it went on behind the last batch."""
+    batches: int
+    """The records of all batches."""
+    total: int
+    """As it was told in the end."""
+    read: int | None
+    """What the process was given of the changelog meanwhile; None where that is not watched."""
+
+
+class Lagging(msgspec.Struct, frozen=True, tag="lagging", gc=False):
+    """How much a standby says that its copies lack, right after a look at them."""
+
+    task: str
+    incarnation: int
+    lags: dict[str, int]
+    """By store."""
+    ends: dict[str, int]
+    """Where the committed part of each changelog ended."""
+
+
 class SetAside(msgspec.Struct, frozen=True, tag="set-aside", gc=False):
     """A store that a process has renamed out of the way, to begin with an empty one."""
 
@@ -284,6 +315,8 @@ Event = (
     | StateObserved
     | GlobalObserved
     | Replayed
+    | Listened
+    | Lagging
     | SetAside
     | Queried
     | Measured

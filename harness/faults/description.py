@@ -23,7 +23,7 @@ class Capability(StrEnum):
     RECORDS = "records"
     """The processing function can be made to raise."""
     WRITES = "writes"
-    """A process can be struck inside a write of its stores, and a write or an open can be made to fail."""
+    """A process can be struck inside a write of its stores, and a write, a read or an open can be made to fail."""
     POWER = "power"
     """A disk can forget what was not synced."""
     TIME = "time"
@@ -71,7 +71,18 @@ class Occasion(StrEnum):
     """A store's engine is about to be opened."""
     WRITE = "write"
     """A batch of a store is on its way to the disk."""
+    ROW = "row"
+    """A row of a store is about to be read."""
+    CHECKPOINT = "checkpoint"
+    """The checkpoint of a task is about to be read."""
+    COPY = "copy"
+    """A copy of a store, kept by a standby, is about to be written."""
 
+
+OF_STORAGE = frozenset(
+    {Occasion.OPEN, Occasion.WRITE, Occasion.ROW, Occasion.CHECKPOINT, Occasion.COPY},
+)
+"""What a process does to its disk."""
 
 CALLS = tuple(Occasion)[: tuple(Occasion).index(Occasion.RECORD)]
 """The calls to the broker."""

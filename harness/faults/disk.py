@@ -1,17 +1,19 @@
 """Faults of the disk: death inside a write, writes that fail, stores found corrupt, files that are damaged.
 
-Files are damaged when the store that has them is about to be opened, and nobody has them open. What is damaged is
-what production has there, so only worlds with real files can do it.
+What is damaged in files is what production has there, when it is about to be opened and nobody has it open: only worlds
+with real files can do that. Rows and checkpoints that are damaged as they are read are so in every world.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.faults.description import Capability, Excuse, Fault, Occasion, Where
 from store.errors import StoreCorruptedError, StoreIOError
+from store.recovery import checkpoint
 
 _WRITES = frozenset({Capability.PROCESSES, Capability.WRITES})
 
@@ -24,7 +26,7 @@ def _corrupt(_: Callable[[], Any]) -> NoReturn:
     raise StoreCorruptedError("the schedule has this store found corrupt")
 
 
-_DAMAGES = frozenset({Excuse.SET_ASIDE, Excuse.FAIL, Excuse.RETRY, Excuse.NEW_PRODUCER, Excuse.ABORT})
+_DAMAGES = frozenset({Excuse.SET_ASIDE, Excuse.FAIL, Excuse.NEW_PRODUCER})
 _FILES = frozenset({Capability.PROCESSES, Capability.WRITES, Capability.FILES})
 
 
@@ -63,6 +65,21 @@ def _lose_files(directory: Callable[[], Any]) -> None:
         lost.unlink()
 
 
+def _damage_checkpoint(read: Callable[[], Any]) -> Any:
+    """The file as it is read, damaged in one of several ways, which depends on what is in it."""
+    data = checkpoint.encode(read())
+    ways = (
+        data[: len(data) // 2],
+        b"",
+        data.replace(b"1", b"2", 1),
+        data.replace(b"1", b"\xff", 1),
+        data.replace(b"1", b"?", 1),
+        data[:-3] + b"xyz",
+        data[:2] + b"9" + data[2:],
+    )
+    return checkpoint.decode(ways[zlib.crc32(data) % len(ways)], "of this schedule")
+
+
 def _flip_checkpoint(directory: Callable[[], Any]) -> None:
     _flip(_last(directory().parent.parent, ".checkpoint"), lambda size: size // 2)
 
@@ -96,6 +113,35 @@ FAULTS = (
         occasions=(Occasion.OPEN,),
         around=_corrupt,
     ),
+    Fault(
+        "damage_rows",
+        "The next store of the task that is read has rows that cannot be read, until it is set aside.",
+        Where.OCCASION,
+        needs=_WRITES,
+        excuses=_DAMAGES,
+        occasions=(Occasion.ROW,),
+        around=_corrupt,
+    ),
+    Fault(
+        "corrupt_copy",
+        "The next write to a standby's copy of the task's stores finds that copy corrupt.",
+        Where.OCCASION,
+        needs=_WRITES,
+        runtimes=("worker",),
+        # What is found when it is closed, a later start finds again.
+        excuses=frozenset({Excuse.FAIL}),
+        occasions=(Occasion.COPY,),
+        around=_corrupt,
+    ),
+    Fault(
+        "damage_checkpoint",
+        "The checkpoint of the task is damaged when it is read next.",
+        Where.OCCASION,
+        needs=_WRITES,
+        excuses=frozenset({Excuse.SET_ASIDE}),
+        occasions=(Occasion.CHECKPOINT,),
+        around=_damage_checkpoint,
+    ),
     *(
         Fault(
             name,
@@ -111,7 +157,15 @@ FAULTS = (
             ("flip_log", "has a wrong bit in its write-ahead log.", _flip_log),
             ("flip_table", "has a wrong bit in a file of its rows.", _flip_table),
             ("lose_file", "has lost one of its files.", _lose_files),
-            ("flip_checkpoint", "lies beside a checkpoint with a wrong bit.", _flip_checkpoint),
         )
+    ),
+    Fault(
+        "flip_checkpoint",
+        "The file of the task's checkpoint has a wrong bit when it is read next.",
+        Where.OCCASION,
+        needs=_FILES,
+        excuses=frozenset({Excuse.SET_ASIDE}),
+        occasions=(Occasion.CHECKPOINT,),
+        around=_flip_checkpoint,
     ),
 )

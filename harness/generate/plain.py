@@ -313,6 +313,9 @@ class _Generator:
                 call, edge = random.choice(CALLS), random.choice(tuple(Edge))
         elif fault.where is Where.OCCASION and len(fault.occasions) > 1:
             call = random.choice(fault.occasions)
+        if Occasion.COPY in fault.occasions:
+            self._hosts = max(2, self._hosts)
+            self._choose({"num.standby.replicas": 1})
         changed = {}
         if fault.changes_settings:
             name = random.choice(
@@ -444,7 +447,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 3, 4)):
+        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -484,13 +487,22 @@ class _Generator:
                     Step("stall", task=task, call=call, edge=edge),
                     Step("resume", task=task),
                 ]
-            case _:
+            case 4:
                 # A store that had vouched for itself, and that another start finds on the same host.
                 return [
                     Step("clean_stop", task=task, wait=wait),
                     begun,
                     Step("clean_stop", task=task, wait=1),
                 ]
+            case _:
+                # A transaction that nobody fences stays open, and a crash leaves commits behind it.
+                self._choose({**_EXACTLY, **_TRANSACTED, "commit.records": 5, "poll.records": 2})
+                broken = Step(
+                    "break_client", task=task, call=random.choice((Occasion.FLUSH, Occasion.SEND_OFFSETS))
+                )
+                inside, behind = Point.RECORD_PROCESSED, Point.KAFKA_COMMITTED
+                loosely = [replace(step, at=inside) for step in self._changed(task, _LOOSELY, min(wait, 3))]
+                return [broken, *loosely, Step(random.choice(("kill", "kill", "wipe")), task=task, at=behind)]
 
     def _choose(self, chosen: Mapping[str, object]) -> None:
         """Settings of this schedule that something in it needs, as far as the scenario leaves them free."""

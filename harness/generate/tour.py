@@ -1,15 +1,30 @@
-"""The tour: one schedule per runtime that kills at every protocol point, so that no run misses one."""
+"""The schedules that a campaign does not leave to chance: tours and introductions.
+
+A tour, one per runtime, kills at every protocol point, so that no run misses one. An introduction has records of as
+many kinds as there are, so that a world in which schedules are dear meets them first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from itertools import islice
 from random import Random
 
 from harness.generate.vocabulary import KILL_POINTS, sample_of
 from harness.schedule import Input, Runtime, Schedule, Step
-from scenarios import Scenario
+from scenarios import Sample, Scenario, encode_key
+from store.log.partitioner import partition_for
 from store.points import Point
 
 RECORDS = 12
+
+INTRODUCED = 24
+"""Records of an introduction."""
+
+DRAWN = 200
+"""Records among which those of an introduction are looked for."""
+
+PARTITIONS = 3
 
 
 def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
@@ -31,6 +46,60 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
         batch_records=4,
         settings={"commit.records": 2, **scenario.settings},
     )
+
+
+def introduction(scenario: Scenario, seed: int) -> Schedule:
+    """Records of as many kinds as the scenario has, in several partitions, some of them of transactions that come to
+    nothing; an abort, and a crash between Kafka and the stores, so that what was written is read again."""
+    random = Random(f"{scenario.name}/{seed}/introduction")
+    drawn = [sample_of(scenario, random) for _ in range(DRAWN)]
+    # What is new comes first, and then again, so that there is a commit before the crash and one behind it.
+    known: set[Hashable] = set()
+    chosen: list[Sample] = []
+    for sample in drawn:
+        if not known.issuperset(_kinds(sample)):
+            known.update(_kinds(sample))
+            chosen.append(sample)
+    chosen = [*chosen, *chosen, *islice(drawn, INTRODUCED)][: max(INTRODUCED, 2 * len(chosen))]
+    items = tuple(
+        Input(
+            partition_for(encode_key(sample.key), PARTITIONS),
+            sample.key,
+            sample.value,
+            number % 5 == 4,
+            sample.topic,
+            (10 + number) * scenario.time_step_ms if sample.timestamp is None else sample.timestamp,
+            sample.headers,
+        )
+        for number, sample in enumerate(chosen)
+    )
+    struck = f"0_{next((item.partition for item in items if not item.aborted), 0)}"
+    return Schedule(
+        scenario=scenario.reference_name,
+        input=items,
+        steps=(
+            Step("abort_commit", task=struck),
+            Step("kill", task=struck, at=Point.KAFKA_COMMITTED, wait=1),
+        ),
+        runtime=Runtime(scenario.runtimes[0]),
+        partitions=PARTITIONS,
+        settings={**scenario.settings},
+    )
+
+
+def has_headers(schedule: Schedule) -> bool:
+    """Whether any record of the input has one with a value."""
+    return any(value for item in schedule.input for _, value in item.headers)
+
+
+def _kinds(sample: Sample) -> set[Hashable]:
+    """What of a record an adapter to a broker could lose."""
+    return {
+        sample.topic,
+        (sample.topic, partition_for(encode_key(sample.key), PARTITIONS)),
+        (sample.topic, sample.value is None),
+        tuple("none" if value is None else bool(value) for _, value in sample.headers),
+    }
 
 
 def _item(scenario: Scenario, random: Random, number: int) -> Input:

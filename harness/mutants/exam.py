@@ -18,12 +18,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from statistics import median
 
 import msgspec
 
-from harness.campaign import FILES_EVERY, Found, Plan, chunks_of, reduce, schedule_at, simulate_part
+from harness.campaign import (
+    FILES_EVERY,
+    Found,
+    Plan,
+    chunks_of,
+    introductions,
+    reduce,
+    schedule_at,
+    simulate_part,
+)
 from harness.mutants import MUTANTS, Mutant
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate_within
@@ -91,18 +100,21 @@ def sit(mutant: Mutant, world: str, seconds: float, *, seed: int = 0, running: W
 
 
 def _on_real_systems(mutant: Mutant, plan: Plan, world: str, running: World) -> Sat:
-    """The sample of the default campaign, scenario by scenario, without its tours: those are many minutes long."""
+    """The introductions of the default campaign, however long they take, and its sample, scenario by scenario, without
+    its tours: those are many minutes long."""
     assert plan.seconds is not None
     started = time.monotonic()
-    for number in count():
-        scenario = load(plan.scenarios[number % len(plan.scenarios)])
-        schedule = schedule_at(scenario, plan.seed, number, world)
+    first = introductions(plan.scenarios, plan.seed)
+    sample = ((plan.scenarios[number % len(plan.scenarios)], number) for number in count())
+    for number, (name, index) in enumerate(chain(first, sample)):
+        scenario = load(name)
+        schedule = schedule_at(scenario, plan.seed, index, world)
         verdict = judge(scenario, schedule, running.run(scenario, schedule, mutant.name))
         took = time.monotonic() - started
         found = verdict.outcome is Outcome.VIOLATED
         if found and judge(scenario, schedule, running.run(scenario, schedule)).outcome is Outcome.HOLDS:
             return _sat(mutant, world, number + 1, took, [Found(world, schedule, verdict)])
-        if took >= plan.seconds:
+        if took >= plan.seconds and number + 1 >= len(first):
             return _sat(mutant, world, number + 1, took, [])
     raise AssertionError("counting has no end")
 

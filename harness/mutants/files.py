@@ -1,4 +1,4 @@
-"""Mutants of what a store makes of its files, which only schedules with real files run."""
+"""Mutants of what becomes of stores that are found damaged."""
 
 from __future__ import annotations
 
@@ -18,6 +18,5 @@ MUTANTS = (
             ),
             Edit("store.recovery.decision:origin", "    if empty():\n", "    if False:\n"),
         ),
-        files=True,
     ),
 )

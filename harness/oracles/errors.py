@@ -4,8 +4,9 @@ A fault says what a process may do because of it (`Fault.excuses`). One that str
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
 blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
 end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
-An incarnation that another one of its task has overtaken may do all of it, for being fenced is what it is for. In a
-world whose calls may fail without the schedule, only failing, and being fenced or blocked by nobody, is judged.
+Whoever comes upon damaged files refuses them by name, or sets the store aside. An incarnation that another one of its
+task has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
+schedule, only failing, and being fenced or blocked by nobody, is judged.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
-from harness.history import OUT_OF_RANGE, POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, Started
+from harness.history import (
+    OUT_OF_RANGE,
+    POSITIONS_LEFT_BEHIND,
+    End,
+    Ended,
+    Event,
+    Injected,
+    Reached,
+    SetAside,
+    Started,
+)
 from harness.oracles.evidence import Evidence
 from harness.schedule import Edge, Schedule, config_of
 from harness.verdict import Anomaly, Finding
@@ -37,7 +48,10 @@ _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 """What needs an excuse in every world."""
 
-_JUDGED = frozenset({Started, Injected, Ended})
+_DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
+"""How the error of a process begins that has found its files damaged."""
+
+_JUDGED = frozenset({Started, Injected, SetAside, Ended})
 """What else can need an excuse, or is one."""
 
 
@@ -60,6 +74,8 @@ class _Ledger:
         self._schedule = schedule
         self._begun = config_of(schedule)
         self._uncaused = uncaused
+        self._set_aside: set[int] = set()
+        """Incarnations that have set a store aside since they began with their task."""
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
         self._damaged: set[str] = set()
@@ -116,12 +132,15 @@ class _Ledger:
                 if event.incarnation in self._ready and not overtaken:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
                 self._ready.add(event.incarnation)
+                self._set_aside.discard(event.incarnation)
                 self._starting.pop(event.incarnation, None)
             case Reached(point=Point.KAFKA_COMMITTED):
                 self._spoilt.discard(event.incarnation)
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
+            case SetAside(incarnation=incarnation):
+                self._set_aside.add(incarnation)
             case Ended(incarnation=None) if event.task not in self._damaged:
                 yield Finding(
                     "errors",
@@ -175,10 +194,11 @@ class _Ledger:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
         elif event.incarnation is not None:
-            if Capability.FILES in fault.needs and event.task is not None:
-                self._damaged.add(event.task)
-            for excuse in fault.excuses:
-                self._once[event.incarnation, excuse] += 1
+            if Capability.FILES in fault.needs:
+                self._damaged.add(event.task or "")
+            else:
+                for excuse in fault.excuses:
+                    self._once[event.incarnation, excuse] += 1
             if fault.excuses:
                 self._spoilt.add(event.incarnation)
         if Capability.POWER in fault.needs:
@@ -187,13 +207,20 @@ class _Ledger:
         elif fault.deadly and event.incarnation is not None:
             self._alive.pop(event.incarnation, None)
 
+    def _found(self, event: Reached | Ended, excuse: Excuse) -> bool:
+        """Whether a process of a task with damaged files did what has to be done about it: it has refused what it
+        found by name, or set a store aside and begun anew."""
+        if isinstance(event, Ended):
+            return excuse is Excuse.FAIL and event.error.startswith(_DAMAGE)
+        return excuse is Excuse.NEW_PRODUCER and event.incarnation in self._set_aside
+
     def _spend(self, event: Reached | Ended, excuse: Excuse, what: str) -> Iterator[Finding]:
         """Nothing if something that happened to this incarnation explains it."""
         incarnation = event.incarnation
         assert incarnation is not None
         if self._uncaused and excuse not in _BY_NOBODY:
             return
-        if event.task in self._damaged and excuse in (Excuse.FAIL, Excuse.NEW_PRODUCER, Excuse.RETRY):
+        if event.task in self._damaged and self._found(event, excuse):
             return
         if excuse is Excuse.BLOCKED and self._blocked_for_all:
             return

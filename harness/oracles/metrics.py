@@ -1,6 +1,7 @@
 """What the metrics of a store say is what the history shows: restored records, commits, uncommitted and cached bytes.
 
-A store that is closed takes its metrics along. While it is open, its restore has counted the changelog records between
+A store that is closed takes its metrics along. While it is open it has some, also beside another task's store of its
+name; its restore has counted the changelog records between
 the offset at which it was opened and the one at which it was restored; every commit of the task is one of the rate;
 after a commit, an abort and a restore nothing is uncommitted; a store without a cache holds nothing in one, and the
 count of dropped records never falls. What is exported for Prometheus has every metric once.
@@ -108,6 +109,8 @@ class _Judge:
             life.at_restored = event
         elif event.point is Point.STORE_COMMITTED:
             life.commits += 1
+        for store in sorted(self._evidence.suppliers_of(event.task).keys() - event.stores.keys()):
+            yield self._finding(index, event, store, "metrics, although it is open", 1, 0)
         for store, values in sorted(event.stores.items()):
             isolated = kinds.get(store) in _ISOLATED
             if isolated and event.point in _EMPTY_AFTER and values["uncommitted-bytes"]:

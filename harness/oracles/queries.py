@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.history import Queried, Started
+from harness.faults import FAULTS, Capability, Occasion
+from harness.history import Injected, Queried, Started
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import plain, positions_text
 from harness.reference.durability import transactional
@@ -54,12 +55,22 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     if not any(step.query is not None for step in evidence.schedule.steps):
         return
     settings: dict[int, Mapping[str, Any]] = {}
+    damaged: set[str | int | None] = set()
+    """Incarnations, and tasks, of which a store may be found corrupt."""
     for index, event in evidence.told:
         if isinstance(event, Started):
             settings[event.incarnation] = event.settings
+        elif isinstance(event, Injected):
+            fault = FAULTS[event.fault]
+            if Capability.FILES in fault.needs or Occasion.ROW in fault.occasions:
+                damaged.add(event.task if Capability.FILES in fault.needs else event.incarnation)
         elif isinstance(event, Queried):
             query = evidence.schedule.steps[event.step].query
             model = evidence.tasks.get(event.task)
+            if "StoreCorruptedError" in event.error and not damaged.isdisjoint(
+                (event.task, event.incarnation)
+            ):
+                continue
             if query is not None and model is not None:
                 judge = _Judge(evidence, index, event, query, model, settings.get(event.incarnation, {}))
                 yield from judge.find()

@@ -2,13 +2,15 @@
 the store was left and replays the difference alone, or sets the store aside and makes a new one.
 
 What is replayed is what was read of the changelog, and a store is set aside when it is renamed: both are seen from
-outside of the code under test. A start after a fault that had a store found corrupt is not judged.
+outside of the code under test. A start after a fault that had a store found corrupt is not judged. A listener is told
+of what was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.history import Listened
 from harness.oracles.evidence import Evidence
 from harness.reference.starts import CLOCK_SLACK_MS, Must, Restart, Starts
 from harness.verdict import Anomaly, Finding
@@ -16,6 +18,9 @@ from harness.worlds.actors import partition_of
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
+    for index, event in evidence.told:
+        if isinstance(event, Listened):
+            yield from _listened(evidence, index, event)
     starts = Starts(
         evidence.kinds, evidence.exactly_once_with, evidence.alone, tuple(evidence.schedule.steps)
     )
@@ -24,6 +29,23 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             wrong = _wrong(evidence, restart)
             if wrong:
                 yield _finding(evidence, restart, *wrong)
+
+
+def _listened(evidence: Evidence, index: int, event: Listened) -> Iterator[Finding]:
+    """What is told of a restore is what was read of the changelog."""
+    read = event.total if event.read is None else event.read
+    if event.total == event.batches == read and event.position >= event.start:
+        return
+    yield Finding(
+        "restore",
+        f"The listener of a restore of {event.store} of task {event.task} from offset {event.start} to {event.end} was "
+        f"told of batches of {event.batches} records up to offset {event.position}, and of {event.total} in the end; "
+        f"{read} were read ({evidence.story_before(index, event.task)}).",
+        Anomaly.DIVERGED,
+        task=event.task,
+        expected=read,
+        actual=event.total,
+    )
 
 
 def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] | None:

@@ -1,13 +1,14 @@
 """The copy of a store that a standby keeps is the changelog up to the offset that it names, and never ahead of what was
 committed when it was looked at: a takeover must not begin with what was aborted afterwards. One that was asked to end
-once everything had come to rest holds all of the changelog: a copy that does not follow is none."""
+once everything had come to rest holds all of the changelog: a copy that does not follow is none. What it says that it
+lacks is what lies beyond."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from harness.history import End, Ended, Moment, Reached, Started, StateObserved
+from harness.history import End, Ended, Lagging, Moment, Reached, Started, StateObserved, StoreImage
 from harness.oracles.changelog import against_own_offset
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import WHEN
@@ -59,7 +60,40 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         if found:
             yield from found
             return
+    yield from _lags(evidence)
     yield from _behind(evidence)
+
+
+def _lags(evidence: Evidence) -> Iterator[Finding]:
+    """What standbys say that they lack, and is not what lies beyond what they hold: at least each record, and at most
+    each offset. Of a log that was cleaned nobody knows what there was."""
+    held: dict[int, Mapping[str, StoreImage]] = {}
+    for index, event in evidence.told:
+        if index >= evidence.first_cleaning:
+            return
+        if isinstance(event, StateObserved) and event.standby and event.incarnation is not None:
+            held[event.incarnation] = event.stores
+        elif isinstance(event, Lagging):
+            for store, lag in sorted(event.lags.items()):
+                image = held[event.incarnation].get(store)
+                if image is None or image.changelog_offset is None:
+                    continue
+                upto = image.changelog_offset
+                rows = evidence.changes(store, partition_of(event.task))
+                least = sum(upto < row.offset < event.ends[store] for row in rows)
+                most = max(0, event.ends[store] - upto - 1)
+                if not least <= lag <= most:
+                    yield Finding(
+                        "standby",
+                        f"A standby of task {event.task} says that its copy of store {store} lacks {lag} offsets of "
+                        f"its changelog: it holds it up to offset {upto}, {least} records follow, and it ends at "
+                        f"{event.ends[store]} ({evidence.story_before(index, event.task)}).",
+                        Anomaly.DIVERGED,
+                        task=event.task,
+                        expected=least,
+                        actual=lag,
+                    )
+                    return
 
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:

@@ -27,7 +27,18 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
-from harness.history import End, Ended, Event, Injected, Moment, Reached, Started, StateObserved, StoreImage
+from harness.history import (
+    End,
+    Ended,
+    Event,
+    Injected,
+    Moment,
+    Reached,
+    SetAside,
+    Started,
+    StateObserved,
+    StoreImage,
+)
 from harness.reference.model import Positions
 from harness.worlds.images import innermost
 from store.config import StreamsConfig
@@ -153,6 +164,8 @@ class Copies:
         self._ready: set[int] = set()
         self._broken_off: set[int] = set()
         """Incarnations that a fault may have kept from committing since they were last seen to."""
+        self._damaged: set[int] = set()
+        """Incarnations that may come upon rows which cannot be read."""
         self._copies: dict[tuple[str, int, str], Copy] = {}
 
     def of(self, task: str, host: int, store: str) -> Copy:
@@ -175,6 +188,10 @@ class Copies:
             self._start(event)
         elif type(event) is Injected:
             self._strike(event)
+        elif type(event) is SetAside:
+            if event.incarnation in self._damaged:
+                # It may have committed since the damage was done, which is found when it reads.
+                self.of(event.task, event.host, event.store).befall(Befell.REMOVED)
         elif type(event) is Ended and event.incarnation is not None:
             clean = event.reason is End.DONE and event.incarnation not in self._broken_off
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
@@ -226,12 +243,15 @@ class Copies:
             for (_, host, _), copy in self._copies.items():
                 if host == event.host:
                     copy.befall(Befell.POWER_LOSS)
+        if Occasion.ROW in fault.occasions and event.incarnation is not None:
+            self._damaged.add(event.incarnation)
         removed = fault.removes_state or Excuse.SET_ASIDE in fault.excuses
         if removed and event.task is not None and event.host is not None:
             self._befall(event.task, event.host, Befell.REMOVED)
         if not fault.excuses.isdisjoint(_BREAKS_OFF):
-            # One that strikes no process in particular may have struck any.
-            self._broken_off |= set(self._running) if event.incarnation is None else {event.incarnation}
+            # One that strikes no process in particular may have struck any, and time passes for all.
+            one = event.incarnation if Capability.TIME not in fault.needs else None
+            self._broken_off |= set(self._running) if one is None else {one}
         if fault.deadly and event.incarnation is not None:
             if Occasion.WRITE in fault.occasions and event.task is not None and event.host is not None:
                 # The write is there for whoever opens the store next, and was not synced.

@@ -161,7 +161,9 @@ class Director:
 
     def meet(self, actor: Actor, occasion: Occasion) -> Fault | None:
         """The fault that lies in wait for what the actor is about to do, once."""
-        if not self._waiting or actor is not self.newest.get(actor.task):
+        if not self._waiting or (
+            not actor.standby if occasion is Occasion.COPY else actor is not self.newest.get(actor.task)
+        ):
             return None
         index = self._waiting.pop((actor.task, occasion), None)
         if index is None:

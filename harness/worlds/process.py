@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
-from harness.faults import FAULTS, Fault, Occasion, Where
+from harness.faults import FAULTS, Capability, Fault, Occasion, Where
 from harness.faults.description import CALLS
 from harness.history import End, Moment
 from harness.schedule import Edge, Schedule
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Engine, Storage
-from store.engine.protocol import Checkpointed
+from store.engine.protocol import Checkpointed, Family, Pairs, Snapshot
 from store.errors import (
     AbortRequiredError,
     FatalLogError,
@@ -36,6 +36,7 @@ from store.log import Admin, GroupReader, Log, PlainProducer, Producer
 from store.log.protocol import Fetch
 from store.metrics import Metrics
 from store.points import Point
+from store.recovery.restore import RestoreListener
 from store.state.protocol import StateStore, StoreContext
 from store.streams.assignment import Assignment
 from store.streams.context import Context
@@ -126,11 +127,23 @@ def run_worker(
     clock: Clock,
     control: Control,
     metrics: Metrics | None = None,
+    listener: RestoreListener | None = None,
+    made: Callable[[Worker], None] | None = None,
 ) -> tuple[End, str]:
     """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
     worker = Worker(
-        topology, assignment.active, log, storage, config, clock, standbys=assignment.standby, metrics=metrics
+        topology,
+        assignment.active,
+        log,
+        storage,
+        config,
+        clock,
+        standbys=assignment.standby,
+        metrics=metrics,
+        listener=listener,
     )
+    if made is not None:
+        made(worker)
     try:
         while not control.stopping() and (_poll(worker, control) or control.idle()):
             control.turned()
@@ -200,7 +213,7 @@ class ObservedStorage:
     def __init__(
         self, inner: Storage, control: Control, occasions: frozenset[Occasion] = frozenset()
     ) -> None:
-        """`occasions`: whether opening an engine, and writing to it, can meet a fault."""
+        """`occasions`: of `OF_STORAGE`, those that can meet a fault."""
         self._inner = inner
         self._control = control
         self._occasions = occasions
@@ -236,8 +249,11 @@ class ObservedStorage:
         engine = self._inner.open(task_id, store_name)
         if Occasion.WRITE in self._occasions:
             engine = _interfered(engine, self._control)
+        # What is seen from outside is what is there, also where the process cannot read it.
         self.engines[task_id, store_name] = engine
         self.just_opened.add(store_name)
+        if self._occasions & _OF_ROWS:
+            return cast(Engine, _Failing(engine, self._control, self._occasions))
         return engine
 
     def remember_opened(self, place: tuple[str, str], store: Any) -> None:
@@ -257,10 +273,66 @@ class ObservedStorage:
         return went
 
     def read_checkpoint(self, task_id: str) -> Mapping[TopicPartition, Checkpointed]:
+        fault = self._control.meet(Occasion.CHECKPOINT) if Occasion.CHECKPOINT in self._occasions else None
+        if fault is None:
+            return self._inner.read_checkpoint(task_id)
+        assert fault.around is not None
+        if Capability.FILES not in fault.needs:
+            return cast(
+                Mapping[TopicPartition, Checkpointed],
+                fault.around(lambda: self._inner.read_checkpoint(task_id)),
+            )
+        fault.around(lambda: self._inner.directory(task_id, "any"))
         return self._inner.read_checkpoint(task_id)
 
     def write_checkpoint(self, task_id: str, checkpoint: Mapping[TopicPartition, Checkpointed]) -> None:
         self._inner.write_checkpoint(task_id, checkpoint)
+
+
+_OF_ROWS = frozenset({Occasion.ROW, Occasion.COPY})
+
+
+class _Failing:
+    """An engine whose process may find that it is corrupt: at the next row that it reads, and then until it has another
+    one; or, in a standby, at a write."""
+
+    def __init__(self, inner: Engine, control: Control, occasions: frozenset[Occasion]) -> None:
+        self._inner = inner
+        self._control = control
+        self._occasions = occasions
+        self._damage: Callable[[Callable[[], Any]], Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        self._read(family)
+        return self._inner.get(family, key)
+
+    def scan(self, family: Family, *bounds: bytes | None, reverse: bool = False) -> Pairs:
+        self._read(family)
+        return self._inner.scan(family, *bounds, reverse=reverse)
+
+    def snapshot(self) -> Snapshot:
+        self._read(Family.DATA)
+        return self._inner.snapshot()
+
+    def write(self, *args: Any, **kwargs: Any) -> None:
+        if Occasion.COPY in self._occasions:
+            fault = self._control.meet(Occasion.COPY)
+            if fault is not None:
+                assert fault.around is not None
+                fault.around(lambda: None)
+        self._inner.write(*args, **kwargs)
+
+    def _read(self, family: Family) -> None:
+        if family is not Family.DATA:
+            return
+        if self._damage is None and Occasion.ROW in self._occasions:
+            fault = self._control.meet(Occasion.ROW)
+            self._damage = None if fault is None else fault.around
+        if self._damage is not None:
+            self._damage(lambda: None)
 
 
 def _interfered(engine: Engine, control: Control) -> Engine:

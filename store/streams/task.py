@@ -88,7 +88,7 @@ from store.errors import (
     TransactionTimedOutError,
 )
 from store.log import GroupReader, Log, PlainProducer, Producer, Reader
-from store.metrics import Metrics
+from store.metrics import Metrics, StateStoreMetrics
 from store.points import Point, reach
 from store.recovery.decision import StoreOutOfStepError
 from store.recovery.global_store import GlobalStore
@@ -411,10 +411,6 @@ class Task:
         if closing is None:
             closing = self._closing[name] = self._exit.enter_context(ExitStack())
         cached = sum(one.cached for one in self._suppliers.values())
-        metrics = None
-        if self._metrics is not None:
-            metrics = self._metrics.store(name, task_id=self.task_id, scope=supplier.metrics_scope)
-            closing.callback(metrics.close)
         made = StoreContext(
             name=name,
             open_engine=lambda: self._storage.open(self.task_id, name),
@@ -430,21 +426,31 @@ class Task:
             record_time=lambda: context.record.timestamp,
             uncommitted_position=lambda: _last_records(dict(self._positions)),
             isolation=config.default_state_isolation_level,
-            metrics=metrics,
             clock=self._clock,
         )
+        measured: list[StateStoreMetrics] = []
+
+        def open_store() -> StateStore:
+            if self._metrics is None:
+                return supplier.open(made)
+            # A store that is opened again, to be rebuilt, has taken those of its first opening along.
+            metrics = self._metrics.store(name, task_id=self.task_id, scope=supplier.metrics_scope)
+            measured.append(metrics)
+            closing.callback(metrics.close)
+            return supplier.open(replace(made, metrics=metrics))
+
         if not supplier.logged:
             # Nothing repairs it: after a crash it is what its last commit, or a write past any commit, has left.
-            self.stores[name] = store = supplier.open(made)
+            self.stores[name] = store = open_store()
             closing.callback(store.close)
             reach(Point.STORE_OPENED)
             return
         logged = LoggedStore(
             name,
             changelog,
-            lambda: supplier.open(made),
+            open_store,
             tombstone_retention(self._log, changelog.topic),
-            None if metrics is None else metrics.restored,
+            None if self._metrics is None else lambda records: measured[-1].restored(records),
         )
         self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
         closing.callback(self.stores[name].close)

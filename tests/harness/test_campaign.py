@@ -8,12 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.campaign import Part, Plan, reduce, run_simulation, run_world, schedule_at, schedules_of
+from harness.campaign import (
+    Part,
+    Plan,
+    introductions,
+    reduce,
+    run_simulation,
+    run_world,
+    schedule_at,
+    schedules_of,
+)
 from harness.faults import DEADLY, FAULTS, Capability, possible
 from harness.generate import KILL_POINTS, generate
 from harness.generate.settings import VALUES, text
 from harness.generate.vocabulary import kind_of
-from harness.history import History, Injected
+from harness.history import History, Injected, Skipped
 from harness.met import Met
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
@@ -76,14 +85,15 @@ class Recorded:
         return self._inner.run(scenario, schedule, mutant)
 
 
-def test_a_world_in_which_schedules_are_dear_gets_one_tour_of_each_runtime_and_then_all_scenarios_in_turns() -> (
+def test_a_world_in_which_schedules_are_dear_gets_introductions_tours_and_then_all_scenarios_in_turns() -> (
     None
 ):
     world = Recorded()
     plan = Plan(("orders_payments", "balances", "relay"), seed=1)
     part = run_world(plan, "local", world, quiet)
     assert schedules_of(plan, "local") == len(world.asked) == part.result.schedules
-    tours, samples = world.asked[:2], world.asked[2:]
+    introduction, tours, samples = world.asked[0], world.asked[1:3], world.asked[3:]
+    assert introduction.scenario == "relay"
     assert {schedule.runtime for schedule in tours} == set(Runtime)
     assert all({step.at for step in each.steps} >= set(KILL_POINTS[each.runtime]) for each in tours)
     turns = Counter(schedule.scenario for schedule in samples)
@@ -98,9 +108,25 @@ def test_a_number_of_schedules_counts_for_each_scenario_with_its_tours(schedules
     assert Counter(each.scenario for each in world.asked) == {"balances": schedules, "relay": schedules}
 
 
-def test_a_world_stops_at_a_failure_also_in_a_tour() -> None:
+def test_an_introduction_has_headers_nulls_aborts_and_several_partitions_and_holds() -> None:
+    asked = introductions(("balances", "dedupe", "relay"), seed=5)
+    assert [name for name, _ in asked] == ["dedupe", "relay"]
+    for name, index in asked:
+        scenario = SCENARIOS[name]
+        schedule = schedule_at(scenario, 5, index)
+        assert len({item.partition for item in schedule.input}) > 1
+        assert {item.aborted for item in schedule.input} == {True, False}
+        assert any(item.value is None for item in schedule.input)
+        assert any(item.headers for item in schedule.input)
+        history, verdict = simulate(scenario, schedule)
+        assert verdict.outcome is Outcome.HOLDS, verdict
+        assert not any(isinstance(event, Skipped) for event in history.events)
+    assert [name for name, _ in introductions(("carts", "balances"), seed=5)] == ["carts"]
+
+
+def test_a_world_stops_at_a_failure_also_in_its_introduction() -> None:
     world = Recorded()
-    plan = Plan(("balances",), 1, schedules=9, mutant="writes-bypass-the-transaction")
+    plan = Plan(("balances",), 1, schedules=9, mutant="positions-not-in-the-transaction")
     part = run_world(plan, "local", world, quiet)
     assert len(part.found) == len(world.asked) == part.result.schedules == 1
 
@@ -108,7 +134,7 @@ def test_a_world_stops_at_a_failure_also_in_a_tour() -> None:
 def test_a_world_that_fails_itself_makes_the_campaign_inconclusive_and_keeps_what_was_met() -> None:
     part = run_world(Plan(("balances",), 1, 9), "local", Recorded(fails_at=4), quiet)
     assert part.found == []
-    assert part.inconclusive == ["schedule 1 of balances could not be run: the broker is gone"]
+    assert part.inconclusive == ["schedule 0 of balances could not be run: the broker is gone"]
     assert "CrashproofError: the broker is gone" in part.traceback
     assert part.result.schedules == 3
 

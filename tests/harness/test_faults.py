@@ -96,7 +96,8 @@ def test_every_fault_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
                 for index in range(3)
                 for item in generate(scenario, 1, index).input
             )
-            settings = {"statestore.sync": "commit", **scenario.settings}
+            copied = {"num.standby.replicas": 1} if Occasion.COPY in fault.occasions else {}
+            settings = {"statestore.sync": "commit", **copied, **scenario.settings}
             files = Capability.FILES in fault.needs
             shared = Capability.SHARED in fault.needs
             schedule = Schedule(

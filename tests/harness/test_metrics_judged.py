@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from harness.history import Measured
+from harness.history import Measured, SetAside
 from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
@@ -43,4 +44,18 @@ def test_without_the_setting_nothing_is_measured() -> None:
 )
 def test_a_metric_that_lies_is_found(mutant: str) -> None:
     _, verdict = simulate(BALANCES, SCHEDULE, mutant)
+    assert {finding.oracle for finding in verdict.findings} == {"metrics"}
+
+
+def test_a_store_that_is_rebuilt_in_its_start_has_metrics() -> None:
+    untransacted = {**SCHEDULE.settings, "default.dsl.store": "rocksDB"}
+    struck = Step("kill", at=Point.RECORD_PROCESSED, wait=4)
+    schedule = replace(SCHEDULE, steps=(struck,), settings=untransacted)
+    history, verdict = simulate(BALANCES, schedule)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    assert any(isinstance(event, SetAside) for event in history.events)
+
+
+def test_metrics_that_hide_behind_those_of_a_neighbour_are_missed() -> None:
+    _, verdict = simulate(BALANCES, SCHEDULE, "metrics-of-the-neighbour")
     assert {finding.oracle for finding in verdict.findings} == {"metrics"}

@@ -18,6 +18,8 @@ from harness.history import (
     Final,
     History,
     Injected,
+    Lagging,
+    Listened,
     Moment,
     OutputObserved,
     Processed,
@@ -237,6 +239,41 @@ def test_an_abort_needs_a_fault_that_explains_it(fault: str, excused: bool) -> N
         struck = Injected(0, fault, "0_0", 7, 1, None)
     found = verdict(struck, *reached(Point.ABORTED), schedule=schedule)
     assert oracles(found) == (set() if excused else {"errors"})
+
+
+@pytest.mark.parametrize(
+    ("batches", "total", "right"), [(3, 3, True), (2, 3, False), (3, 2, False), (2, 2, False)]
+)
+def test_a_listener_is_told_of_what_was_read(batches: int, total: int, right: bool) -> None:
+    found = verdict(Listened("0_0", 0, "counts", 0, 4, 4, batches, total, 3))
+    assert oracles(found) == (set() if right else {"restore"})
+
+
+@pytest.mark.parametrize(
+    ("error", "excused"),
+    [("StoreCorruptedError: no row", True), ("StoreIOError: no file", True), ("KeyError: 'a'", False)],
+)
+def test_who_comes_upon_damaged_files_says_so_by_name(error: str, excused: bool) -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        Injected(0, "flip_table", "0_0", 0, 0, None),
+        Ended("0_0", 0, End.FAILED, error),
+    ]
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not excused
+
+
+def test_who_comes_upon_damaged_files_begins_anew_only_if_it_sets_a_store_aside() -> None:
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+        Injected(0, "flip_table", "0_0", 0, 0, None),
+        aside := SetAside("0_0", 0, 0, "s"),
+        *reached(Point.PRODUCER_READY, incarnation=0),
+    ]
+    assert not list(errors.find_in(events, SCHEDULE))
+    events.remove(aside)
+    assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
 
 
 def test_one_fault_excuses_one_abort() -> None:
@@ -675,6 +712,17 @@ def test_a_store_that_is_not_what_the_changelog_holds_at_its_offset_is_found_eve
 def test_a_copy_that_is_consistently_behind_is_right() -> None:
     behind = at(Moment.FINAL, {"ann": 5}, 0, 0, incarnation=None, host=1)
     assert verdict(last=(behind, LAST)).outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize(("lag", "right"), [(0, False), (2, False), (3, True), (4, True), (5, False)])
+def test_a_standby_lacks_at_least_each_record_and_at_most_each_offset_beyond(lag: int, right: bool) -> None:
+    copy = at(Moment.FOLLOWED, {}, None, -1, incarnation=1, host=1, standby=True)
+    assert isinstance(copy, StateObserved)
+    held = {name: msgspec.structs.replace(image, changelog_offset=-1) for name, image in copy.stores.items()}
+    copy = msgspec.structs.replace(copy, stores=held)
+    told = Lagging("0_0", 1, {"accounts": lag}, {"accounts": 4})
+    found = verdict(Started("0_0", 1, 1, standby=True), copy, told)
+    assert ("standby" in oracles(found)) is not right
 
 
 def test_the_copy_of_a_standby_is_the_changelog_up_to_its_offset() -> None:

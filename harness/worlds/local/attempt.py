@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client
 from typing import NamedTuple
 
-from harness.faults import Occasion
+from harness.faults.description import OF_STORAGE
 from harness.history import End
 from harness.mutants import planted
 from harness.schedule import Schedule
@@ -102,7 +102,7 @@ class LedAttempt:
         led = Led(line.ask, prefix, task, line.incarnation)
         scenario = load(self.scenario)
         watch = Watch.of(self.schedule, topologies(scenario, topology.application_id, config), config)
-        observed = ObservedStorage(storage, led, watch.calls & {Occasion.OPEN, Occasion.WRITE})
+        observed = ObservedStorage(storage, led, watch.calls & OF_STORAGE)
         questions = Questions(scenario, topology, partition, prefix, led.answered)
 
         def reached(point: Point) -> None:

@@ -30,7 +30,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import NoReturn
 
-from harness.faults import Occasion
+from harness.faults.description import OF_STORAGE
 from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds import images
@@ -354,9 +354,7 @@ def work(connection: Connection) -> None:
         watch = Watch.of(job.schedule, parts, job.config)
         leader = _Leader(connection)
         led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation, standby=job.standby)
-        storage = ObservedStorage(
-            StateDirectory(job.host, job.application_id), led, watch.calls & {Occasion.OPEN, Occasion.WRITE}
-        )
+        storage = ObservedStorage(StateDirectory(job.host, job.application_id), led, watch.calls & OF_STORAGE)
         questions = Questions(scenario, topology, partition, f"{job.application_id}-", led.answered)
 
         def reached(point: Point) -> None:

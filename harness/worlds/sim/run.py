@@ -15,9 +15,11 @@ from heapq import heappop, heappush
 from math import isnan
 
 from greenlet import getcurrent, greenlet
+from msgspec import structs
 
 from harness.choices import Chooser, FirstChoice
 from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults.description import OF_STORAGE
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
     STILL_HELD,
@@ -25,6 +27,8 @@ from harness.history import (
     Ended,
     GlobalObserved,
     History,
+    Lagging,
+    Listened,
     Measured,
     Moment,
     OutputObserved,
@@ -66,6 +70,7 @@ from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
 from store.streams.topology import Topology
+from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 
 APPLICATION = "app"
@@ -105,12 +110,16 @@ class Process:
         self.at = actor.crew[0]
         """Whose code runs."""
         self.looks = 0
+        self.listener = Listener(self)
+        self._worker: Worker | None = None
+        self._asking = False
+        """Whether it is asked something that no schedule knows of."""
         self.metrics: Metrics | None = None
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
         # Writes to real files are met at the engine, not at the disk.
-        met = {Occasion.OPEN, Occasion.WRITE} if run.schedule.files else {Occasion.OPEN}
+        met = OF_STORAGE if run.schedule.files else OF_STORAGE - {Occasion.WRITE}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
         self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
         self.questions: Callable[[str], Questions] | None = None
@@ -126,6 +135,21 @@ class Process:
         self.run.exited(self.at, reason, error)
 
     # -- called inside the greenlet --
+
+    def runs(self, worker: Worker) -> None:
+        """The worker of this process was made."""
+        self._worker = worker
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """What its standby of the task whose code runs says about what it lacks; nothing if it has none."""
+        if self._worker is None:
+            return {}
+        standby = self._worker.replicas.standbys.get(partition_of(self.at.task))
+        self._asking = True
+        try:
+            return {} if standby is None else standby.lag()
+        finally:
+            self._asking = False
 
     def entered(self, task: str) -> str:
         """From now on code of that task runs. The task whose code ran before."""
@@ -207,13 +231,13 @@ class Process:
             self.strike(fault)
 
     def meet(self, occasion: Occasion) -> Fault | None:
-        return self.run.director.meet(self.at, occasion) if self.actor.crew else None
+        return self.run.director.meet(self.at, occasion) if self.actor.crew and not self._asking else None
 
     def strike(self, fault: Fault) -> None:
         self._obey(self.run.director.strike(self.at, fault))
 
     def called(self, edge: Edge, call: Occasion) -> None:
-        if self.actor.crew:
+        if self.actor.crew and not self._asking:
             self._obey(self.run.director.called(self.at, edge, call))
 
     def processing(self, record: Record) -> None:
@@ -224,6 +248,7 @@ class Process:
 
     def replayed(self, store: str, first: int, records: int) -> None:
         self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
+        self.listener.read(store, records)
 
     def set_aside(self, store: str) -> None:
         actor = self.at
@@ -297,6 +322,40 @@ class Process:
         run.order += 1
         heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
         run.hub.switch()
+
+
+class Listener:
+    """The `RestoreListener` of one process: keeps what it is told until a restore ends."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._begun: dict[tuple[TopicPartition, str], Listened] = {}
+
+    def on_restore_start(self, changelog: TopicPartition, store_name: str, start: int, end: int) -> None:
+        at = self._process.at
+        watched = 0 if changelog.topic in self._process.run.watch.changelogs else None
+        self._begun[changelog, store_name] = Listened(
+            at.task, at.incarnation, store_name, start, end, start, 0, 0, watched
+        )
+
+    def on_batch_restored(
+        self, changelog: TopicPartition, store_name: str, position: int, num_restored: int
+    ) -> None:
+        begun = self._begun[changelog, store_name]
+        self._begun[changelog, store_name] = structs.replace(
+            begun, position=position, batches=begun.batches + num_restored
+        )
+
+    def on_restore_end(self, changelog: TopicPartition, store_name: str, total_restored: int) -> None:
+        begun = self._begun.pop((changelog, store_name))
+        self._process.run.events.append(structs.replace(begun, total=total_restored))
+
+    def read(self, store: str, records: int) -> None:
+        """The process was given so many records of the store's changelog."""
+        task = self._process.at.task
+        for place, begun in self._begun.items():
+            if begun.read is not None and (begun.task, begun.store) == (task, store):
+                self._begun[place] = structs.replace(begun, read=begun.read + records)
 
 
 def _assignment(crew: Sequence[Actor]) -> Assignment:
@@ -437,6 +496,8 @@ class SimRun(Run):
             self.clock,
             process,
             process.metrics,
+            process.listener,
+            process.runs,
         )
 
     def led(self, process: Process, topology: Topology) -> Topology:
@@ -617,6 +678,20 @@ class SimRun(Run):
                 ends=self._ends(actor.task),
             )
         )
+        if follows and (lags := process.lags()):
+            number = partition_of(actor.task)
+            logged = [
+                (store, TopicPartition(topic, number))
+                for store, topic in self.topologies[ordinal_of(actor.task)].changelogs.items()
+            ]
+            self.events.append(
+                Lagging(
+                    actor.task,
+                    actor.incarnation,
+                    {store: lags[tp] for store, tp in logged if tp in lags},
+                    {store: self.broker.last_stable_offset(tp) for store, tp in logged},
+                )
+            )
 
     def _positions(self) -> dict[str, dict[int, int]]:
         """The group's positions by topic and partition: those of the last look as long as they stay."""
