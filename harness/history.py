@@ -89,6 +89,10 @@ POSITIONS_LEFT_BEHIND = "PositionLostError"
 stores: a run under at least once that did not end in order leaves that, and has to be repeated first."""
 
 
+OUT_OF_RANGE = "LogError: offset"
+"""How the error of a process begins that reads where its input does not reach any more."""
+
+
 STILL_HELD = "still holds"
 """How the text begins that is given for a process which ended in order, or let go of a task, and has kept something."""
 

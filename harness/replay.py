@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -115,23 +115,26 @@ class DidNotEndError(BaseException):
 
 
 @contextmanager
-def watchdog(seconds: float) -> Iterator[None]:
+def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
     """Raise `DidNotEndError` inside the block when it takes longer. Only in the main thread, where signals arrive.
 
-    A timer that runs already goes on afterwards.
+    Gives a function that lets the time begin anew. A timer that runs already goes on afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
 
     def bark(_signal: int, _frame: FrameType | None) -> None:
         raise DidNotEndError
 
+    def begin() -> None:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
     handler = signal.signal(signal.SIGALRM, bark)
     started = time.monotonic()
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        yield begin
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
@@ -146,9 +149,13 @@ def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) ->
         with watchdog(seconds):
             yield
     except DidNotEndError:
-        raise ScenarioError(
-            f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
-        ) from None
+        raise _endless(scenario, what, seconds) from None
+
+
+def _endless(scenario: Scenario, what: str, seconds: float) -> ScenarioError:
+    return ScenarioError(
+        f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
+    )
 
 
 def simulate_within(
@@ -159,19 +166,23 @@ def simulate_within(
     Its history is empty: nothing can be said of a run that was broken off anywhere. Raises `ScenarioError` when it is
     the judging that does not end.
     """
+    history = None
     with _collected_afterwards():
         try:
-            with watchdog(seconds):
+            with watchdog(seconds) as begin_anew:
                 history = _SIMULATION.run(scenario, schedule, mutant)
+                begin_anew()
+                return history, judge(scenario, schedule, history)
         except DidNotEndError:
+            if history is not None:
+                what = "what its reference function says of one run"
+                raise _endless(scenario, what, seconds) from None
             sentence = (
                 f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
             )
             return History(SIMULATION, []), Verdict(
                 Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
             )
-        with bounded(scenario, "what its reference function says of one run", seconds):
-            return history, judge(scenario, schedule, history)
 
 
 def replay(

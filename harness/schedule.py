@@ -238,8 +238,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 _BASE: Mapping[str, Any] = {
-    # By count only, so that a run does not depend on how fast it is.
-    "commit.interval.ms": TRANSACTION_TIMEOUT_MS - 1,
+    # By count only, so that a run does not depend on how fast it is, and below every transaction timeout that is drawn.
+    "commit.interval.ms": TRANSACTION_TIMEOUT_MS // 4 - 1,
     "commit.records": 3,
     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
     "restore.batch.records": 2,

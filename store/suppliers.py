@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from store.clock import Clock
@@ -485,6 +486,7 @@ def list_value_store_builder(
     return _builder(supplier, key_serde, value_serde, MeteredListValueStore)
 
 
+@lru_cache(maxsize=256)
 def default_store(name: str, kind: StoreType) -> KeyValueSupplier:
     """The store that a topology means by a name alone (`default.dsl.store`)."""
     return KeyValueSupplier(

@@ -29,6 +29,10 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "restore.batch.records": (2, 1, 1_000),
     "poll.records": (3, 1, 2, 5),
     "metrics.recording.level": ("INFO", "DEBUG"),
+    "commit.interval.ms": (14_999, 0),
+    "transaction.timeout.ms": (60_000, 15_000),
+    # Longer than a transaction of a process that is gone keeps others waiting.
+    "task.timeout.ms": (240_000, 61_000),
 }
 """Setting → values, by its dotted name."""
 

@@ -35,8 +35,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         yield from _whole(evidence)
         yield from _times(evidence)
     yield from _last_versions(evidence)
-    for index, event in evidence.told:
-        if isinstance(event, StateObserved) and not event.standby:
+    for index, event in evidence.of(StateObserved):
+        if not event.standby:
             found: list[Finding] = []
             for store, image in sorted(event.stores.items()):
                 copy = evidence.copies_before(index)[store]
@@ -216,9 +216,15 @@ def _first_untimely(line: Line, store: str, rows: Sequence[Row], *, windowed: bo
 
 def _last_versions(evidence: Evidence) -> Iterator[Finding]:
     """The first moment of each changelog of versions at which the last record of a key is not its newest version."""
+    if not any(
+        isinstance(innermost(supplier), VersionedSupplier)
+        for suppliers in evidence.suppliers.values()
+        for supplier in suppliers.values()
+    ):
+        return
     committed: dict[tuple[str, str], set[int]] = {}
-    for _, event in evidence.told:
-        if isinstance(event, StateObserved) and event.moment is Moment.COMMITTED:
+    for _, event in evidence.of(StateObserved):
+        if event.moment is Moment.COMMITTED:
             for store, image in event.stores.items():
                 if image.changelog_offset is not None:
                     committed.setdefault((event.task, store), set()).add(image.changelog_offset)

@@ -15,7 +15,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
-from harness.history import POSITIONS_LEFT_BEHIND, End, Ended, Event, Injected, Reached, SetAside, Started
+from harness.history import (
+    OUT_OF_RANGE,
+    POSITIONS_LEFT_BEHIND,
+    End,
+    Ended,
+    Event,
+    Injected,
+    Reached,
+    SetAside,
+    Started,
+)
 from harness.oracles.evidence import Evidence
 from harness.schedule import Edge, Schedule, config_of
 from harness.verdict import Anomaly, Finding
@@ -41,19 +51,19 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 """How the error of a process begins that has found its files damaged."""
 
-_JUDGED = (Started, Injected, SetAside, Ended)
+_JUDGED = frozenset({Started, Injected, SetAside, Ended})
 """What else can need an excuse, or is one."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in((event for _, event in evidence.told), evidence.schedule, uncaused=evidence.uncaused)
+    yield from find_in([event for _, event in evidence.told], evidence.schedule, uncaused=evidence.uncaused)
 
 
 def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
     """What is wrong in the events of a run, which need not have come to its end."""
     ledger = _Ledger(schedule, uncaused)
     for event in events:
-        if event.point in _NOTED if isinstance(event, Reached) else isinstance(event, _JUDGED):
+        if event.point in _NOTED if type(event) is Reached else type(event) in _JUDGED:
             yield from ledger.take(event)
 
 
@@ -149,8 +159,9 @@ class _Ledger:
         needed = _NEEDS.get(event.reason)
         if needed is None:
             return
-        # A zombie may also find that what it was about to read is gone.
-        if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or self._cut):
+        # A zombie may also find that what it was about to read of its input is gone.
+        gone = self._cut and event.error.startswith(OUT_OF_RANGE)
+        if self._overtaken(event.task, incarnation) and (needed is not Excuse.FAIL or gone):
             return
         if needed is Excuse.FAIL and self._cut and event.task in self._loose:
             # Under at least once a zombie may set the group back to where the log does not reach any more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.faults import FAULTS, Capability
 from harness.faults.logs import CHANGELOGS
@@ -15,6 +15,7 @@ from harness.history import (
     Final,
     Injected,
     Moment,
+    OutputObserved,
     Processed,
     Reached,
     Row,
@@ -42,6 +43,8 @@ from store.suppliers import (
     VersionedSupplier,
     WindowSupplier,
 )
+
+E = TypeVar("E", bound=Event)
 
 APPLICATION = "model"
 PREFIX = f"{APPLICATION}-"
@@ -108,12 +111,23 @@ class Evidence:
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
 
     @cached_property
+    def _by_kind(self) -> dict[type, list[tuple[int, Any]]]:
+        found: dict[type, list[tuple[int, Any]]] = {}
+        for index, event in enumerate(self.events):
+            found.setdefault(type(event), []).append((index, event))
+        return found
+
+    def of(self, kind: type[E]) -> Sequence[tuple[int, E]]:
+        """The events of one kind with their numbers."""
+        return self._by_kind.get(kind, ())
+
+    @cached_property
     def told(self) -> list[tuple[int, Event]]:
         """The events with their numbers, but for records that were processed and most protocol points."""
         return [
             (index, event)
             for index, event in enumerate(self.events)
-            if (event.point in _TOLD if isinstance(event, Reached) else not isinstance(event, Processed))
+            if (event.point in _TOLD if type(event) is Reached else type(event) is not Processed)
         ]
 
     # -- the pipeline -----------------------------------------------------------------------------------------
@@ -138,9 +152,11 @@ class Evidence:
         """Ordinal → store → its supplier, as the run began."""
         return self._begun.suppliers
 
-    def suppliers_of(self, task: str) -> dict[str, StoreSupplier[Any]]:
-        """The suppliers of a task's stores; none for Spark's driver."""
-        return self._begun.suppliers.get(task.partition("_")[0], {})
+    def suppliers_of(
+        self, task: str, settings: Mapping[str, Any] | None = None
+    ) -> dict[str, StoreSupplier[Any]]:
+        """The suppliers of a task's stores, for a process with these changed settings; none for Spark's driver."""
+        return self._pipeline(settings or {}).suppliers.get(task.partition("_")[0], {})
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
@@ -160,14 +176,15 @@ class Evidence:
         copies = Copies(self.kinds)
         before: dict[int, dict[str, Copy]] = {}
         for index, event in self.told:
-            if isinstance(event, StateObserved):
+            if type(event) is StateObserved:
                 if event.moment is Moment.FINAL:
                     copies.end()
                 before[index] = {
                     store: copies.of(event.task, event.host, store).as_it_is()
                     for store in {**self.suppliers_of(event.task), **event.stores}
                 }
-            copies.take(event)
+            if type(event) is not OutputObserved:
+                copies.take(event)
         copies.end()
         return copies, before
 
@@ -217,19 +234,12 @@ class Evidence:
     @cached_property
     def exactly_once(self) -> bool:
         """Whether every process ran under exactly once."""
-        return all(
-            self._pipeline(event.settings).config.exactly_once
-            for _, event in self.told
-            if isinstance(event, Started)
-        )
+        return all(self._pipeline(event.settings).config.exactly_once for _, event in self.of(Started))
 
     @cached_property
     def calm(self) -> bool:
         """Whether nothing was injected and no process ended but in order."""
-        return not any(
-            isinstance(event, Injected) or (isinstance(event, Ended) and event.reason is not End.DONE)
-            for _, event in self.told
-        )
+        return not self.of(Injected) and all(event.reason is End.DONE for _, event in self.of(Ended))
 
     @cached_property
     def exact(self) -> bool:
@@ -240,11 +250,7 @@ class Evidence:
     def first_cleaning(self) -> int:
         """The first event by which the broker may have cleaned any topic; behind the last one if there is none."""
         return next(
-            (
-                index
-                for index, event in self.told
-                if isinstance(event, Injected) and Capability.LOGS in FAULTS[event.fault].needs
-            ),
+            (index for index, event in self.of(Injected) if Capability.LOGS in FAULTS[event.fault].needs),
             len(self.events),
         )
 
@@ -253,9 +259,8 @@ class Evidence:
         """Topics, changelogs apart, that the broker may have cleaned while the pipeline ran."""
         return frozenset(
             self.schedule.steps[event.step].topic
-            for _, event in self.told
-            if isinstance(event, Injected)
-            and Capability.LOGS in FAULTS[event.fault].needs
+            for _, event in self.of(Injected)
+            if Capability.LOGS in FAULTS[event.fault].needs
             and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
         )
 
@@ -269,8 +274,8 @@ class Evidence:
         """
         found: dict[str, int] = {}
         away_ms = 0
-        for index, event in self.told:
-            if not isinstance(event, Injected) or not FAULTS[event.fault].needs >= _CLEANS_LATER:
+        for index, event in self.of(Injected):
+            if not FAULTS[event.fault].needs >= _CLEANS_LATER:
                 continue
             step = self.schedule.steps[event.step]
             away_ms += step.amount or FAULTS[event.fault].amount[0]

@@ -24,9 +24,7 @@ _OPENING = frozenset({Point.STORE_OPENED, Point.RESTORE_BATCH})
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first look that is wrong."""
-    looks = [
-        (index, event) for index, event in enumerate(evidence.events) if isinstance(event, GlobalObserved)
-    ]
+    looks = evidence.of(GlobalObserved)
     if not looks:
         return
     suppliers = {

@@ -29,7 +29,7 @@ _EMPTY_AFTER = (Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED)
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first look at metrics that is wrong."""
-    if not any(isinstance(event, Measured) for event in evidence.events):
+    if not evidence.of(Measured):
         return
     judge = _Judge(evidence)
     for index, event in evidence.told:

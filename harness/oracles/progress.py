@@ -11,8 +11,8 @@ from harness.verdict import Anomaly, Finding
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    for index, event in evidence.told:
-        if isinstance(event, Ended) and event.reason is End.DONE and event.error.startswith(STILL_HELD):
+    for index, event in evidence.of(Ended):
+        if event.reason is End.DONE and event.error.startswith(STILL_HELD):
             yield Finding(
                 "progress",
                 f"Incarnation {event.incarnation} of task {event.task} ended in order, but its process {event.error}: "

@@ -135,7 +135,9 @@ class _Judge:
         self._query = query
         self._model = model
         self._config = config_of(evidence.schedule, settings)
-        self._supplier: StoreSupplier[Any] | None = evidence.suppliers_of(event.task).get(query.store)
+        self._supplier: StoreSupplier[Any] | None = evidence.suppliers_of(event.task, settings).get(
+            query.store
+        )
 
     def find(self) -> Iterator[Finding]:
         event, query, model = self._event, self._query, self._model

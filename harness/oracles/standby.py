@@ -29,14 +29,11 @@ class _Commit(NamedTuple):
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first copy that is wrong."""
-    if not evidence.exactly_once or not any(
-        isinstance(event, StateObserved) and event.standby for _, event in evidence.told
-    ):
+    looks = [(index, event) for index, event in evidence.of(StateObserved) if event.standby]
+    if not evidence.exactly_once or not looks:
         return
     commits = _commits(evidence)
-    for index, event in evidence.told:
-        if not isinstance(event, StateObserved) or not event.standby:
-            continue
+    for index, event in looks:
         if not evidence.judges(event.task, index):
             continue
         found: list[Finding] = []

@@ -22,7 +22,7 @@ its own; until it is done a copy is judged by that alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -138,7 +138,7 @@ class Copy:
 
     def as_it_is(self) -> Copy:
         """A copy of what is known now, which does not change any more."""
-        return replace(self)
+        return Copy(self.kind, self.kept, self.restoring, self.last, self.settings, self.unsynced)
 
     @property
     def whole(self) -> bool:
@@ -178,21 +178,21 @@ class Copies:
 
     def take(self, event: Event) -> None:
         """Take note of an event; what is asked of a look is what held before it."""
-        if isinstance(event, Reached):
+        if type(event) is Reached:
             if event.point is Point.PRODUCER_READY:
                 self._start_over(event.incarnation)
-        elif isinstance(event, Started):
-            self._start(event)
-        elif isinstance(event, StateObserved):
+        elif type(event) is StateObserved:
             if not event.standby:
                 self._look(event)
-        elif isinstance(event, Injected):
+        elif type(event) is Started:
+            self._start(event)
+        elif type(event) is Injected:
             self._strike(event)
-        elif isinstance(event, SetAside):
+        elif type(event) is SetAside:
             if event.incarnation in self._damaged:
                 # It may have committed since the damage was done, which is found when it reads.
                 self.of(event.task, event.host, event.store).befall(Befell.REMOVED)
-        elif isinstance(event, Ended) and event.incarnation is not None:
+        elif type(event) is Ended and event.incarnation is not None:
             clean = event.reason is End.DONE and event.incarnation not in self._broken_off
             self._end(event.incarnation, Befell.CLEAN_STOP if clean else Befell.DEATH)
 

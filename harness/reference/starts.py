@@ -216,20 +216,20 @@ class Starts:
     def of(self, events: Sequence[Event]) -> Iterator[Restart]:
         """Each store of each start that can be judged, in the order in which that shows."""
         for index, event in enumerate(events):
-            if isinstance(event, Reached):
+            if type(event) is Reached:
                 if event.point in _NOTED:
                     self._reach(event)
-            elif isinstance(event, StateObserved):
+            elif type(event) is StateObserved:
                 yield from self._look(index, event)
-            elif isinstance(event, Replayed):
+            elif type(event) is Replayed:
                 self._replay(event)
-            elif isinstance(event, SetAside):
+            elif type(event) is SetAside:
                 yield from self._set_aside(index, event)
-            elif isinstance(event, Started):
+            elif type(event) is Started:
                 self._start(event)
-            elif isinstance(event, Injected):
+            elif type(event) is Injected:
                 self._strike(event)
-            elif isinstance(event, Ended):
+            elif type(event) is Ended:
                 self._end(event)
 
     # -- processes ----------------------------------------------------------------------------------------------

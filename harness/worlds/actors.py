@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 DRIVER = "driver"
@@ -86,11 +87,13 @@ def is_driver(task: str) -> bool:
     return task.startswith(DRIVER)
 
 
+@lru_cache(1_000)
 def partition_of(task: str) -> int:
     """The partition of a task."""
     return int(task.rpartition("_")[2])
 
 
+@lru_cache(1_000)
 def ordinal_of(task: str) -> int:
     """The ordinal of the sub-topology of a task."""
     return int(task.partition("_")[0])

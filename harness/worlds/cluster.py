@@ -78,10 +78,7 @@ def places_of(topologies: Sequence[Topology]) -> Places:
         source for topology in topologies for source in _sources(topology) if source not in outputs
     )
     changelogs = {
-        name: (topology, topology.changelog_topic(name))
-        for topology in topologies
-        for name, supplier in topology.suppliers().items()
-        if supplier.logged
+        name: (topology, topic) for topology in topologies for name, topic in topology.changelogs.items()
     }
     return Places(tuple(inputs), tuple(outputs), changelogs)
 
@@ -169,7 +166,8 @@ def plain_row(record: Record) -> Row:
         key, value = decode_record(record.key, record.value)
     except ValueError:
         key, value = repr(record.key), repr(record.value)
-    return Row(record.partition, record.offset, key, value, record.timestamp, headers_text(record.headers))
+    headers = headers_text(record.headers) if record.headers else ()
+    return Row(record.partition, record.offset, key, value, record.timestamp, headers)
 
 
 def headers_text(headers: Headers) -> tuple[tuple[str, str | None], ...]:

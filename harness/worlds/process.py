@@ -114,12 +114,7 @@ class Watch:
             or "at_least_once" in guarantees
             or any(len(topology.sources) > 1 for topology in topologies),
             any(step.query is not None for step in schedule.steps),
-            {
-                topology.changelog_topic(name): name
-                for topology in topologies
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-            },
+            {topic: name for topology in topologies for name, topic in topology.changelogs.items()},
         )
 
 
@@ -194,19 +189,22 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{notes}"
 
 
-LOOKED_AT: Mapping[Point, Moment] = {
+_LOOKED_AT: Mapping[Point, Moment] = {
     Point.STORE_OPENED: Moment.OPENED,
     Point.RESTORED: Moment.RESTORED,
     Point.STORE_COMMITTED: Moment.COMMITTED,
 }
-"""At these points the committed state is observed."""
+"""When that is, at the points at which the committed state is observed."""
+
+LOOKED_AT = frozenset({*_LOOKED_AT, Point.RESTORE_BATCH})
+"""The points at which `looked_at` may say that it is."""
 
 
 def looked_at(point: Point, standby: bool) -> Moment | None:
     """When that is, if what the stores hold as committed is observed at a point; a standby's after each batch too."""
     if standby and point is Point.RESTORE_BATCH:
         return Moment.FOLLOWED
-    return LOOKED_AT.get(point)
+    return _LOOKED_AT.get(point)
 
 
 class ObservedStorage:

@@ -309,7 +309,9 @@ class Run(ABC):
         actor.worker.crew.remove(actor)
         self.director.ended(actor, reason, error)
         if self.director.newest.get(actor.task) is actor:
-            self.runtime.start_another(actor, host)
+            # Whoever stands still there by now keeps the directory. The host that it leaves has let go of it.
+            place = self.director.free_host(actor.task, host)
+            self.runtime.start_another(actor, actor.host if place is None else place)
 
     def taken(self, actor: Actor, error: str) -> None:
         """The worker has lost the actor to a newer incarnation, and goes on without it."""

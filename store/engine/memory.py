@@ -11,7 +11,7 @@ memory, so a process that dies between `stage` and `apply_staged` has not commit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Final, Protocol
 
@@ -98,26 +98,23 @@ class _Contents:
         lower: bytes | None,
         upper: bytes | None,
         reverse: bool,
-        check: Callable[[], object],
+        owner: _Owner,
     ) -> Pairs:
-        """The pairs as they are now. The caller holds the lock.
-
-        `check` is called before each pair and raises when they must not be read any more.
-        """
+        """The pairs as they are now, to be read as long as the owner is open. The caller holds the lock."""
         rows = self.families[family]
-        pairs = ((key, rows[key]) for key in self.keys(family, lower, upper, reverse=reverse))
+        keys = self.keys(family, lower, upper, reverse=reverse)
         if len(rows) <= _FEW_ROWS:
-            return _checked(list(pairs), check)
-        held = self._held(pairs, check)
+            return _checked([(key, rows[key]) for key in keys], owner)
+        held = self._held(((key, rows[key]) for key in keys), owner)
         next(held)
         return held
 
-    def _held(self, pairs: Iterable[tuple[bytes, bytes]], check: Callable[[], object]) -> Pairs:
+    def _held(self, pairs: Iterable[tuple[bytes, bytes]], owner: _Owner) -> Pairs:
         """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
         self.hold()
         try:
             yield b"", b""
-            yield from _checked(pairs, check)
+            yield from _checked(pairs, owner)
         finally:
             self.release()
 
@@ -140,11 +137,21 @@ class _Contents:
         )
 
 
-def _checked(pairs: Iterable[tuple[bytes, bytes]], check: Callable[[], object]) -> Pairs:
+class _Owner(Protocol):
+    """Who must be open for its contents to be read."""
+
+    _contents: _Contents | None
+
+    def _open(self) -> _Contents:
+        """The contents; raises when they are closed."""
+
+
+def _checked(pairs: Iterable[tuple[bytes, bytes]], owner: _Owner) -> Pairs:
     for pair in pairs:
-        check()
+        if owner._contents is None:
+            owner._open()
         yield pair
-    check()
+    owner._open()
 
 
 class MemoryEngine:
@@ -171,7 +178,12 @@ class MemoryEngine:
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
         with self._lock:
-            return self._open().pairs(family, lower, upper, reverse, self._open)
+            return self._open().pairs(family, lower, upper, reverse, self)
+
+    def rows(self, family: Family) -> list[tuple[bytes, bytes]]:
+        """All pairs at once, in order."""
+        with self._lock:
+            return sorted(self._open().families[family].items())
 
     def write(
         self,
@@ -280,7 +292,7 @@ class MemorySnapshot:
     ) -> Pairs:
         contents = self._open()
         with self._engine._lock:
-            return contents.pairs(family, lower, upper, reverse, self._engine._open)
+            return contents.pairs(family, lower, upper, reverse, self._engine)
 
     def close(self) -> None:
         """Idempotent."""
@@ -318,7 +330,7 @@ class MemoryScratch:
 
     def scan(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Pairs:
         with self._lock:
-            return self._open().pairs(Family.DATA, lower, upper, reverse, self._open)
+            return self._open().pairs(Family.DATA, lower, upper, reverse, self)
 
     def approximate_num_bytes(self) -> int:
         """The memory that its rows take, in bytes: keys and last values, the dict of them, the sorted list of keys,

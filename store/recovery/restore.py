@@ -398,9 +398,12 @@ class _Patience:
 
         A `RetriableError` counts as None, but is raised when the time is over.
         """
-        deadline = self._clock.monotonic() + self._seconds
+        deadline: float | None = None
         while True:
-            late = self._clock.monotonic() >= deadline
+            now = self._clock.monotonic()
+            if deadline is None:
+                deadline = now + self._seconds
+            late = now >= deadline
             try:
                 result = call()
             except RetriableError:

@@ -216,8 +216,9 @@ class EngineStore(StateStore):
         return committed is not None and committed >= changelog_offset
 
     def get_committed_offset(self, tp: TopicPartition) -> int | None:
-        self._require_open()
-        if not self.manages_offsets():
+        if not self._open:
+            raise self._closed()
+        if not self._manages_offsets:
             return None
         return metadata.read(self._engine, Kind.OFFSET, tp, where=f"store {self._name}")
 

@@ -90,6 +90,7 @@ from store.errors import (
 from store.log import GroupReader, Log, PlainProducer, Producer, Reader
 from store.metrics import Metrics, StateStoreMetrics
 from store.points import Point, reach
+from store.recovery.decision import StoreOutOfStepError
 from store.recovery.global_store import GlobalStore
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
@@ -183,6 +184,8 @@ class Task:
         self._config = config
         self._clock = clock
         self._exit = ExitStack()
+        self._closing: dict[str, ExitStack] = {}
+        """Store → what closes it, within what closes all."""
         self._producer: Producer | None = None
         """None under at least once, which has the other one."""
         self._plain_producer: PlainProducer | None = None
@@ -198,7 +201,7 @@ class Task:
         self._committed: dict[TopicPartition, int] = {}
         self._acknowledged: Mapping[TopicPartition, int] = {}
         self._changelogs = frozenset(
-            topology.changelog(name, partition) for name, one in self._suppliers.items() if one.logged
+            [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
         )
         self._logged: dict[TopicPartition, int] = {}
         """The offset of the last record in each changelog, as this incarnation knows it."""
@@ -323,18 +326,9 @@ class Task:
         self._exit.callback(offsets.close)
         while (again := self._known_positions(reader)) != committed:
             committed = again
-            for name, store in self.stores.items():
-                if self._suppliers[name].logged:
-                    restore(
-                        store,
-                        self.topology.changelog(name, self.partition),
-                        reader,
-                        replace(self._restore_settings, listener=None),
-                        offsets=offsets,
-                        tombstone_retention_ms=tombstone_retention(
-                            self._log, self.topology.changelog_topic(name)
-                        ),
-                    )
+            for name, supplier in self._suppliers.items():
+                if supplier.logged:
+                    self._follow_successor(name, context, offsets, reader)
         for name, store in self.stores.items():
             changelog = self.topology.changelog(name, self.partition)
             if self._suppliers[name].logged:
@@ -344,8 +338,9 @@ class Task:
             last = store.get_committed_offset(changelog) if known is None else known.offset
             if last is not None:
                 self._logged[changelog] = last
+        held = {name: store.position() for name, store in self.stores.items()}
         if self._plain_producer is None:
-            self._check_positions(committed, offsets)
+            self._check_positions(committed, offsets, held)
         self._committed = {
             tp: position if position is not None else self._earliest(reader, tp)
             for tp, position in committed.items()
@@ -363,8 +358,7 @@ class Task:
         # Only what the group has committed is in the stores; a start from the earliest offset has put nothing there.
         position = _last_records({tp: offset for tp, offset in committed.items() if offset is not None})
         for name, store in self.stores.items():
-            held = store.position()
-            if held == position:
+            if held[name] == position:
                 continue
             if not self._suppliers[name].logged:
                 _log.warning(
@@ -372,11 +366,36 @@ class Task:
                     "the group %s has committed it up to %s",
                     name,
                     self.task_id,
-                    held or "nothing",
+                    held[name] or "nothing",
                     self.topology.application_id,
                     position,
                 )
             store.commit({}, position)
+
+    def _follow_successor(
+        self, name: str, context: TaskContext, offsets: TaskOffsets, reader: Reader
+    ) -> None:
+        """Bring a store that was restored to the end of its changelog again.
+
+        Whoever stands still between the two for long finds a store that cannot be continued any more, though it was
+        whole. It is opened anew, which rebuilds it, as if this incarnation had only begun.
+        """
+        topic = self.topology.changelog_topic(name)
+        try:
+            restore(
+                self.stores[name],
+                self.topology.changelog(name, self.partition),
+                reader,
+                replace(self._restore_settings, listener=None),
+                offsets=offsets,
+                tombstone_retention_ms=tombstone_retention(self._log, topic),
+            )
+            return
+        except (StoreCorruptedError, StoreOutOfStepError) as error:
+            _log.warning("store %s of task %s is opened anew: %s", name, self.task_id, error)
+        # Outside of the handler: the traceback no longer holds the engine open.
+        self._closing[name].close()
+        self._open_store(name, self._suppliers[name], context, offsets, reader)
 
     def _open_store(
         self,
@@ -388,6 +407,9 @@ class Task:
     ) -> None:
         changelog = self.topology.changelog(name, self.partition)
         config = self._config
+        closing = self._closing.get(name)
+        if closing is None:
+            closing = self._closing[name] = self._exit.enter_context(ExitStack())
         cached = sum(one.cached for one in self._suppliers.values())
         made = StoreContext(
             name=name,
@@ -414,13 +436,13 @@ class Task:
             # A store that is opened again, to be rebuilt, has taken those of its first opening along.
             metrics = self._metrics.store(name, task_id=self.task_id, scope=supplier.metrics_scope)
             measured.append(metrics)
-            self._exit.callback(metrics.close)
+            closing.callback(metrics.close)
             return supplier.open(replace(made, metrics=metrics))
 
         if not supplier.logged:
             # Nothing repairs it: after a crash it is what its last commit, or a write past any commit, has left.
             self.stores[name] = store = open_store()
-            self._exit.callback(store.close)
+            closing.callback(store.close)
             reach(Point.STORE_OPENED)
             return
         logged = LoggedStore(
@@ -431,7 +453,7 @@ class Task:
             None if self._metrics is None else lambda records: measured[-1].restored(records),
         )
         self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
-        self._exit.callback(self.stores[name].close)
+        closing.callback(self.stores[name].close)
 
     @property
     def _restore_settings(self) -> RestoreSettings:
@@ -487,13 +509,20 @@ class Task:
     def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest
 
-    def _check_positions(self, committed: Mapping[TopicPartition, int | None], offsets: TaskOffsets) -> None:
-        """Every commit has positions and changelog records together, so stores cannot be ahead of the group."""
+    def _check_positions(
+        self,
+        committed: Mapping[TopicPartition, int | None],
+        offsets: TaskOffsets,
+        held: Mapping[str, Mapping[TopicPartition, int]],
+    ) -> None:
+        """Every commit has positions and changelog records together, so stores cannot be ahead of the group.
+
+        `held`: store → its position."""
         group = self.topology.application_id
         for name, store in self.stores.items():
             ahead = {
                 tp: last
-                for tp, last in store.position().items()
+                for tp, last in held[name].items()
                 if tp in committed and last >= (committed[tp] or 0)
             }
             changelog = self.topology.changelog(name, self.partition)
@@ -602,7 +631,6 @@ class Task:
         assert self._context is not None
         self._context.reset()
         self._state = _State.MUST_CLOSE
-        self._require_offsets().begin_unclean()
         self._began = self._clock.monotonic()
         self._began_ms = self._clock.time_ms()
         if self._producer is not None:
@@ -610,6 +638,8 @@ class Task:
                 self._producer.begin_transaction()
             except FencedError as error:
                 raise self._why_refused(error) from error
+        # Not before: a store that nothing is written to, because no transaction begins, stays whole.
+        self._require_offsets().begin_unclean()
         self._state = _State.IN_TRANSACTION
         reach(Point.TRANSACTION_BEGUN)
 

@@ -66,16 +66,16 @@ class Topology:
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
         self.suppliers()
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
-        internal = () if self.positions_topic is None else (self.positions_topic,)
-        followed = {one.topic for one in self.global_stores}
-        topics = (
+        followed = [one.topic for one in self.global_stores]
+        topics = [
             *self.sources,
-            *(topic for topic in self.sinks if topic not in followed),
+            *[topic for topic in self.sinks if topic not in followed],
             *map(self.changelog_topic, self.store_names),
-            *map(self.changelog_topic, (one.name for one in self.global_stores)),
-            *(one.topic for one in self.global_stores),
-            *internal,
-        )
+            *[self.changelog_topic(one.name) for one in self.global_stores],
+            *followed,
+        ]
+        if self.positions_topic is not None:
+            topics.append(self.positions_topic)
         if len(set(topics)) < len(topics):
             twice = next(topic for topic in topics if topics.count(topic) > 1)
             raise ConfigError(
@@ -84,10 +84,10 @@ class Topology:
                 f"topic {twice} is named twice; sources, sinks and internal topics must all differ",
             )
 
-    @cached_property
+    @property
     def store_names(self) -> tuple[str, ...]:
         """In the order of their declaration, which is that of their commits."""
-        return tuple(store if isinstance(store, str) else store.name for store in self.stores)
+        return tuple([store if isinstance(store, str) else store.name for store in self.stores])
 
     def suppliers(self, default: StoreType = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
         """By name, in the order of their declaration; `default` says what a name alone means."""
@@ -120,19 +120,23 @@ class Topology:
         return f"{self.application_id}-{self.task_id(partition)}"
 
     @cached_property
+    def changelogs(self) -> Mapping[str, str]:
+        """Store → its changelog topic, of the stores that are logged, in the order of their declaration."""
+        return {
+            name: self.changelog_topic(name) for name, supplier in self.suppliers().items() if supplier.logged
+        }
+
+    @property
     def positions_topic(self) -> str | None:
         """Where a topology without a logged store keeps its input positions, see `store.streams.positions`."""
-        for supplier in self.suppliers().values():
-            if supplier.logged:
-                return None
-        return f"{self.application_id}-{self.ordinal}-positions"
+        return None if self.changelogs else f"{self.application_id}-{self.ordinal}-positions"
 
     def internal_topics(self, partitions: int) -> list[TopicSpec]:
         """The changelogs of the stores that are logged, or the topic of positions; one partition per task."""
         if self.positions_topic is not None:
             return [positions.spec(self.positions_topic, partitions)]
+        suppliers = self.suppliers()
         return [
-            TopicSpec(self.changelog_topic(name), partitions, dict(supplier.changelog_config()))
-            for name, supplier in self.suppliers().items()
-            if supplier.logged
+            TopicSpec(topic, partitions, dict(suppliers[name].changelog_config()))
+            for name, topic in self.changelogs.items()
         ]

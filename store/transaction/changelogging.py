@@ -7,9 +7,8 @@ not keep the write, so what it kept is always in the changelog).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
-from store.engine.protocol import KeyRange, Write
 from store.state.protocol import LogChange
 from store.transaction.protocol import Transaction
 
@@ -27,6 +26,13 @@ class ChangeloggingLayer:
         self._to_record = to_record
         self.get = inner.get
         self.scan = inner.scan
+        self.flush_cache = inner.flush_cache
+        self.commit = inner.commit
+        self.discard = inner.discard
+        self.transactional = inner.transactional
+        self.approximate_num_uncommitted_bytes = inner.approximate_num_uncommitted_bytes
+        self.approximate_num_keys = inner.approximate_num_keys
+        self.close = inner.close
 
     def put(self, key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
         """Log the row and write it; `timestamp` is the time of the input record if that is not the current one.
@@ -39,26 +45,3 @@ class ChangeloggingLayer:
             logged_key, logged_value, own = self._to_record(key, value)
             self._log_change(logged_key, logged_value, timestamp if own is None else own)
         self._inner.put(key, value)
-
-    def flush_cache(self) -> None:
-        self._inner.flush_cache()
-
-    def commit(
-        self, meta: Iterable[Write] = (), *, drop: Sequence[KeyRange] = (), sync: bool = False
-    ) -> None:
-        self._inner.commit(meta, drop=drop, sync=sync)
-
-    def discard(self) -> None:
-        self._inner.discard()
-
-    def transactional(self) -> bool:
-        return self._inner.transactional()
-
-    def approximate_num_uncommitted_bytes(self) -> int:
-        return self._inner.approximate_num_uncommitted_bytes()
-
-    def approximate_num_keys(self) -> int:
-        return self._inner.approximate_num_keys()
-
-    def close(self) -> None:
-        self._inner.close()

@@ -22,7 +22,7 @@ from harness.reference.tables import (
     WindowTable,
     table_of,
 )
-from harness.worlds.images import changelog_row, fold, image
+from harness.worlds.images import Raw, changelog_row, fold, image
 from scenarios import load_all
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family
@@ -136,7 +136,7 @@ def look(supplier: StoreSupplier[Any], engine: MemoryEngine) -> StoreImage:
     return image(
         SCENARIO,
         supplier,
-        engine,
+        Raw.of(engine),
         partition=1,
         changelog=CHANGELOG.topic,
         sources=[INPUT.topic],

@@ -210,6 +210,25 @@ def test_being_fenced_by_a_successor_is_right() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "excused"),
+    [
+        ("LogError: offset 4 of app-input-0 is out of range: 8 to 10 are there", True),
+        ("StoreOutOfStepError: it is at offset 2, and app-balances-changelog-0 now starts at 4", False),
+    ],
+)
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_zombie_fails_only_where_its_input_was_cut(error: str, *, excused: bool, cut: bool) -> None:
+    compacted = Injected(0, "compact", None, None, None, None)
+    events = (
+        Started("0_0", 1, 1),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        *([compacted] if cut else []),
+        Ended("0_0", 0, End.FAILED, error),
+    )
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not (excused and cut)
+
+
+@pytest.mark.parametrize(
     ("fault", "excused"), [("abort_commit", True), ("kill", False), ("transaction_timeout", True)]
 )
 def test_an_abort_needs_a_fault_that_explains_it(fault: str, excused: bool) -> None:

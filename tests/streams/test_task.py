@@ -564,11 +564,52 @@ def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_th
         cluster.task(config).open()
 
 
-def test_a_window_store_whose_changelog_has_expired_still_says_that_there_was_input() -> None:
-    def windowed(context: Context, record: Record) -> None:
-        context.store(STORE).put(record.key, b"1", record.timestamp)
-        context.forward(SINK.topic, record.key, b"1")
+class WhenRestored:
+    """Has something happen between the restore of a store and what its task does next."""
 
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = happens
+
+    def on_restore_start(self, *_: object) -> None: ...
+
+    def on_batch_restored(self, *_: object) -> None: ...
+
+    def on_restore_end(self, *_: object) -> None:
+        happens, self._happens = self._happens, lambda: None
+        happens()
+
+
+@pytest.mark.requirement("129.3")
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_store_whose_changelog_was_cut_while_its_task_stood_still_is_opened_anew(
+    guarantee: Guarantee, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = StreamsConfig(processing_guarantee=guarantee)
+    cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a", b"b"])
+    with cluster.task(config) as task:
+        apply(task, cluster.records()[:1])
+        task.commit()
+
+    def successor_commits_and_is_forgotten() -> None:
+        with cluster.task(config, host=Host(1)) as successor:
+            cluster.run(successor)
+        cluster.clock.sleep(30 * 86_400.0)
+        assert cluster.broker.retain(CHANGELOG) > 1
+
+    with cluster.task(config, listener=WhenRestored(successor_commits_and_is_forgotten)) as task:
+        assert task.position(SOURCE) == 2
+        assert task.stores[STORE].is_empty()
+        assert task.stores[STORE].position() == {SOURCE: 1}
+    assert "opened anew: it is at offset 0, and app-counts-changelog-0 now starts at" in caplog.text
+    assert "What was there is kept in" in caplog.text
+
+
+def windowed(context: Context, record: Record) -> None:
+    context.store(STORE).put(record.key, b"1", record.timestamp)
+    context.forward(SINK.topic, record.key, b"1")
+
+
+def test_a_window_store_whose_changelog_has_expired_still_says_that_there_was_input() -> None:
     cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a"])
     with cluster.task() as task:
         cluster.run(task)

@@ -134,11 +134,7 @@ class LocalRun(Run):
     def input_of(self, actor: Actor) -> object:
         topology = self.topologies[ordinal_of(actor.task)]
         topics = (
-            [
-                topology.changelog_topic(name)
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-            ]
+            list(topology.changelogs.values())
             if actor.standby
             else [*topology.sources, *(store.topic for store in topology.global_stores)]
         )

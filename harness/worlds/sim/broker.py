@@ -465,7 +465,8 @@ class SimBroker:
     def _join(self, txn: _Transaction) -> None:
         """The first record or offset of a transaction opens it at the coordinator."""
         if txn.phase is not Phase.ONGOING:
-            self._complete(txn)
+            if self._held:
+                self._complete(txn)
             txn.phase = Phase.ONGOING
             txn.began_ms = self.now
 
@@ -679,7 +680,10 @@ class SimProducer:
                 f"topic {topic!r} does not exist; abort the transaction, and create the topic first"
             )
             return
-        log = broker._choose_of(logs, topic, key, partition)
+        if partition is None or not 0 <= partition < len(logs):
+            log = broker._choose_of(logs, topic, key, partition)
+        else:
+            log = logs[partition]
         if log not in self._written:
             self._written[log] = -1
             self._known[topic] = logs
@@ -964,18 +968,21 @@ class SimReader:
         self._closed = False
 
     def partitions(self, topic: str) -> int:
-        self._check()
+        if self._closed:
+            self._refuse()
         return len(self._broker._logs(topic))
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
-        self._check()
+        if self._closed:
+            self._refuse()
         log = self._broker._log(tp)
         return Offsets(
             log.start, log.last_stable() if isolation == IsolationLevel.READ_COMMITTED else len(log.records)
         )
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
-        self._check()
+        if self._closed:
+            self._refuse()
         if max_records < 1:
             raise ProtocolError(f"read of {tp}: max_records is {max_records}, at least 1 is needed")
         log = self._broker._log(tp)
@@ -986,7 +993,8 @@ class SimReader:
         return log.read(offset, max_records, isolation)
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
-        self._check()
+        if self._closed:
+            self._refuse()
         group = self._broker._groups.get(group_id)
         if group is None:
             return None
@@ -1007,9 +1015,8 @@ class SimReader:
     def close(self) -> None:
         self._closed = True
 
-    def _check(self) -> None:
-        if self._closed:
-            raise ProtocolError("this reader is closed")
+    def _refuse(self) -> NoReturn:
+        raise ProtocolError("this reader is closed")
 
 
 class SimMember:

@@ -44,8 +44,9 @@ from harness.schedule import Runtime as Runtimes
 from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
-from harness.worlds.director import DRIVER_POINTS, RestlessError
+from harness.worlds.director import RestlessError
 from harness.worlds.process import (
+    LOOKED_AT,
     ObservedStorage,
     Watch,
     WatchedLog,
@@ -166,8 +167,8 @@ class Process:
                 # The worker has nothing but its global stores.
                 return
             self._note(actor, point)
-        moment = looked_at(point, actor.standby)
-        if moment is not None and point not in DRIVER_POINTS:
+        moment = looked_at(point, actor.standby) if point in LOOKED_AT else None
+        if moment is not None:
             run.observe(self, moment)
         if run.global_points and point in run.global_points:
             run.observe_globals(self, point)
@@ -359,8 +360,8 @@ class Listener:
 
 def _assignment(crew: Sequence[Actor]) -> Assignment:
     return Assignment(
-        tuple(partition_of(one.task) for one in crew if not one.standby),
-        tuple(partition_of(one.task) for one in crew if one.standby),
+        tuple([partition_of(one.task) for one in crew if not one.standby]),
+        tuple([partition_of(one.task) for one in crew if one.standby]),
     )
 
 
@@ -440,10 +441,7 @@ class SimRun(Run):
         """Sub-topology → all partitions of what its tasks read."""
         self._changelogs = {
             topology.ordinal: [
-                TopicPartition(topology.changelog_topic(name), number)
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-                for number in numbers
+                TopicPartition(topic, number) for topic in topology.changelogs.values() for number in numbers
             ]
             for topology in self.topologies
         }
@@ -453,15 +451,6 @@ class SimRun(Run):
             else frozenset()
         )
         """Where global stores are looked at."""
-        self._logged_by = {
-            topology.ordinal: [
-                (name, topology.changelog_topic(name))
-                for name, supplier in topology.suppliers().items()
-                if supplier.logged
-            ]
-            for topology in self.topologies
-        }
-        """Sub-topology → its stores that are logged, with their changelogs."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -470,6 +459,9 @@ class SimRun(Run):
             or bool(schedule.choices)
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
+        self._images: images.Known = {}
+        self._committed: dict[TopicPartition, int] | None = None
+        self._group: dict[str, dict[int, int]] = {}
         self._outputs: tuple[tuple[str, Row], ...] = ()
         self._compared = 0
         self._reader = self.log.reader()
@@ -668,8 +660,7 @@ class SimRun(Run):
         # While markers lag, outputs and positions become visible one by one.
         follows = moment is Moment.FOLLOWED
         if not follows and not self.broker.hold_markers and not self.broker.owes_markers:
-            group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
-            self.events.append(OutputObserved(group, self._visible_outputs()))
+            self.events.append(OutputObserved(self._positions(), self._visible_outputs()))
         actor = process.at
         try:
             found = self.images_of(process)
@@ -691,7 +682,7 @@ class SimRun(Run):
             number = partition_of(actor.task)
             logged = [
                 (store, TopicPartition(topic, number))
-                for store, topic in self._logged_by[ordinal_of(actor.task)]
+                for store, topic in self.topologies[ordinal_of(actor.task)].changelogs.items()
             ]
             self.events.append(
                 Lagging(
@@ -701,6 +692,14 @@ class SimRun(Run):
                     {store: self.broker.last_stable_offset(tp) for store, tp in logged},
                 )
             )
+
+    def _positions(self) -> dict[str, dict[int, int]]:
+        """The group's positions by topic and partition: those of the last look as long as they stay."""
+        committed = self.broker.committed_offsets(APPLICATION)
+        if committed != self._committed:
+            self._committed = committed
+            self._group = clusters.positions(self.cluster, self.topologies, self.schedule.partitions)
+        return self._group
 
     def observe_globals(self, process: Process, point: Point) -> None:
         """Record what the global stores of a process hold."""
@@ -733,7 +732,7 @@ class SimRun(Run):
         number = partition_of(task)
         return {
             name: self.broker.high_watermark(TopicPartition(topic, number))
-            for name, topic in self._logged_by[ordinal_of(task)]
+            for name, topic in self.topologies[ordinal_of(task)].changelogs.items()
         }
 
     def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
@@ -747,7 +746,7 @@ class SimRun(Run):
         """What the stores of a process hold as committed; those that it has not opened yet are absent."""
         task = process.at.task
         topology = self.topologies[ordinal_of(task)]
-        found = images.of_storage(self.scenario, topology, partition_of(task), process.storage)
+        found = images.of_storage(self.scenario, topology, partition_of(task), process.storage, self._images)
         # Another process reads each commit by opening the files anew, which takes most of the time there is.
         process.looks += 1
         if isinstance(process.disk, FileStorage) and process.looks % READ_ONLY_EVERY == 1:
@@ -755,7 +754,7 @@ class SimRun(Run):
             for name in [name for name in found if (task, name) in process.storage.engines]:
                 with process.disk.read_only(task, name) as view:
                     found[name] = images.of_store(
-                        self.scenario, topology, partition_of(task), suppliers[name], view
+                        self.scenario, topology, partition_of(task), suppliers[name], view, self._images
                     )
         return found
 
@@ -826,13 +825,14 @@ class SimRun(Run):
         suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers:
             return
+        known = None if task in self.changed else self._images
         try:
             with host.look(task, [supplier.name for supplier in suppliers]) as views:
                 if views is None:
                     return
                 found = {
                     supplier.name: images.of_store(
-                        self.scenario, topology, partition_of(task), supplier, views[supplier.name]
+                        self.scenario, topology, partition_of(task), supplier, views[supplier.name], known
                     )
                     for supplier in suppliers
                 }

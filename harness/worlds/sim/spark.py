@@ -174,9 +174,9 @@ class Driver:
             if reason is End.DONE:
                 self._open.discard(task)
             else:
+                # Spark asks not why an attempt has failed, nor whether another one of its task has overtaken it.
                 self._failures[task] = self._failures.get(task, 0) + 1
-                failed = reason is End.FAILED and not self._run.may_fail(actor)
-                if failed or self._failures[task] >= MOST_FAILURES:
+                if self._failures[task] >= MOST_FAILURES:
                     self._error = f"task {task} failed {self._failures[task]} times"
                 elif not self._running[task]:
                     self._launch(task, actor.host)
