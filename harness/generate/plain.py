@@ -470,7 +470,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5)):
+        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -516,6 +516,14 @@ class _Generator:
                     Step("clean_stop", task=task, wait=wait),
                     begun,
                     Step("clean_stop", task=task, wait=1),
+                ]
+            case 6:
+                # A checkpoint that could not be read, and a crash before the stores that it spoke for are there again.
+                self._choose({"default.dsl.store": "rocksDB", "restore.batch.records": 1})
+                return [
+                    Step("damage_checkpoint", task=task, wait=wait),
+                    Step("clean_stop", task=task),
+                    Step("kill", task=task, at=Point.RESTORE_BATCH),
                 ]
             case _:
                 # A transaction that nobody fences stays open, and a crash leaves commits behind it.
