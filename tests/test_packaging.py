@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LONGEST_S
+
 ROOT = Path(__file__).parents[1]
 
 BLOCKED = """
@@ -56,7 +58,7 @@ def python(code: str, *, without: set[str], cwd: Path) -> subprocess.CompletedPr
     command = [sys.executable, "-c", program]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LONGEST_S, check=False
     )
 
 
@@ -199,7 +201,7 @@ def test_a_suite_of_other_people_runs_as_it_would_without_us(tmp_path: Path) -> 
         cwd=suite,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LONGEST_S,
         check=False,
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -25,6 +25,7 @@ from store.suppliers import (
 )
 from store.transaction import Mechanism
 from tests.conformance.stores import FileStore
+from tests.waiting import LONGEST_S
 
 SUPPLIER = persistent_key_value_store("words")
 
@@ -93,7 +94,7 @@ with open_store(words, {str(tmp_path)!r}, mechanism=Mechanism({mechanism.value!r
     store.put(b"b", b"2")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=300)
+    ended = subprocess.run([sys.executable, "-c", program], check=False, timeout=LONGEST_S)
     assert ended.returncode == -9
     with open_store(SUPPLIER, tmp_path, mechanism=mechanism) as store:
         assert dict(store.all()) == {b"a": b"1"}

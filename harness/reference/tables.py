@@ -478,8 +478,12 @@ def fill(table: Table, rows: Mapping[str, Json], stream_time: int | None) -> boo
     next: the rows of versions leave tombstones out, and a row ahead of the stream time, which a process leaves that
     died between the two writes, is seen from some time on."""
     match table:
-        case KeyValueTable() | ListTable():
+        case KeyValueTable():
             table.update(rows)
+            return True
+        case ListTable():
+            # Lists grow, and those of the look stay as they are.
+            table.update({key: list(values) for key, values in rows.items()})
             return True
         case WindowTable() | SessionTable():
             return table.restore(rows, -1 if stream_time is None else stream_time)

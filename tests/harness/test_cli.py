@@ -19,6 +19,7 @@ from harness.faults import FAULTS
 from harness.schedule import decode
 from harness.worlds import WORLDS
 from store.points import Point
+from tests.waiting import LONGEST_S
 
 OWN = Path(__file__).parent.parent / "scenarios" / "loyalty.py"
 
@@ -32,7 +33,7 @@ def crashproof(
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LONGEST_S,
         check=False,
         env={**os.environ, **(env or {})},
     )
@@ -265,11 +266,11 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     assert running.stderr is not None
     assert running.stderr.readline() == "crashproof: sim: starting\n"
     told = ""
-    for _ in range(30):
+    for _ in range(int(LONGEST_S / 60)):
         # As a person does: Python drops an interrupt that comes while it finalizes an object.
         running.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            _, told = running.communicate(timeout=5)
+            _, told = running.communicate(timeout=60)
             break
     assert running.returncode == 130
     assert told.endswith("crashproof: interrupted; no report was written\n")
@@ -314,7 +315,7 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
         with suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGINT)
         # Standard error ends when the last process that has it is gone.
-        _, said = command.communicate(timeout=60)
+        _, said = command.communicate(timeout=LONGEST_S)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGKILL)

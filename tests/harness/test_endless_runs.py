@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -36,6 +37,23 @@ def test_production_code_that_loops_between_two_points_is_a_violation() -> None:
     assert (verdict.findings[0].oracle, history.events) == ("errors", [])
     assert "did not end" in verdict.findings[0].sentence
     assert simulate(BALANCES, Schedule("balances", RECORDS))[1].outcome is Outcome.HOLDS
+
+
+def test_production_code_that_waits_for_ever_is_a_violation() -> None:
+    with patch.object(Task, "commit", lambda _task: time.sleep(3600)):
+        _, verdict = simulate_within(0.05, BALANCES, Schedule("balances", RECORDS))
+    assert "did not end" in verdict.findings[0].sentence
+
+
+def test_a_run_that_the_machine_gives_no_time_is_not_broken_off() -> None:
+    class Standing:
+        """Clocks by which no time passes, neither on the wall nor of the processor."""
+
+        process_time = monotonic = staticmethod(lambda: 0.0)
+
+    with patch("harness.replay.time", Standing), watchdog(0.01):
+        for _ in range(20):
+            signal.pause()
 
 
 def test_a_campaign_ends_although_a_run_does_not_and_leaves_its_schedule_as_it_is() -> None:

@@ -36,6 +36,7 @@ from harness.history import (
 from harness.oracles import ORACLES, PROPERTIES, errors, judge
 from harness.oracles.evidence import Evidence
 from harness.oracles.output import is_interleaving
+from harness.reference.tables import ListTable, fill
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
 from scenarios import InputRecord, Json, OneOf, Output, Sample, Scenario, State, Stores, load_all
@@ -1072,6 +1073,14 @@ def test_a_commit_holds_what_was_restored_and_processed_since_under_at_least_onc
     found = again(*LOST_ONCE, held={"bob": 9})
     finding = next(one for one in found.findings if one.oracle == "at least once")
     assert (finding.anomaly, finding.expected, finding.actual) == (Anomaly.DIVERGED, 6, 9)
+
+
+def test_what_a_look_has_shown_stays_as_it_is_when_the_model_goes_on_from_there() -> None:
+    shown = {"ann": ["pear"]}
+    table = ListTable()
+    assert fill(table, shown, None)
+    table.put("ann", "plum")
+    assert (shown, table.rows()) == ({"ann": ["pear"]}, {"ann": ["pear", "plum"]})
 
 
 # -- words ------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from harness.requirements import (
     rows,
     sentences,
 )
+from tests.waiting import LONGEST_S
 
 TESTS = """
 import os, signal, pytest
@@ -77,7 +78,7 @@ XDIST = ("-p", "xdist.plugin", "-p", "xdist.looponfail")
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "harness.pytest_plugin"]
     return subprocess.run(
-        [*command, *arguments], cwd=directory, capture_output=True, text=True, timeout=120, check=False
+        [*command, *arguments], cwd=directory, capture_output=True, text=True, timeout=LONGEST_S, check=False
     )
 
 
@@ -266,7 +267,9 @@ def test_collecting_changes_no_result(project: Path) -> None:
 def test_tests_that_cannot_be_collected_are_an_error_not_open_rows(project: Path) -> None:
     (project / "tests" / "test_broken.py").write_text("import nothing_of_that_name\n")
     command = [sys.executable, "-m", "harness.cli", "requirements"]
-    answer = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    answer = subprocess.run(
+        command, cwd=project, capture_output=True, text=True, timeout=LONGEST_S, check=False
+    )
     assert answer.returncode == 3
     assert "tests/test_broken.py" in answer.stderr
     assert "Traceback" not in answer.stderr
@@ -277,7 +280,7 @@ def test_the_command_says_which_commit_the_rows_passed_on(project: Path) -> None
     head = git(project, "rev-parse", "--short=12", "HEAD")
     command = [sys.executable, "-m", "harness.cli", "requirements"]
     answer = subprocess.run(
-        [*command, "--json"], cwd=project, capture_output=True, text=True, timeout=120, check=True
+        [*command, "--json"], cwd=project, capture_output=True, text=True, timeout=LONGEST_S, check=True
     )
     told = json.loads(answer.stdout)
     assert (told["commit"], told["uncommitted_changes"]) == (head, False)
@@ -310,7 +313,7 @@ def test_results_of_several_runs_at_once_are_all_kept(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", program, name], cwd=tmp_path, env=environment)
         for name in ("a", "b")
     ]
-    assert [child.wait(timeout=60) for child in children] == [0, 0]
+    assert [child.wait(timeout=LONGEST_S) for child in children] == [0, 0]
     assert len(read_results(tmp_path / "results.json")) == 40
 
 

@@ -32,6 +32,7 @@ from store.errors import StoreClosedError, StoreIOError
 from store.transaction import Mechanism, Transaction, open_transaction
 from store.transaction.secondary import SecondaryTransaction
 from tests.engine.engines import DirectoryPlace, Place, place_for
+from tests.waiting import LONGEST_S
 
 DATA, META = Family.DATA, Family.META
 OFFSET = b"offset"
@@ -559,7 +560,9 @@ def test_a_process_killed_in_a_secondary_commit_leaves_all_of_it_or_nothing(
     tmp_path: Path, window: str, committed: bytes
 ) -> None:
     place = tmp_path / "db"
-    killed = subprocess.run([sys.executable, "-c", COMMITTER, str(place), window], check=False, timeout=60)
+    killed = subprocess.run(
+        [sys.executable, "-c", COMMITTER, str(place), window], check=False, timeout=LONGEST_S
+    )
     assert killed.returncode == -signal.SIGKILL
     engine = RocksEngine(place)
     assert content(engine) == {b"%04d" % key: committed for key in range(2000)}
