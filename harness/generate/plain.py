@@ -285,7 +285,10 @@ class _Generator:
             steps.append(Step("kill", task=self._task(), at=point, wait=random.choice((0, 0, 1, 2))))
         if self._shared and random.random() < 0.6:
             steps = [*self._in_company(self._task()), *steps]
-        queries = random.random() < 0.4 and bool(self._parts.stores)
+        queries = random.random() < (0.8 if self._many else 0.4) and bool(self._parts.stores)
+        if queries and self._many:
+            # Of more rows than are fetched at once, and written since they were.
+            steps = [*(self._wide_question() for _ in range(2)), *steps]
         if queries and random.random() < 0.7:
             # Before any fault may use the input up, so that there is something left to be asked during.
             steps = [*(self._query() for _ in range(random.choice((1, 2, 4)))), *steps]
@@ -389,7 +392,27 @@ class _Generator:
             return step
         bound = query.bound if random.random() < 0.3 else None
         asked = replace(query, bound=bound, hold=random.choice((0, 0, 0, query.hold)), slow=False)
+        if random.random() < 0.35:
+            # Held open over writes to what it has still to read, twice to some of it.
+            whole = QueryKind.ALL if random.random() < 0.7 else query.kind
+            asked = replace(asked, kind=whole, hold=random.choice((2, 3, 4)), bound=None)
+            asked = replace(
+                asked, isolation=random.choice((IsolationLevel.READ_UNCOMMITTED, query.isolation))
+            )
         return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=0)
+
+    def _wide_question(self) -> Step:
+        """A query of many rows that are not committed."""
+        random = self._random
+        step = self._query()
+        query = step.query
+        if query is None or query.elsewhere:
+            return step
+        kind = QueryKind.ALL if random.random() < 0.7 else query.kind
+        asked = replace(
+            query, kind=kind, isolation=IsolationLevel.READ_UNCOMMITTED, bound=None, slow=False, hold=0
+        )
+        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=random.choice((18, 5)))
 
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""
@@ -447,7 +470,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5)):
+        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -493,6 +516,14 @@ class _Generator:
                     Step("clean_stop", task=task, wait=wait),
                     begun,
                     Step("clean_stop", task=task, wait=1),
+                ]
+            case 6:
+                # A checkpoint that could not be read, and a crash before the stores that it spoke for are there again.
+                self._choose({"default.dsl.store": "rocksDB", "restore.batch.records": 1})
+                return [
+                    Step("damage_checkpoint", task=task, wait=wait),
+                    Step("clean_stop", task=task),
+                    Step("kill", task=task, at=Point.RESTORE_BATCH),
                 ]
             case _:
                 # A transaction that nobody fences stays open, and a crash leaves commits behind it.

@@ -3,24 +3,28 @@ the store was left and replays the difference alone, or sets the store aside and
 
 What is replayed is what was read of the changelog, and a store is set aside when it is renamed: both are seen from
 outside of the code under test. A start after a fault that had a store found corrupt is not judged. A listener is told
-of what was read.
+of what was read, and a store whose rows were found damaged, or a copy, is set aside.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from harness.history import Listened
+from harness.faults import FAULTS, Occasion
+from harness.history import Ended, Injected, Listened, Reached, SetAside, StateObserved
 from harness.oracles.evidence import Evidence
 from harness.reference.starts import CLOCK_SLACK_MS, Must, Restart, Starts
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
+from store.points import Point
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     for index, event in evidence.told:
         if isinstance(event, Listened):
             yield from _listened(evidence, index, event)
+    yield from _kept(evidence)
     starts = Starts(
         evidence.kinds, evidence.exactly_once_with, evidence.alone, tuple(evidence.schedule.steps)
     )
@@ -29,6 +33,53 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             wrong = _wrong(evidence, restart)
             if wrong:
                 yield _finding(evidence, restart, *wrong)
+
+
+def _kept(evidence: Evidence) -> Iterator[Finding]:
+    """Stores that a process found damaged, and that were not set aside when it went on, began anew or ended.
+
+    A process that other faults have struck too may begin anew because of these, before it has read what is damaged, and
+    a query may be all that has read it.
+    """
+    asked = any(step.query is not None for step in evidence.schedule.steps)
+    struck: Counter[int | None] = Counter()
+    restored: set[int] = set()
+    owed: dict[int, str] = {}
+    for index, event in evidence.told:
+        wrong = ""
+        if isinstance(event, Injected):
+            who, occasions = event.incarnation, FAULTS[event.fault].occasions
+            struck[who] += 1
+            if who is not None and (
+                Occasion.COPY in occasions or (Occasion.ROW in occasions and who in restored)
+            ):
+                owed[who] = event.fault
+        elif isinstance(event, SetAside):
+            owed.pop(event.incarnation, None)
+        elif isinstance(event, Reached):
+            if event.point is Point.RESTORED:
+                restored.add(event.incarnation)
+            elif event.point is Point.PRODUCER_READY:
+                restored.discard(event.incarnation)
+                alone = struck[event.incarnation] == 1 and not struck[None] and not asked
+                if owed.pop(event.incarnation, "") and alone:
+                    wrong = "began anew"
+        elif isinstance(event, StateObserved) and event.standby and event.incarnation is not None:
+            wrong = "went on" if owed.pop(event.incarnation, "") else ""
+        elif isinstance(event, Ended) and event.incarnation is not None:
+            found = owed.pop(event.incarnation, "") == "damage_rows"
+            wrong = "ended" if found and event.error.startswith("StoreCorruptedError") else ""
+        if wrong and isinstance(event, (Reached, StateObserved, Ended)):
+            yield Finding(
+                "restore",
+                f"Incarnation {event.incarnation} of task {event.task} found a store damaged and {wrong}, and had not "
+                f"set it aside ({evidence.story_before(index, event.task)}).",
+                Anomaly.DIVERGED,
+                task=event.task,
+                expected="set aside",
+                actual=wrong,
+            )
+            return
 
 
 def _listened(evidence: Evidence, index: int, event: Listened) -> Iterator[Finding]:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from harness.faults import Occasion
-from harness.history import Injected, Skipped
+from harness.history import Injected, SetAside, Skipped
+from harness.mutants.edit import Edit
 from harness.oracles import judge
+from harness.replay import simulate
 from harness.schedule import Edge, Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.sim.world import SimWorld
@@ -24,6 +26,44 @@ LOOSELY: dict[str, Any] = {
 DIRECT: dict[str, Any] = {"statestore.transactional.enabled": False}
 BEGUN = Step("stall", at=Point.RESTORED)
 KILL = Step("kill", at=Point.RECORD_PROCESSED)
+
+DAMAGED: dict[str, tuple[str, Edit]] = {
+    "rows that cannot be read are not looked for": (
+        "damage_rows",
+        Edit("store.recovery.restore:suspects", "if not readable(store)", "if name not in stores"),
+    ),
+    "what is corrupt stays where it is": (
+        "damage_rows",
+        Edit("store.streams.task:Task._set_corrupt_aside", "in self._corrupt:", "in self._corrupt[1:]:"),
+    ),
+    "a copy is opened again as it is": (
+        "corrupt_copy",
+        Edit(
+            "store.recovery.standby:Standby._rebuild",
+            "set_aside_to_rebuild(copy, self._offsets, reason)",
+            "pass",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_store_that_is_found_damaged_is_set_aside(name: str) -> None:
+    fault, edit = DAMAGED[name]
+    schedule = Schedule(
+        "balances",
+        tuple(Input(0, f"key {number % 3}", number) for number in range(12)),
+        (Step(fault, wait=4),),
+        settings={"num.standby.replicas": 1},
+    )
+    balances = load_all()["balances"]
+    history, verdict = simulate(balances, schedule)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    assert any(isinstance(event, SetAside) for event in history.events)
+    with edit.made():
+        _, found = simulate(balances, schedule)
+    assert "restore" in {finding.oracle for finding in found.findings}
+
 
 STEPS: dict[str, tuple[tuple[Step, ...], dict[str, Any]]] = {
     "no-entry-at-a-clean-close": ((Step("clean_stop", wait=4),), DIRECT),
