@@ -222,6 +222,7 @@ def _last_versions(evidence: Evidence) -> Iterator[Finding]:
         for supplier in suppliers.values()
     ):
         return
+    cleaned = evidence.first_cleaning < len(evidence.events)
     committed: dict[tuple[str, str], set[int]] = {}
     for _, event in evidence.of(StateObserved):
         if event.moment is Moment.COMMITTED:
@@ -246,6 +247,9 @@ def _last_versions(evidence: Evidence) -> Iterator[Finding]:
                     newest[key] = row
                 if row.offset not in moments and number < len(rows):
                     continue
+                if cleaned:
+                    # A deletion that the broker has cleaned away is older for nobody who restored since.
+                    newest.update({one: last[one] for one in last if newest[one].value is None})
                 late = next((one for one in last if last[one].timestamp != newest[one].timestamp), None)
                 if late is not None:
                     yield Finding(
