@@ -226,25 +226,26 @@ class _Judge:
             )
 
     def _rows(self, moments: Sequence[Positions]) -> Iterator[Finding]:
-        """Whether the rows are those of one of these moments."""
+        """Whether the rows are those of one of these moments, the earlier first."""
         query = self._query
         uncommitted = query.isolation is IsolationLevel.READ_UNCOMMITTED or len(moments) > 1
-        shown = self._shown(moments)
+        # As of a later moment the store may still know what had to be there at an earlier one.
+        shown = [self._shown(moments[number:]) for number in range(len(moments))]
         wanted = [
-            answer(line.prefixes[number].state[query.store], query)
-            for moment in moments
+            (answer(line.prefixes[number].state[query.store], query), rows)
+            for moment, rows in zip(moments, shown, strict=True)
             for line, number in self._model.at(moment, uncommitted=uncommitted)
         ]
-        if not wanted or None in wanted or any(rows == shown for rows in wanted):
+        if not wanted or any(should is None or should == rows for should, rows in wanted):
             return
-        should = wanted[0] or []
-        words, anomaly = self._difference(should, shown)
+        should, shown_first = wanted[0][0] or [], shown[0]
+        words, anomaly = self._difference(should, shown_first)
         yield self._finding(
-            f"was answered with {shown!r} but should have been with {should!r} as of "
+            f"was answered with {shown_first!r} but should have been with {should!r} as of "
             f"{positions_text(self._event.positions)}: {words}",
             anomaly,
             expected=plain(should),
-            actual=plain(shown),
+            actual=plain(shown_first),
         )
 
     def _shown(self, moments: Sequence[Positions]) -> Answer:

@@ -29,16 +29,25 @@ class _Commit(NamedTuple):
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first copy that is wrong."""
-    looks = [(index, event) for index, event in evidence.of(StateObserved) if event.standby]
-    if not evidence.exactly_once or not looks:
+    if not evidence.exactly_once or not any(event.standby for _, event in evidence.of(StateObserved)):
         return
     commits = _commits(evidence)
-    for index, event in looks:
+    ahead: dict[tuple[str, int, str], int] = {}
+    """Copies that held rows and no offset of their own, on their task and host: one that they are given later may lie
+    behind these rows, see `_may_be_ahead`."""
+    for index, event in evidence.of(StateObserved):
+        if event.incarnation is None:
+            continue
+        lagging = {
+            store for store, image in event.stores.items() if _may_be_ahead(ahead, event, store, image)
+        }
+        if not event.standby:
+            continue
         if not evidence.judges(event.task, index):
             continue
         found: list[Finding] = []
         for store, image in sorted(event.stores.items()):
-            if image.changelog_offset is None and image.rows:
+            if store in lagging:
                 continue
             found += against_own_offset(evidence, index, event, store, image)
             upto = -1 if image.changelog_offset is None else image.changelog_offset
@@ -94,6 +103,25 @@ def _lags(evidence: Evidence) -> Iterator[Finding]:
                         actual=lag,
                     )
                     return
+
+
+def _may_be_ahead(
+    ahead: dict[tuple[str, int, str], int], look: StateObserved, store: str, image: StoreImage
+) -> bool:
+    """Whether a copy may hold more than its offset says, which was kept in the checkpoint, behind what it speaks for.
+
+    It may not hold more than the changelog had when it was last seen without an offset: once the copy has got so far,
+    but for the marker at the end, it says what it holds.
+    """
+    place = look.task, look.host, store
+    if image.changelog_offset is None:
+        if image.rows:
+            ahead[place] = look.ends.get(store, 0)
+            return True
+        ahead.pop(place, None)
+    elif image.changelog_offset >= ahead.get(place, 0) - 2:
+        ahead.pop(place, None)
+    return place in ahead
 
 
 def _behind(evidence: Evidence) -> Iterator[Finding]:

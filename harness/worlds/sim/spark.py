@@ -129,8 +129,10 @@ class Driver:
             if start <= record.offset < end
         ]
         if not records:
-            # A range of markers alone: the real task runs over no rows and never learns its partition.
-            self._open.discard(task)
+            # A range of markers alone, or cut: the real task runs over no rows and never learns its partition. One
+            # that is already running goes on, and the driver waits for it.
+            if not self._running.get(task):
+                self._open.discard(task)
             return
         place = self._run.director.free_host(task, host)
         if place is None:
