@@ -132,6 +132,8 @@ def judge(scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, this oracle has not judged
                 broken = broken or f"the oracle {name} failed: {type(error).__name__}: {error}"
+    # It refers to itself. Taken apart it is gone at once, without the garbage collector.
+    vars(evidence).clear()
     if findings:
         return Verdict(Outcome.VIOLATED, tuple(findings))
     if history.inconclusive or broken:

@@ -43,7 +43,7 @@ from store.streams.context import Context
 from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.suppliers import StoreSupplier
-from store.types import Record, TopicPartition
+from store.types import IsolationLevel, Record, TopicPartition
 
 
 class Control(Protocol):
@@ -458,10 +458,10 @@ class WatchedLog:
         return _Watching(inner, self._control, self._calls) if self._calls else inner
 
     def reader(self) -> GroupReader:
-        reader = _Watching(self._inner.reader(), self._control, self._calls)
-        if self._changelogs:
-            reader.read = _told(reader.read, self._changelogs, self._control)
-        return reader
+        reader = self._inner.reader()
+        if self._calls:
+            reader = _Watching(reader, self._control, self._calls)
+        return _ToldReader(reader, self._changelogs, self._control) if self._changelogs else reader
 
     def admin(self) -> Admin:
         return self._inner.admin()
@@ -470,25 +470,29 @@ class WatchedLog:
         return getattr(self._inner, name)
 
 
-def _told(
-    read: Callable[..., Fetch], changelogs: Mapping[str, str], control: Control
-) -> Callable[..., Fetch]:
-    """The `read` of a reader that tells what it was given of changelogs."""
+class _ToldReader:
+    """A reader that tells what it was given of changelogs."""
 
-    def told(tp: TopicPartition, *args: Any, **kwargs: Any) -> Fetch:
-        fetch = read(tp, *args, **kwargs)
-        if fetch.records and tp.topic in changelogs:
-            control.replayed(changelogs[tp.topic], fetch.records[0].offset, len(fetch.records))
+    def __init__(self, inner: GroupReader, changelogs: Mapping[str, str], control: Control) -> None:
+        self._read = inner.read
+        self._changelogs = changelogs
+        self._control = control
+        self.partitions = inner.partitions
+        self.offsets = inner.offsets
+        self.committed = inner.committed
+        self.committed_metadata = inner.committed_metadata
+        self.close = inner.close
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        fetch = self._read(tp, offset, max_records, isolation)
+        if fetch.records and tp.topic in self._changelogs:
+            store = self._changelogs[tp.topic]
+            self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
         return fetch
-
-    return told
 
 
 class _Watching:
     """A client, some of whose calls are wrapped."""
-
-    read: Callable[..., Fetch]
-    """Of a reader."""
 
     def __init__(self, inner: Any, control: Control, calls: frozenset[Occasion]) -> None:
         self._inner = inner

@@ -806,6 +806,9 @@ class SimRun(Run):
                 shutil.rmtree(root(), ignore_errors=True)
             self.memory.leave()
         history.choices = tuple(self.asked)
+        # These refer to each other. Taken apart they are gone at once, without the garbage collector.
+        for part in (self.director, self):
+            vars(part).clear()
         return history
 
     def _entered(self, task: str) -> str:
@@ -851,4 +854,8 @@ class SimRun(Run):
                 except Unwind:
                     pass
         points.arm(previous)
+        for process in self.processes.values():
+            # See the end of `run`.
+            vars(process.storage).clear()
+            vars(process).clear()
         self.processes.clear()
