@@ -64,6 +64,9 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     """Incarnations interrupted before they took the answer to a commit: it was done then."""
     for _, event in evidence.told:
         match event:
+            case StateObserved():
+                if event.moment is Moment.FINAL and not event.standby:
+                    final[event.task, event.host] = event
             case Started():
                 hosts[event.incarnation] = event.host
                 settings[event.task] = event.settings
@@ -82,8 +85,6 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
                 event.task in last and last[event.task].incarnation == event.incarnation
             ):
                 last[event.task] = last[event.task]._replace(clean=True)
-            case StateObserved(moment=Moment.FINAL, standby=False):
-                final[event.task, event.host] = event
     for task, owner in last.items():
         if (
             task not in evidence.tasks
