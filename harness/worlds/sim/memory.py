@@ -26,13 +26,19 @@ class _Variables(NamedTuple):
     """Each container, and a copy of it."""
 
 
+_LAST: dict[ModuleType, _Variables] = {}
+"""What each module had when it was last asked. Only which of its names are containers is taken from here, and that only
+as long as all names stand for the same objects."""
+
+
 class Memory:
     """The variables of the modules of one pipeline. What they are when this is made every process starts with."""
 
     def __init__(self, processes: Iterable[Callable[..., object]]) -> None:
         """`processes` are the processing functions of the pipeline."""
         self._modules = list(dict.fromkeys(map(_module_of, processes)))
-        self._first = [_take(module) for module in self._modules]
+        self._first = [_take(module, _LAST.get(module)) for module in self._modules]
+        _LAST.update(zip(self._modules, self._first, strict=True))
         self._away: dict[int, list[_Variables]] = {}
         self._current: int | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from math import isnan
 
@@ -429,22 +429,6 @@ class SimRun(Run):
         self.hub = getcurrent()
         self.runtime = runtime(self)
         self.shares = schedule.shared and schedule.runtime is Runtimes.WORKER
-        numbers = range(schedule.partitions)
-        self._inputs = {
-            topology.ordinal: [
-                TopicPartition(topic, number)
-                for topic in (*topology.sources, *(store.topic for store in topology.global_stores))
-                for number in numbers
-            ]
-            for topology in self.topologies
-        }
-        """Sub-topology → all partitions of what its tasks read."""
-        self._changelogs = {
-            topology.ordinal: [
-                TopicPartition(topic, number) for topic in topology.changelogs.values() for number in numbers
-            ]
-            for topology in self.topologies
-        }
         self.global_points = (
             GLOBAL_POINTS
             if not schedule.files and any(topology.global_stores for topology in self.topologies)
@@ -551,6 +535,30 @@ class SimRun(Run):
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         self.hosts[actor.host].release(actor.process)
         super().exited(actor, reason, error)
+
+    @cached_property
+    def _inputs(self) -> dict[int, list[TopicPartition]]:
+        """Sub-topology → all partitions of what its tasks read."""
+        return {
+            topology.ordinal: [
+                TopicPartition(topic, number)
+                for topic in (*topology.sources, *(store.topic for store in topology.global_stores))
+                for number in range(self.schedule.partitions)
+            ]
+            for topology in self.topologies
+        }
+
+    @cached_property
+    def _changelogs(self) -> dict[int, list[TopicPartition]]:
+        """Sub-topology → all partitions of the changelogs of its stores."""
+        return {
+            topology.ordinal: [
+                TopicPartition(topic, number)
+                for topic in topology.changelogs.values()
+                for number in range(self.schedule.partitions)
+            ]
+            for topology in self.topologies
+        }
 
     def input_of(self, actor: Actor) -> object:
         if is_driver(actor.task):
