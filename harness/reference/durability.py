@@ -159,8 +159,8 @@ class Copies:
 
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
-        self._running: dict[int, tuple[str, int, Mapping[str, Any]]] = {}
-        """Incarnation → task, host, settings."""
+        self._running: dict[int, tuple[str, int, bool]] = {}
+        """Incarnation → task, host, whether it is a standby."""
         self._ready: set[int] = set()
         self._broken_off: set[int] = set()
         """Incarnations that a fault may have kept from committing since they were last seen to."""
@@ -202,11 +202,15 @@ class Copies:
             self._end(incarnation, Befell.DEATH)
 
     def _start(self, event: Started) -> None:
-        # A standby that takes over goes on in its process as another incarnation.
-        for incarnation, (task, host, _) in list(self._running.items()):
+        for incarnation, (task, host, standby) in list(self._running.items()):
             if (task, host) == (event.task, event.host):
-                del self._running[incarnation]
-        self._running[event.incarnation] = event.task, event.host, event.settings
+                if standby:
+                    # It takes over, and goes on in its process as another incarnation.
+                    del self._running[incarnation]
+                else:
+                    # It went unseen, as an attempt does whose driver has died.
+                    self._end(incarnation, Befell.DEATH)
+        self._running[event.incarnation] = event.task, event.host, event.standby
         for store, kind in self._kinds(event.task, event.settings).items():
             copy = self.of(event.task, event.host, store)
             if copy.settings != event.settings:
