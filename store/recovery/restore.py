@@ -215,7 +215,8 @@ def restore(
 def open_and_restore(
     logged: LoggedStore[S], offsets: TaskOffsets, reader: Reader, settings: RestoreSettings | None = None
 ) -> tuple[S, RestoreResult]:
-    """Open a store and `restore` it; one that is corrupt or out of step is set aside and rebuilt, once.
+    """Open a store and `restore` it; one that is corrupt or out of step is set aside and rebuilt, once, and again where
+    the log was cut meanwhile.
 
     The task's lock must be held. Reaches `Point.STORE_OPENED` between opening and restoring. When this raises,
     nothing is left open, unless a note on the error says that closing failed as well. For the errors see `restore`.
@@ -243,13 +244,18 @@ def open_and_restore(
         return attempt()
     except (StoreCorruptedError, StoreOutOfStepError) as error:
         reason = str(error)
-    # Outside of the handler: the traceback no longer holds the engine open.
-    aside = set_aside_to_rebuild(logged, offsets, reason)
-    try:
-        store, result = attempt()
-    except CrashproofError as error:
-        error.add_note(f"the store was set aside in {aside} before, because: {reason}")
-        raise
+    for last in (False, True):
+        # Outside of the handler: the traceback no longer holds the engine open.
+        aside = set_aside_to_rebuild(logged, offsets, reason)
+        try:
+            store, result = attempt()
+            break
+        except CrashproofError as error:
+            if last or not isinstance(error, StoreOutOfStepError):
+                error.add_note(f"the store was set aside in {aside} before, because: {reason}")
+                raise
+            # Retention has cut the log behind the rebuild, which stood still for long.
+            reason = str(error)
     return store, RestoreResult(result.records, result.start, result.end, aside)
 
 
