@@ -73,7 +73,8 @@ def step_of(name: str) -> Step:
 @pytest.mark.parametrize("name", [name for name in POSSIBLE if not FAULTS[name].after])
 def test_each_fault_that_the_world_can_make_happens_and_is_survived(world: LocalWorld, name: str) -> None:
     wiped = [Step("kill", at=Point.FLUSHED, wait=1)] if FAULTS[name].occasions == (Occasion.OPEN,) else []
-    history = run(world, Schedule("balances", numbers(8), (step_of(name), *wiped)))
+    settings = STANDBY if Occasion.COPY in FAULTS[name].occasions else {}
+    history = run(world, Schedule("balances", numbers(8), (step_of(name), *wiped), settings=settings))
     assert injected(history).count(name) == 1
     assert [event for event in history.events if isinstance(event, Skipped)] == []
 
