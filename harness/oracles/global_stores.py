@@ -3,7 +3,7 @@ offsets, and never less than before.
 
 Once opened it has all that was committed to the topic when it was opened, and a process that had nothing left to do and
 was asked to end has all of it. While a store that keeps no offsets with its rows is being opened it may replay what it
-has, so nothing is asked of it there.
+has, so nothing is asked of it there; nor of one that was left by such a store and is found without an offset.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     rested = _ended_at_rest(evidence)
     last: dict[tuple[int, str], dict[int, int]] = {}
     least: dict[tuple[int, str], Mapping[int, int]] = {}
+    without: set[str] = set()
+    """Stores of which some process has kept no offsets."""
     for index, look in looks:
         supplier = suppliers[look.store]
         if not isinstance(supplier, KeyValueSupplier):
@@ -43,7 +45,11 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         if look.opened:
             last.pop(place, None)
             least[place] = look.stable
-        if look.offsets is None and look.point in _OPENING:
+        if look.offsets is None:
+            without.add(look.store)
+            if look.point in _OPENING:
+                continue
+        elif look.opened and not look.offsets and look.store in without:
             continue
         below: Mapping[int, int] = {}
         if look.point not in _OPENING:
