@@ -212,6 +212,8 @@ class Starts:
         self._cleaned = False
         self._damaged: set[tuple[str, int]] = set()
         """Task and host of files that were damaged: any later start may be the one that reads them."""
+        self._unreadable: set[tuple[str, int]] = set()
+        """Task and host of rows that were damaged, until a store there is set aside."""
 
     def of(self, events: Sequence[Event]) -> Iterator[Restart]:
         """Each store of each start that can be judged, in the order in which that shows."""
@@ -225,6 +227,7 @@ class Starts:
                 self._replay(event)
             elif type(event) is SetAside:
                 yield from self._set_aside(index, event)
+                self._unreadable.discard((event.task, event.host))
             elif type(event) is Started:
                 self._start(event)
             elif type(event) is Injected:
@@ -245,7 +248,7 @@ class Starts:
                 event.host,
                 kinds,
                 self._exactly_once(event.settings),
-                excused=(event.task, event.host) in self._damaged,
+                excused=(event.task, event.host) in self._damaged | self._unreadable,
             )
             return
         for store, kind in kinds.items():
@@ -308,6 +311,8 @@ class Starts:
                 self._leave(life, Left.UNKNOWN, all_kinds=True)
         if Capability.FILES in fault.needs and event.task is not None and event.host is not None:
             self._damaged.add((event.task, event.host))
+        if Occasion.ROW in fault.occasions and event.task is not None and event.host is not None:
+            self._unreadable.add((event.task, event.host))
         if fault.deadly and event.incarnation is not None:
             at_a_point = fault.where is Where.POINT and event.point is not None and not event.call
             self._die(event.incarnation, sure=at_a_point)
