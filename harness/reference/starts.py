@@ -431,13 +431,17 @@ class Starts:
                 continue
             disk = self._disk(event.task, event.host, store)
             end = event.ends.get(store, 0) if known else 0
+            changed = end != (disk.held if disk.pending is None else disk.pending[0])
             if event.moment is Moment.RESTORED or life.kinds[store] in _OWN:
                 # A store that keeps its own offset vouches for itself from its commit on.
                 disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
             else:
                 disk.pending = end, bool(image.rows)
             restored = event.moment is Moment.RESTORED
-            disk.current_ms = disk.told_ms = self._now_ms if restored else life.begun_ms
+            disk.current_ms = self._now_ms if restored else life.begun_ms
+            if restored or changed or life.exactly_once:
+                # At least once others may write to its changelog: a commit without changes does not make it younger.
+                disk.told_ms = disk.current_ms
 
     def _restored(self, life: _Life, store: str, kind: Kind) -> None:
         disk = self._disk(life.task, life.host, store)
