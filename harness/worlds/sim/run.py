@@ -585,8 +585,8 @@ class SimRun(Run):
         return late or bool(held) or self._time_out()
 
     def _time_out(self) -> bool:
-        """Let time pass for what a process under exactly once has left open, and at least once fences nobody of; whether
-        there was something that input is held back by."""
+        """Let time pass for what a process under exactly once has left open, where at least once fences nobody; whether
+        there was something by which input is held back."""
         inputs = {tp for parts in self._inputs.values() for tp in parts}
         if not self._loose or not any(self.broker.holds_back(tp) for tp in inputs):
             return False
