@@ -260,9 +260,16 @@ def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path: P
     assert answer.returncode == 0, answer.stderr
 
 
+def interruptible() -> None:
+    """What a shell starts in the background ignores interrupts, and hands that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness.cli", "run", "--world", "sim", "--for", "1h", "--jobs", "1"]
-    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
+    )
     assert running.stderr is not None
     assert running.stderr.readline() == "crashproof: sim: starting\n"
     told = ""
@@ -303,6 +310,7 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=interruptible,
     )
     try:
         assert command.stderr is not None
