@@ -89,7 +89,7 @@ def test_a_planted_bug_is_found_made_small_and_gone_without_it(name: str) -> Non
     assert len(reduced.minimal.steps) <= 8
     assert simulate(BALANCES, reduced.minimal, name)[1].outcome is Outcome.VIOLATED
     assert simulate(BALANCES, reduced.minimal)[1].outcome is Outcome.HOLDS
-    with planted(name), pytest.raises(AssertionError, match=r"task 0_0|key"):
+    with planted(name), pytest.raises(AssertionError, match=r"task 0_\d|key"):
         check(encode(reduced.minimal).decode())
 
 
