@@ -2,8 +2,8 @@
 
 The schedules of a campaign depend on scenario, seed and index alone, not on how many processes share the work. Each
 world starts with the tours, which kill at every protocol point; where schedules are dear, introductions come before.
-Where a world can be run in several processes, a share
-of the schedules is run twice and must give the same history: a simulation that is not deterministic proves nothing.
+Where a world can be run in several processes, a share of the schedules is run twice and must give the same history: a
+simulation that is not deterministic proves nothing.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
     """Kills at each point in the order in which one commit passes them. Restoring needs a difference, which the
     kill after the Kafka commit leaves; aborting needs a refused commit."""
     random = Random(f"{scenario.name}/{seed}/tour")
-    items = tuple(_item(scenario, random, number) for number in range(RECORDS))
+    items = tuple(_item(scenario, sample_of(scenario, random), number) for number in range(RECORDS))
     order = sorted(KILL_POINTS[runtime], key=_rank)
     steps: list[Step] = []
     for point in order:
@@ -62,14 +62,12 @@ def introduction(scenario: Scenario, seed: int) -> Schedule:
             chosen.append(sample)
     chosen = [*chosen, *chosen, *islice(drawn, INTRODUCED)][: max(INTRODUCED, 2 * len(chosen))]
     items = tuple(
-        Input(
-            partition_for(encode_key(sample.key), PARTITIONS),
-            sample.key,
-            sample.value,
-            number % 5 == 4,
-            sample.topic,
-            (10 + number) * scenario.time_step_ms if sample.timestamp is None else sample.timestamp,
-            sample.headers,
+        _item(
+            scenario,
+            sample,
+            number,
+            partition=partition_for(encode_key(sample.key), PARTITIONS),
+            aborted=number % 5 == 4,
         )
         for number, sample in enumerate(chosen)
     )
@@ -102,10 +100,11 @@ def _kinds(sample: Sample) -> set[Hashable]:
     }
 
 
-def _item(scenario: Scenario, random: Random, number: int) -> Input:
-    sample = sample_of(scenario, random)
+def _item(
+    scenario: Scenario, sample: Sample, number: int, *, partition: int = 0, aborted: bool = False
+) -> Input:
     at = (10 + number) * scenario.time_step_ms if sample.timestamp is None else sample.timestamp
-    return Input(0, sample.key, sample.value, False, sample.topic, at, sample.headers)
+    return Input(partition, sample.key, sample.value, aborted, sample.topic, at, sample.headers)
 
 
 def _rank(point: Point) -> int:

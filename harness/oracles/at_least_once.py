@@ -186,7 +186,7 @@ class _Sent:
             name = min(
                 name
                 for name in expected.keys() | image.rows.keys()
-                if name not in expected or image.rows.get(name) != expected[name] or name not in image.rows
+                if not (name in expected and name in image.rows and expected[name] == image.rows[name])
             )
             yield Finding(
                 "at least once",

@@ -242,13 +242,14 @@ class Starts:
             if (life.task, life.host) == (event.task, event.host):
                 self._die(incarnation, sure=False)
         kinds = self._kinds(event.task, event.settings)
+        place = event.task, event.host
         if not event.standby:
             self._lives[event.incarnation] = _Life(
                 event.task,
                 event.host,
                 kinds,
                 self._exactly_once(event.settings),
-                excused=(event.task, event.host) in self._damaged | self._unreadable,
+                excused=place in self._damaged or place in self._unreadable,
             )
             return
         for store, kind in kinds.items():
