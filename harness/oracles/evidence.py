@@ -103,14 +103,15 @@ class Evidence:
         self.events = events
         self.final = final
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
+        self._suppliers: dict[str, dict[str, StoreSupplier[Any]]] = {}
         self._merged: dict[tuple[type | Point, ...], list[tuple[int, Event]]] = {}
 
     @cached_property
     def _sorted(self) -> dict[type | Point, list[tuple[int, Any]]]:
+        names = [event.point if type(event) is Reached else type(event) for event in self.events]
         found: dict[type | Point, list[tuple[int, Any]]] = defaultdict(list)
-        for numbered in enumerate(self.events):
-            event = numbered[1]
-            found[event.point if type(event) is Reached else type(event)].append(numbered)
+        for name, numbered in zip(names, enumerate(self.events), strict=True):
+            found[name].append(numbered)
         return found
 
     def of(self, kind: type[E]) -> Sequence[tuple[int, E]]:
@@ -152,7 +153,12 @@ class Evidence:
         self, task: str, settings: Mapping[str, Any] | None = None
     ) -> dict[str, StoreSupplier[Any]]:
         """The suppliers of a task's stores, for a process with these changed settings; none for Spark's driver."""
-        return self._pipeline(settings or {}).suppliers.get(task.partition("_")[0], {})
+        if settings:
+            return self._pipeline(settings).suppliers.get(task.partition("_")[0], {})
+        suppliers = self._suppliers.get(task)
+        if suppliers is None:
+            suppliers = self._suppliers[task] = self._begun.suppliers.get(task.partition("_")[0], {})
+        return suppliers
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""

@@ -377,7 +377,11 @@ class Starts:
     # -- stores -------------------------------------------------------------------------------------------------
 
     def _disk(self, task: str, host: int, store: str) -> _Disk:
-        return self._disks.setdefault((task, host, store), _Disk())
+        name = task, host, store
+        disk = self._disks.get(name)
+        if disk is None:
+            disk = self._disks[name] = _Disk()
+        return disk
 
     def _all(self, life: _Life) -> Iterator[_Disk]:
         """What lies there of a process's stores that it keeps on the disk."""

@@ -162,6 +162,7 @@ class SimBroker:
         "_groups",
         "_held",
         "_next_producer_id",
+        "_partitions",
         "_sent",
         "_topic_config",
         "_topics",
@@ -189,6 +190,7 @@ class SimBroker:
         self.now = now
         self._choice = FirstChoice().choose if chooser is None else chooser.choose
         self._topics: dict[str, list[Partition]] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
         self._topic_config: dict[str, dict[str, str]] = {}
         self._groups: dict[str, Group] = {}
         self._transactions: dict[str, _Transaction] = {}
@@ -212,7 +214,9 @@ class SimBroker:
             raise ConfigError(f"partitions of topic {name}", partitions, "at least 1")
         self._topic_config[name] = dict(config or {})
         policy = policy_of(name, self._topic_config[name])
-        self._topics[name] = [Partition(TopicPartition(name, number), policy) for number in range(partitions)]
+        logs = [Partition(TopicPartition(name, number), policy) for number in range(partitions)]
+        self._topics[name] = logs
+        self._partitions.update({log.tp: log for log in logs})
 
     def topic_config(self, name: str) -> dict[str, str]:
         """The settings that the topic was created with; `LogError` when it does not exist."""
@@ -226,6 +230,7 @@ class SimBroker:
         """
         for log in self._topics.pop(name, ()):
             log.deleted = True
+            del self._partitions[log.tp]
         self._topic_config.pop(name, None)
         for group in self._groups.values():
             for positions in (group.committed, *group.pending.values()):
@@ -545,10 +550,8 @@ class SimBroker:
         return logs
 
     def _log(self, tp: TopicPartition) -> Partition:
-        logs = self._topics.get(tp.topic)
-        if logs is not None and 0 <= tp.partition < len(logs):
-            return logs[tp.partition]
-        return self._choose(tp.topic, None, tp.partition)
+        log = self._partitions.get(tp)
+        return self._choose(tp.topic, None, tp.partition) if log is None else log
 
     def _choose(self, topic: str, key: bytes | None, partition: int | None) -> Partition:
         return self._choose_of(self._logs(topic), topic, key, partition)
@@ -567,8 +570,7 @@ class SimBroker:
 
     def _present(self, tp: TopicPartition) -> Partition | None:
         """The log that has this name now, None while there is none."""
-        logs = self._topics.get(tp.topic, ())
-        return logs[tp.partition] if tp.partition < len(logs) else None
+        return self._partitions.get(tp)
 
     def _pick(self, question: str, options: Sequence[Option]) -> Option:
         """One of several, the first unless the chooser says otherwise."""

@@ -158,20 +158,21 @@ class Partition:
     def read(self, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
         written = self.records
         fates = self.fates
-        records: list[Record] = []
         if isolation == _READ_COMMITTED:
             end = self.last_stable()
             worst = _COMMITTED
         else:
             end = len(written)
             worst = _ABORTED
-        for at in range(max(offset, self.start), end):
-            if fates[at] <= worst:
-                record = written[at]
-                assert record is not None
-                records.append(record)
-                if len(records) == max_records:
-                    return Fetch(records, at + 1)
+        start = max(offset, self.start)
+        records = [
+            record
+            for record, fate in zip(written[start:end], fates[start:end], strict=True)
+            if fate <= worst and record is not None
+        ]
+        if max_records is not None and len(records) >= max_records:
+            del records[max_records:]
+            return Fetch(records, records[-1].offset + 1)
         return Fetch(records, max(offset, end))
 
     def entries(self) -> list[Entry]:

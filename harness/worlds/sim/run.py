@@ -444,6 +444,8 @@ class SimRun(Run):
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
         self._images: images.Known = {}
+        self._changelogs_of: dict[str, list[tuple[str, TopicPartition]]] = {}
+        """Task → its stores with their changelogs."""
         self._committed: dict[TopicPartition, int] | None = None
         self._group: dict[str, dict[int, int]] = {}
         self._outputs: tuple[tuple[str, Row], ...] = ()
@@ -746,11 +748,13 @@ class SimRun(Run):
 
     def _ends(self, task: str) -> dict[str, int]:
         """Where the changelogs of a task's stores end."""
-        number = partition_of(task)
-        return {
-            name: self.broker.high_watermark(TopicPartition(topic, number))
-            for name, topic in self.topologies[ordinal_of(task)].changelogs.items()
-        }
+        changelogs = self._changelogs_of.get(task)
+        if changelogs is None:
+            topology = self.topologies[ordinal_of(task)]
+            changelogs = self._changelogs_of[task] = [
+                (store, topology.changelog(store, partition_of(task))) for store in topology.changelogs
+            ]
+        return {store: self.broker.high_watermark(tp) for store, tp in changelogs}
 
     def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold, or nothing where files are damaged."""
