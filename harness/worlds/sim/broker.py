@@ -158,6 +158,7 @@ class SimBroker:
     """
 
     __slots__ = (
+        "_asks",
         "_choice",
         "_groups",
         "_held",
@@ -189,6 +190,8 @@ class SimBroker:
         self.max_transaction_timeout_ms = max_transaction_timeout_ms
         self.now = now
         self._choice = FirstChoice().choose if chooser is None else chooser.choose
+        self._asks = chooser is not None and not isinstance(chooser, FirstChoice)
+        """Whether any answer can be another one than the first."""
         self._topics: dict[str, list[Partition]] = {}
         self._partitions: dict[TopicPartition, Partition] = {}
         self._topic_config: dict[str, dict[str, str]] = {}
@@ -579,7 +582,7 @@ class SimBroker:
     def _sends(self, queued: int) -> bool:
         """Whether a producer with so many queued records sends them now, though nobody waits for that."""
         own = self.linger_records is not None and queued >= self.linger_records
-        return own != (self._choice(SEND_NOW, 2) == 1)
+        return own != (self._choice(SEND_NOW, 2) == 1) if self._asks else own
 
 
 def _refusal(log: Partition, key: bytes | None, value: bytes | None) -> str | None:
@@ -826,10 +829,7 @@ class SimProducer:
                 self._gaps[log] = None
                 self._error = AbortRequiredError(f"{refusal}; abort the transaction")
                 return
-            offset = len(log.records)
-            topic, number = log.tp
-            log.append_open(Record(topic, number, offset, key, value, timestamp, headers), writer)
-            written[log] = offset
+            written[log] = log.append_open(key, value, timestamp, headers, writer)
 
     def _out_of_sequence(self, log: Partition) -> bool:
         """Whether the broker knows this producer in `log`, but none of its records, of which there were some.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from store.errors import ConfigError
 from store.log.protocol import Fetch
-from store.types import IsolationLevel, Record, TopicPartition
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 NO_PRODUCER = -1
 """Producer id and epoch of a record written outside any transaction."""
@@ -199,10 +199,14 @@ class Partition:
         self.writers.append(PLAIN)
         self.fates.append(_COMMITTED)
 
-    def append_open(self, record: Record, writer: Writer) -> None:
-        """Add a record of a transaction that is open, whose offset is the end of the log."""
-        offset = len(self.records)
-        self.records.append(record)
+    def append_open(
+        self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, writer: Writer
+    ) -> int:
+        """Add a record of a transaction that is open. Returns its offset, the end of the log before."""
+        records = self.records
+        offset = len(records)
+        topic, number = self.tp
+        records.append(Record(topic, number, offset, key, value, timestamp, headers))
         self.writers.append(writer)
         self.fates.append(_OPEN)
         offsets = self.open.get(writer[1])
@@ -210,6 +214,7 @@ class Partition:
             self.open[writer[1]] = [offset]
         else:
             offsets.append(offset)
+        return offset
 
     def mark(self, commit: bool, writer: Writer, now: int) -> None:
         """Write the marker of the producer's transaction and settle its records."""
