@@ -517,10 +517,11 @@ class SimBroker:
     def _group(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
+            topics, choice = self._topics, self._choice
             group = self._groups[group_id] = Group(
                 group_id,
-                lambda topic: len(self._topics.get(topic, ())),
-                lambda places: self._choice(MEMBER_PLACE, places),
+                lambda topic: len(topics.get(topic, ())),
+                lambda places: choice(MEMBER_PLACE, places),
             )
         return group
 

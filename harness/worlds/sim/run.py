@@ -176,15 +176,7 @@ class Process:
             self._measure(self.metrics, actor, point)
         decision = run.director.reached(actor, point)
         if self.questions is not None:
-            self._questions(self.questions, actor).at(
-                point,
-                run.director.questions(actor),
-                actor.task,
-                actor.incarnation,
-                lambda: run.images_if_readable(self),
-                self.storage.stores_of(actor.task),
-                self._uncommitted.setdefault(actor.task, {}),
-            )
+            self._ask(self.questions, actor, point)
         if decision is not Decision.GO:
             self._obey(decision)
 
@@ -201,11 +193,19 @@ class Process:
         now = self.run.broker.now
         self.run.events.append(Measured(actor.task, actor.incarnation, point, now, stores, named, exported))
 
-    def _questions(self, made: Callable[[str], Questions], actor: Actor) -> Questions:
+    def _ask(self, made: Callable[[str], Questions], actor: Actor, point: Point) -> None:
         questions = self._asked.get(actor.task)
         if questions is None:
             questions = self._asked[actor.task] = made(actor.task)
-        return questions
+        questions.at(
+            point,
+            self.run.director.questions(actor),
+            actor.task,
+            actor.incarnation,
+            lambda: self.run.images_if_readable(self),
+            self.storage.stores_of(actor.task),
+            self._uncommitted.setdefault(actor.task, {}),
+        )
 
     def _note(self, actor: Actor, point: Point) -> None:
         exactly_once = self.run.config_for(actor).exactly_once
@@ -879,4 +879,7 @@ class SimRun(Run):
             # See the end of `run`.
             vars(process.storage).clear()
             vars(process).clear()
+        for actor in self.processes:
+            actor.crew = []
+            del actor.worker
         self.processes.clear()
