@@ -51,20 +51,23 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 """How the error of a process begins that has found its files damaged."""
 
-_JUDGED = frozenset({Started, Injected, SetAside, Ended})
+_JUDGED = (Started, Injected, SetAside, Ended)
 """What else can need an excuse, or is one."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in([event for _, event in evidence.told], evidence.schedule, uncaused=evidence.uncaused)
+    yield from _Ledger(evidence.schedule, evidence.uncaused).judge(
+        event for _, event in evidence.among(*_JUDGED, *_NOTED)
+    )
 
 
 def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
     """What is wrong in the events of a run, which need not have come to its end."""
-    ledger = _Ledger(schedule, uncaused)
-    for event in events:
-        if event.point in _NOTED if type(event) is Reached else type(event) in _JUDGED:
-            yield from ledger.take(event)
+    yield from _Ledger(schedule, uncaused).judge(
+        event
+        for event in events
+        if (event.point in _NOTED if type(event) is Reached else type(event) in _JUDGED)
+    )
 
 
 class _Ledger:
@@ -104,8 +107,12 @@ class _Ledger:
         self._cut = False
         """Whether logs were cleaned or cut."""
 
+    def judge(self, events: Iterable[Event]) -> Iterator[Finding]:
+        for event in events:
+            self._moment += 1
+            yield from self.take(event)
+
     def take(self, event: Event) -> Iterator[Finding]:
-        self._moment += 1
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host

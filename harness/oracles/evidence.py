@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, TypeVar
 
 from harness.faults import FAULTS, Capability
@@ -15,8 +17,6 @@ from harness.history import (
     Final,
     Injected,
     Moment,
-    OutputObserved,
-    Processed,
     Reached,
     Row,
     Skipped,
@@ -24,7 +24,7 @@ from harness.history import (
     StateObserved,
     Topic,
 )
-from harness.reference.durability import Copies, Copy, Kind, kind_of
+from harness.reference.durability import NOTED, Copies, Copy, Kind, kind_of
 from harness.reference.model import TaskModel
 from harness.reference.orders import Segment, segments
 from harness.reference.tables import GlobalTable, Table, table_of
@@ -48,12 +48,6 @@ E = TypeVar("E", bound=Event)
 
 APPLICATION = "model"
 PREFIX = f"{APPLICATION}-"
-
-
-_TOLD = frozenset(
-    {Point.PRODUCER_READY, Point.RESTORE_BATCH, Point.RESTORED, Point.KAFKA_COMMITTED, Point.ABORTED}
-)
-"""The protocol points that more than one oracle needs."""
 
 
 class _Pipeline:
@@ -109,26 +103,29 @@ class Evidence:
         self.events = events
         self.final = final
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
+        self._suppliers: dict[str, dict[str, StoreSupplier[Any]]] = {}
+        self._merged: dict[tuple[type | Point, ...], list[tuple[int, Event]]] = {}
 
     @cached_property
-    def _by_kind(self) -> dict[type, list[tuple[int, Any]]]:
-        found: dict[type, list[tuple[int, Any]]] = {}
-        for index, event in enumerate(self.events):
-            found.setdefault(type(event), []).append((index, event))
+    def _sorted(self) -> dict[type | Point, list[tuple[int, Any]]]:
+        names = [event.point if type(event) is Reached else type(event) for event in self.events]
+        found: dict[type | Point, list[tuple[int, Any]]] = defaultdict(list)
+        for name, numbered in zip(names, enumerate(self.events), strict=True):
+            found[name].append(numbered)
         return found
 
     def of(self, kind: type[E]) -> Sequence[tuple[int, E]]:
-        """The events of one kind with their numbers."""
-        return self._by_kind.get(kind, ())
+        """The events of one kind, which is not `Reached`, with their numbers."""
+        return self._sorted.get(kind, ())
 
-    @cached_property
-    def told(self) -> list[tuple[int, Event]]:
-        """The events with their numbers, but for records that were processed and most protocol points."""
-        return [
-            (index, event)
-            for index, event in enumerate(self.events)
-            if (event.point in _TOLD if type(event) is Reached else type(event) is not Processed)
-        ]
+    def among(self, *names: type[Event] | Point) -> Sequence[tuple[int, Event]]:
+        """The events of these kinds, and those of reaching these protocol points, in order, with their numbers."""
+        found = self._merged.get(names)
+        if found is None:
+            there = self._sorted
+            found = sorted(chain.from_iterable([there[name] for name in names if name in there]))
+            self._merged[names] = found
+        return found
 
     # -- the pipeline -----------------------------------------------------------------------------------------
 
@@ -156,7 +153,12 @@ class Evidence:
         self, task: str, settings: Mapping[str, Any] | None = None
     ) -> dict[str, StoreSupplier[Any]]:
         """The suppliers of a task's stores, for a process with these changed settings; none for Spark's driver."""
-        return self._pipeline(settings or {}).suppliers.get(task.partition("_")[0], {})
+        if settings:
+            return self._pipeline(settings).suppliers.get(task.partition("_")[0], {})
+        suppliers = self._suppliers.get(task)
+        if suppliers is None:
+            suppliers = self._suppliers[task] = self._begun.suppliers.get(task.partition("_")[0], {})
+        return suppliers
 
     def kinds(self, task: str, settings: Mapping[str, Any]) -> Mapping[str, Kind]:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
@@ -175,7 +177,7 @@ class Evidence:
     def _copies(self) -> tuple[Copies, dict[int, dict[str, Copy]]]:
         copies = Copies(self.kinds)
         before: dict[int, dict[str, Copy]] = {}
-        for index, event in self.told:
+        for index, event in self.among(*NOTED):
             if type(event) is StateObserved:
                 if event.moment is Moment.FINAL:
                     copies.end()
@@ -183,8 +185,7 @@ class Evidence:
                     store: copies.of(event.task, event.host, store).as_it_is()
                     for store in {**self.suppliers_of(event.task), **event.stores}
                 }
-            if type(event) is not OutputObserved:
-                copies.take(event)
+            copies.take(event)
         copies.end()
         return copies, before
 
@@ -205,7 +206,7 @@ class Evidence:
         """
         living: dict[str, set[int]] = {}
         found: dict[str, int] = {}
-        for index, event in self.told:
+        for index, event in self.among(Started, Injected, Ended):
             dead = False
             match event:
                 case Started(standby=False):

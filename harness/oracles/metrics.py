@@ -32,7 +32,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.of(Measured):
         return
     judge = _Judge(evidence)
-    for index, event in evidence.told:
+    for index, event in evidence.among(Started, Injected, StateObserved, Measured, Point.PRODUCER_READY):
         found = list(judge.take(index, event))
         if found:
             yield from found

@@ -62,29 +62,26 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     settings: dict[str, Mapping[str, Any]] = {}
     late: set[int] = set()
     """Incarnations interrupted before they took the answer to a commit: it was done then."""
-    for _, event in evidence.told:
-        match event:
-            case StateObserved():
-                if event.moment is Moment.FINAL and not event.standby:
-                    final[event.task, event.host] = event
-            case Started():
-                hosts[event.incarnation] = event.host
-                settings[event.task] = event.settings
-            case Injected(incarnation=int() as incarnation) if event.call == _COMMITTED:
-                late.add(incarnation)
-            case Reached(point=Point.KAFKA_COMMITTED) if (
-                event.incarnation in late
-                and event.task in last
-                and last[event.task].incarnation != event.incarnation
-            ):
-                late.discard(event.incarnation)
-            case Reached(point=Point.RESTORED | Point.KAFKA_COMMITTED) if event.incarnation in hosts:
-                late.discard(event.incarnation)
-                last[event.task] = _Last(event.incarnation, hosts[event.incarnation], clean=False)
-            case Ended(reason=End.DONE) if (
-                event.task in last and last[event.task].incarnation == event.incarnation
-            ):
-                last[event.task] = last[event.task]._replace(clean=True)
+    for _, look in evidence.of(StateObserved):
+        if look.moment is Moment.FINAL and not look.standby:
+            final[look.task, look.host] = look
+    for _, event in evidence.among(Started, Injected, Ended, Point.RESTORED, Point.KAFKA_COMMITTED):
+        if type(event) is Reached:
+            who, owner = event.incarnation, last.get(event.task)
+            overtaken = who in late and owner is not None and owner.incarnation != who
+            late.discard(who)
+            if who in hosts and not (overtaken and event.point is Point.KAFKA_COMMITTED):
+                last[event.task] = _Last(who, hosts[who], clean=False)
+        elif type(event) is Started:
+            hosts[event.incarnation] = event.host
+            settings[event.task] = event.settings
+        elif type(event) is Injected:
+            if event.call == _COMMITTED and event.incarnation is not None:
+                late.add(event.incarnation)
+        elif type(event) is Ended and event.reason is End.DONE:
+            owner = last.get(event.task)
+            if owner is not None and owner.incarnation == event.incarnation:
+                last[event.task] = owner._replace(clean=True)
     for task, owner in last.items():
         if (
             task not in evidence.tasks

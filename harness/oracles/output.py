@@ -41,7 +41,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     forgotten: set[str] = set()
     """Tasks whose positions the group has lost: it does not say where they stand before it has them again."""
     known = min(evidence.lossy.values(), default=len(evidence.events))
-    for index, event in evidence.told:
+    for index, event in evidence.among(Injected, OutputObserved):
         if index >= known:
             return
         # Under at least once outputs are visible before the group's positions move.

@@ -57,7 +57,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     settings: dict[int, Mapping[str, Any]] = {}
     damaged: set[str | int | None] = set()
     """Incarnations, and tasks, of which a store may be found corrupt."""
-    for index, event in evidence.told:
+    for index, event in evidence.among(Started, Injected, Queried):
         if isinstance(event, Started):
             settings[event.incarnation] = event.settings
         elif isinstance(event, Injected):

@@ -14,21 +14,23 @@ from collections.abc import Iterator
 from harness.faults import FAULTS, Occasion
 from harness.history import Ended, Injected, Listened, Reached, SetAside, StateObserved
 from harness.oracles.evidence import Evidence
-from harness.reference.starts import CLOCK_SLACK_MS, Must, Restart, Starts
+from harness.reference.starts import CLOCK_SLACK_MS, NOTED, Must, Restart, Starts
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from store.points import Point
 
+_DAMAGES = frozenset({Occasion.COPY, Occasion.ROW})
+"""Where faults strike that leave a store damaged."""
+
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    for index, event in evidence.told:
-        if isinstance(event, Listened):
-            yield from _listened(evidence, index, event)
+    for index, event in evidence.of(Listened):
+        yield from _listened(evidence, index, event)
     yield from _kept(evidence)
     starts = Starts(
         evidence.kinds, evidence.exactly_once_with, evidence.alone, tuple(evidence.schedule.steps)
     )
-    for restart in starts.of(evidence.events):
+    for restart in starts.of(evidence.among(*NOTED)):
         if evidence.suppliers_of(restart.task)[restart.store].logged:
             wrong = _wrong(evidence, restart)
             if wrong:
@@ -41,11 +43,15 @@ def _kept(evidence: Evidence) -> Iterator[Finding]:
     A process that other faults have struck too may begin anew because of these, before it has read what is damaged, and
     a query may be all that has read it.
     """
+    if all(_DAMAGES.isdisjoint(FAULTS[event.fault].occasions) for _, event in evidence.of(Injected)):
+        return
     asked = any(step.query is not None for step in evidence.schedule.steps)
     struck: Counter[int | None] = Counter()
     restored: set[int] = set()
     owed: dict[int, str] = {}
-    for index, event in evidence.told:
+    for index, event in evidence.among(
+        Injected, SetAside, StateObserved, Ended, Point.RESTORED, Point.PRODUCER_READY
+    ):
         wrong = ""
         if isinstance(event, Injected):
             who, occasions = event.incarnation, FAULTS[event.fault].occasions
@@ -59,7 +65,7 @@ def _kept(evidence: Evidence) -> Iterator[Finding]:
         elif isinstance(event, Reached):
             if event.point is Point.RESTORED:
                 restored.add(event.incarnation)
-            elif event.point is Point.PRODUCER_READY:
+            else:
                 restored.discard(event.incarnation)
                 alone = struck[event.incarnation] == 1 and not struck[None] and not asked
                 if owed.pop(event.incarnation, "") and alone:

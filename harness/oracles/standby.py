@@ -77,7 +77,7 @@ def _lags(evidence: Evidence) -> Iterator[Finding]:
     """What standbys say that they lack, and is not what lies beyond what they hold: at least each record, and at most
     each offset. Of a log that was cleaned nobody knows what there was."""
     held: dict[int, Mapping[str, StoreImage]] = {}
-    for index, event in evidence.told:
+    for index, event in evidence.among(StateObserved, Lagging):
         if index >= evidence.first_cleaning:
             return
         if isinstance(event, StateObserved) and event.standby and event.incarnation is not None:
@@ -131,7 +131,7 @@ def _behind(evidence: Evidence) -> Iterator[Finding]:
     kept: dict[tuple[str, int], Mapping[str, Any] | None] = {}
     """Task and host → the settings of the standby that had its copies last, and ended in order; None: another had."""
     running: dict[int, Started] = {}
-    for index, event in evidence.told:
+    for index, event in evidence.among(Started, Ended, StateObserved):
         match event:
             case Started(task=task, host=host):
                 running[event.incarnation] = event

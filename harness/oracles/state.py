@@ -55,19 +55,18 @@ class _Judge:
         self._undisturbed: dict[str, bool] = {}
 
     def find(self) -> Iterator[Finding]:
-        for index, event in self._evidence.told:
-            match event:
-                case Started(standby=False):
-                    self._undisturbed[event.task] = event.task not in self._newest
-                    self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
-                case OutputObserved():
-                    self._group = event.group
-                case StateObserved(standby=False):
-                    found = list(self._look(index, event))
-                    if found:
-                        yield from found
-                        return
-                    self._group = {}
+        for index, event in self._evidence.among(Started, OutputObserved, StateObserved):
+            if type(event) is OutputObserved:
+                self._group = event.group
+            elif type(event) is StateObserved and not event.standby:
+                found = list(self._look(index, event))
+                if found:
+                    yield from found
+                    return
+                self._group = {}
+            elif type(event) is Started and not event.standby:
+                self._undisturbed[event.task] = event.task not in self._newest
+                self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
         model = self._evidence.tasks.get(look.task)

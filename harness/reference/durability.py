@@ -154,6 +154,17 @@ _BREAKS_OFF = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse
 """After one of these a process that is asked to end does so without its last commit, and with no error."""
 
 
+NOTED: tuple[type[Event] | Point, ...] = (
+    Started,
+    StateObserved,
+    Injected,
+    SetAside,
+    Ended,
+    Point.PRODUCER_READY,
+)
+"""The kinds of events, and the protocol points, that change what is asked of copies."""
+
+
 class Copies:
     """Every copy there is, kept up to date event by event."""
 
@@ -177,10 +188,9 @@ class Copies:
         return copy
 
     def take(self, event: Event) -> None:
-        """Take note of an event; what is asked of a look is what held before it."""
+        """Take note of an event, one of `NOTED`; what is asked of a look is what held before it."""
         if type(event) is Reached:
-            if event.point is Point.PRODUCER_READY:
-                self._start_over(event.incarnation)
+            self._start_over(event.incarnation)
         elif type(event) is StateObserved:
             if not event.standby:
                 self._look(event)

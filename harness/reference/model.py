@@ -147,12 +147,16 @@ class TaskModel:
         self._offsets = [[row.offset for row in part] for part in rows.values()]
         self._written = written
         self._partial = partial
+        self._only: Line | None = None
+        """Its one order, where that is given."""
+        self._topic = self.sources.topics[0]
         self.unknown = False
         """Whether no event tells of the order, and no order was found in reasonable time."""
         if len(rows) == 1 and self.sources.topics[0] not in cleaned:
             (topic,) = rows
             self.lines = [self._line(tuple((topic, row.offset) for row in rows[topic]))]
             self._segments: Sequence[Segment] = ()
+            self._only = self.lines[0]
         else:
             self._segments = parts()
             self.lines = [self._line(chain) for chain in self._orders()]
@@ -202,7 +206,7 @@ class TaskModel:
     def vector(self, positions: Positions) -> tuple[int, ...]:
         """How many records of each source have been read at these positions."""
         if len(self._offsets) == 1:
-            return (bisect_right(self._offsets[0], positions.get(self.sources.topics[0], -1)),)
+            return (bisect_right(self._offsets[0], positions.get(self._topic, -1)),)
         return tuple(
             bisect_right(offsets, positions.get(topic, -1))
             for topic, offsets in zip(self.sources.topics, self._offsets, strict=True)
@@ -217,8 +221,8 @@ class TaskModel:
         """Every way to stand at these positions: an order, and how many of its records were processed. Empty when
         none of the orders passes there. `uncommitted`: also by what was processed and may never have been committed."""
         vector = self.vector(positions)
-        if len(vector) == 1 and len(self.lines) == 1 and len(self.lines[0].records) == self.sources.end[0]:
-            return [(self.lines[0], vector[0])]
+        if self._only is not None:
+            return [(self._only, vector[0])]
         lines = self.lines
         if uncommitted:
             if self._branches is None:

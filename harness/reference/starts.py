@@ -215,12 +215,12 @@ class Starts:
         self._unreadable: set[tuple[str, int]] = set()
         """Task and host of rows that were damaged, until a store there is set aside."""
 
-    def of(self, events: Sequence[Event]) -> Iterator[Restart]:
-        """Each store of each start that can be judged, in the order in which that shows."""
-        for index, event in enumerate(events):
+    def of(self, events: Sequence[tuple[int, Event]]) -> Iterator[Restart]:
+        """Each store of each start that can be judged, in the order in which that shows. `events`: those of `NOTED`,
+        with their numbers."""
+        for index, event in events:
             if type(event) is Reached:
-                if event.point in _NOTED:
-                    self._reach(event)
+                self._reach(event)
             elif type(event) is StateObserved:
                 yield from self._look(index, event)
             elif type(event) is Replayed:
@@ -377,7 +377,11 @@ class Starts:
     # -- stores -------------------------------------------------------------------------------------------------
 
     def _disk(self, task: str, host: int, store: str) -> _Disk:
-        return self._disks.setdefault((task, host, store), _Disk())
+        name = task, host, store
+        disk = self._disks.get(name)
+        if disk is None:
+            disk = self._disks[name] = _Disk()
+        return disk
 
     def _all(self, life: _Life) -> Iterator[_Disk]:
         """What lies there of a process's stores that it keeps on the disk."""
@@ -493,13 +497,17 @@ class Starts:
         )
 
 
-_NOTED = frozenset(
-    {
-        Point.PRODUCER_READY,
-        Point.TRANSACTION_BEGUN,
-        Point.STORE_COMMITTED,
-        Point.CHECKPOINT_WRITTEN,
-        Point.TASK_CLOSED,
-    }
+NOTED: tuple[type[Event] | Point, ...] = (
+    Started,
+    StateObserved,
+    Replayed,
+    SetAside,
+    Injected,
+    Ended,
+    Point.PRODUCER_READY,
+    Point.TRANSACTION_BEGUN,
+    Point.STORE_COMMITTED,
+    Point.CHECKPOINT_WRITTEN,
+    Point.TASK_CLOSED,
 )
-"""The protocol points that say what a process will leave."""
+"""The kinds of events, and the protocol points, that say what a process will leave."""

@@ -90,7 +90,9 @@ class Meta(NamedTuple):
 
 def innermost(supplier: StoreSupplier[Any]) -> StoreSupplier[Any]:
     """The supplier under any builders."""
-    while isinstance(supplier, StoreBuilder):
+    # By the method resolution order: abstract base classes answer `isinstance` slowly.
+    while StoreBuilder in type(supplier).__mro__:
+        assert isinstance(supplier, StoreBuilder)
         supplier = supplier.supplier
     return supplier
 
@@ -316,6 +318,8 @@ def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[
 def _changelog_key(supplier: StoreSupplier[Any]) -> Callable[[bytes, int], str]:
     """The name of a row by key and timestamp of its record."""
     match supplier:
+        case KeyValueSupplier():
+            pass
         case WindowSupplier(retain_duplicates=True):
             return lambda key, _: "{0.row}#{0.number}".format(_windowed(key, None))
         case WindowSupplier():
@@ -339,6 +343,8 @@ def _changed(supplier: StoreSupplier[Any], value: Value) -> Callable[[bytes, int
     match supplier:
         case KeyValueSupplier(timestamped=True) | WindowSupplier(timestamped=True):
             return lambda raw, timestamp: [value(raw), timestamp]
+        case KeyValueSupplier():
+            pass
         case ListValueSupplier():
             return listed
     return lambda raw, _: value(raw)

@@ -33,8 +33,13 @@ class ReadOnlyKeyValueStore:
     """
 
     def __init__(self, store: EngineStore, reads: Reads) -> None:
-        self._store = store
+        self._read = store
         self._reads = reads
+
+    @property
+    def _store(self) -> EngineStore:
+        """The store that is read."""
+        return self._read
 
     @property
     def name(self) -> str:
@@ -97,7 +102,12 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
         """
         self.timestamped = timestamped
         EngineStore.__init__(self, context, to_record=timestamped_rows.to_record if timestamped else None)
-        ReadOnlyKeyValueStore.__init__(self, self, self._rows)
+        self._reads = self._rows
+
+    @property
+    def _store(self) -> KeyValueStore:
+        # Not an attribute: a store that refers to itself outlives its closing until garbage is collected.
+        return self
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write; a value of None deletes. Raises what the changelog raises, and then keeps nothing."""

@@ -93,8 +93,13 @@ class ReadOnlyVersionedKeyValueStore:
     """
 
     def __init__(self, store: VersionedKeyValueStore, reads: Reads) -> None:
-        self._store = store
+        self._read = store
         self._reads = reads
+
+    @property
+    def _store(self) -> VersionedKeyValueStore:
+        """The store that is read."""
+        return self._read
 
     @property
     def name(self) -> str:
@@ -177,7 +182,12 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
         self._committed_stream_time = -1
         self._dropped_below = 0
         EngineStore.__init__(self, context, cached=False, logged=False)
-        ReadOnlyVersionedKeyValueStore.__init__(self, self, self._rows)
+        self._reads = self._rows
+
+    @property
+    def _store(self) -> VersionedKeyValueStore:
+        # Not an attribute: a store that refers to itself outlives its closing until garbage is collected.
+        return self
 
     def put(self, key: bytes, value: bytes | None, timestamp: int) -> int:
         """Add a version, or replace the one of this timestamp; None is a tombstone.

@@ -284,6 +284,10 @@ class TaskContext:
     def _failed(self, error: StoreError) -> None:
         self.failure = self.failure or error
 
+    def close(self) -> None:
+        """The task is closed, and no store is handed out any more."""
+        self._stores = {}
+
     def reset(self) -> None:
         """A new transaction begins."""
         self.commit_requested = False

@@ -557,8 +557,12 @@ class Task:
         try:
             self._exit.close()
         finally:
+            # Taken apart, so that memory and engines are gone with it, and not when garbage is collected.
             self.stores = {}
-            self._context = None
+            self._uncommitted_bytes = []
+            if self._context is not None:
+                self._context.close()
+                self._context = None
         reach(Point.TASK_CLOSED)
 
     @property

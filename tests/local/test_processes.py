@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +24,7 @@ from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.led import Ready
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.processes import ForkServer, Job, WorkerProcessError
+from harness.worlds.local.processes import ForkServer, Job, SlowForkServerError, WorkerProcessError
 from harness.worlds.local.world import LocalWorld
 from harness.worlds.sim.world import SimWorld
 from scenarios import load
@@ -324,6 +325,25 @@ def test_a_killed_worker_has_really_been_killed(fork_server: ForkServer, tmp_pat
     assert worker.kill()
     assert worker.exit_code == -signal.SIGKILL
     assert not process.is_running()
+
+
+def test_a_fork_server_that_was_too_slow_once_does_not_mistake_one_worker_for_another(tmp_path: Path) -> None:
+    server = ForkServer(tmp_path / "fork-server.log", answer_seconds=0.5)
+    try:
+        process = psutil.Process(server.pid)
+        process.suspend()
+        with pytest.raises(SlowForkServerError, match=r"did not answer within 0\.5 s"):
+            server.start(job(tmp_path))
+        process.resume()
+        worker = None
+        while worker is None:
+            with suppress(SlowForkServerError):
+                worker = server.start(job(tmp_path))
+        assert worker.next() == Ready()
+        assert worker.kill()
+        assert worker.exit_code == -signal.SIGKILL
+    finally:
+        server.close()
 
 
 def test_a_kill_of_a_worker_that_died_before_does_not_count(fork_server: ForkServer, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -85,6 +87,20 @@ def test_offsets_of_aborted_records_are_no_gap(cluster: Cluster) -> None:
         task.commit()
         assert cluster.records()[3].offset == 5
         assert apply(task, cluster.records()[3:]) == 1
+
+
+def test_a_closed_task_leaves_no_store_behind_that_waits_for_the_garbage_collector(cluster: Cluster) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        task = cluster.task()
+        with task:
+            apply(task, cluster.records())
+            task.commit()
+            store = weakref.ref(task.stores[STORE])
+        assert store() is None
+    finally:
+        gc.enable()
 
 
 def test_records_out_of_order_are_an_error(cluster: Cluster) -> None:

@@ -108,6 +108,11 @@ class PlainCluster:
         self._readers.clear()
         self._producer = None
 
+    def renew(self) -> None:
+        """Begin with new clients. After an error the old ones may stay as they are for ever."""
+        self.close()
+        self._admin = AdminClient(self._settings)
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
         made = [NewTopic(spec.name, spec.partitions, 1, config={**spec.config, **_KEPT}) for spec in topics]
         futures = self._admin.create_topics(made, request_timeout=self._patience_s) if made else {}

@@ -63,6 +63,10 @@ class WorkerProcessError(CrashproofError):
     """The harness could not start or lead a worker process. Says nothing about the pipeline under test."""
 
 
+class SlowForkServerError(WorkerProcessError):
+    """The fork server did not answer in time. It may be asked again."""
+
+
 class SilentWorkerError(WorkerProcessError):
     """A worker did not report anything for `ANSWER_SECONDS`."""
 
@@ -94,11 +98,14 @@ class ForkServer:
     It leaves the session of its maker, so that Ctrl-C reaches the maker alone.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.log = log
+        self._answer_seconds = answer_seconds
         self._exits: dict[int, int] = {}
+        self._given_up = 0
+        """Workers that were asked for, and of which nothing was heard in time: the next answers are theirs."""
         self._control, theirs = socket.socketpair()
-        self._control.settimeout(ANSWER_SECONDS)
+        self._control.settimeout(answer_seconds)
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         with theirs, log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -124,8 +131,7 @@ class ForkServer:
                 socket.send_fds(self._control, [_REQUEST.pack(0, 0)], [theirs.fileno()])
             except BrokenPipeError:
                 raise self._gone() from None
-            while (pid := self._event()) is None:
-                pass
+            pid = self._forked()
         worker = WorkerProcess(self, pid, ours, job)
         # Where it is dead already, `next` finds out how it died.
         with suppress(BrokenPipeError, ConnectionResetError):
@@ -150,13 +156,27 @@ class ForkServer:
         self._control.close()
         self._process.wait()
 
+    def _forked(self) -> int:
+        """The id of the worker that was asked for last. One that was given up finds nobody to talk to, and ends."""
+        try:
+            while True:
+                pid = self._event()
+                if pid is None:
+                    continue
+                if not self._given_up:
+                    return pid
+                self._given_up -= 1
+        except SlowForkServerError:
+            self._given_up += 1
+            raise
+
     def _event(self) -> int | None:
         """Take the next event: the id of a new worker, or None after the end of one was noted."""
         try:
             event = self._control.recv(_EVENT.size, socket.MSG_WAITALL)
         except TimeoutError:
-            raise WorkerProcessError(
-                f"The fork server, process {self._process.pid}, did not answer within {ANSWER_SECONDS:g} s."
+            raise SlowForkServerError(
+                f"The fork server, process {self._process.pid}, did not answer within {self._answer_seconds:g} s."
             ) from None
         if len(event) < _EVENT.size:
             raise self._gone()

@@ -17,7 +17,7 @@ from typing import Self
 from harness.history import History
 from harness.schedule import Runtime, Schedule
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.client import PlainCluster
+from harness.worlds.local.client import ClientError, PlainCluster
 from harness.worlds.local.guard import watch
 from harness.worlds.local.processes import ANSWER_SECONDS, ForkServer, WorkerProcessError
 from harness.worlds.local.run import LocalRun, Machine
@@ -96,9 +96,13 @@ class LocalWorld:
         What pipelines do wrong is in the history. Raises `CrashproofError` when the world itself fails, as when
         its broker is gone; then nothing is known about the pipeline.
         """
-        if schedule.runtime is Runtime.SPARK:
-            # Importing PySpark takes as long as a run.
-            from harness.worlds.local.spark import SparkRun
+        try:
+            if schedule.runtime is Runtime.SPARK:
+                # Importing PySpark takes as long as a run.
+                from harness.worlds.local.spark import SparkRun
 
-            return SparkRun(self.machine, scenario, schedule, mutant).run()
-        return LocalRun(self.machine, scenario, schedule, mutant).run()
+                return SparkRun(self.machine, scenario, schedule, mutant).run()
+            return LocalRun(self.machine, scenario, schedule, mutant).run()
+        except ClientError:
+            self.machine.cluster.renew()
+            raise

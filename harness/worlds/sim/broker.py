@@ -158,10 +158,12 @@ class SimBroker:
     """
 
     __slots__ = (
+        "_asks",
         "_choice",
         "_groups",
         "_held",
         "_next_producer_id",
+        "_partitions",
         "_sent",
         "_topic_config",
         "_topics",
@@ -188,7 +190,10 @@ class SimBroker:
         self.max_transaction_timeout_ms = max_transaction_timeout_ms
         self.now = now
         self._choice = FirstChoice().choose if chooser is None else chooser.choose
+        self._asks = chooser is not None and not isinstance(chooser, FirstChoice)
+        """Whether any answer can be another one than the first."""
         self._topics: dict[str, list[Partition]] = {}
+        self._partitions: dict[TopicPartition, Partition] = {}
         self._topic_config: dict[str, dict[str, str]] = {}
         self._groups: dict[str, Group] = {}
         self._transactions: dict[str, _Transaction] = {}
@@ -212,7 +217,9 @@ class SimBroker:
             raise ConfigError(f"partitions of topic {name}", partitions, "at least 1")
         self._topic_config[name] = dict(config or {})
         policy = policy_of(name, self._topic_config[name])
-        self._topics[name] = [Partition(TopicPartition(name, number), policy) for number in range(partitions)]
+        logs = [Partition(TopicPartition(name, number), policy) for number in range(partitions)]
+        self._topics[name] = logs
+        self._partitions.update({log.tp: log for log in logs})
 
     def topic_config(self, name: str) -> dict[str, str]:
         """The settings that the topic was created with; `LogError` when it does not exist."""
@@ -226,6 +233,7 @@ class SimBroker:
         """
         for log in self._topics.pop(name, ()):
             log.deleted = True
+            del self._partitions[log.tp]
         self._topic_config.pop(name, None)
         for group in self._groups.values():
             for positions in (group.committed, *group.pending.values()):
@@ -509,10 +517,11 @@ class SimBroker:
     def _group(self, group_id: str) -> Group:
         group = self._groups.get(group_id)
         if group is None:
+            topics, choice = self._topics, self._choice
             group = self._groups[group_id] = Group(
                 group_id,
-                lambda topic: len(self._topics.get(topic, ())),
-                lambda places: self._choice(MEMBER_PLACE, places),
+                lambda topic: len(topics.get(topic, ())),
+                lambda places: choice(MEMBER_PLACE, places),
             )
         return group
 
@@ -545,10 +554,8 @@ class SimBroker:
         return logs
 
     def _log(self, tp: TopicPartition) -> Partition:
-        logs = self._topics.get(tp.topic)
-        if logs is not None and 0 <= tp.partition < len(logs):
-            return logs[tp.partition]
-        return self._choose(tp.topic, None, tp.partition)
+        log = self._partitions.get(tp)
+        return self._choose(tp.topic, None, tp.partition) if log is None else log
 
     def _choose(self, topic: str, key: bytes | None, partition: int | None) -> Partition:
         return self._choose_of(self._logs(topic), topic, key, partition)
@@ -567,8 +574,7 @@ class SimBroker:
 
     def _present(self, tp: TopicPartition) -> Partition | None:
         """The log that has this name now, None while there is none."""
-        logs = self._topics.get(tp.topic, ())
-        return logs[tp.partition] if tp.partition < len(logs) else None
+        return self._partitions.get(tp)
 
     def _pick(self, question: str, options: Sequence[Option]) -> Option:
         """One of several, the first unless the chooser says otherwise."""
@@ -577,7 +583,7 @@ class SimBroker:
     def _sends(self, queued: int) -> bool:
         """Whether a producer with so many queued records sends them now, though nobody waits for that."""
         own = self.linger_records is not None and queued >= self.linger_records
-        return own != (self._choice(SEND_NOW, 2) == 1)
+        return own != (self._choice(SEND_NOW, 2) == 1) if self._asks else own
 
 
 def _refusal(log: Partition, key: bytes | None, value: bytes | None) -> str | None:
@@ -824,10 +830,7 @@ class SimProducer:
                 self._gaps[log] = None
                 self._error = AbortRequiredError(f"{refusal}; abort the transaction")
                 return
-            offset = len(log.records)
-            topic, number = log.tp
-            log.append_open(Record(topic, number, offset, key, value, timestamp, headers), writer)
-            written[log] = offset
+            written[log] = log.append_open(key, value, timestamp, headers, writer)
 
     def _out_of_sequence(self, log: Partition) -> bool:
         """Whether the broker knows this producer in `log`, but none of its records, of which there were some.

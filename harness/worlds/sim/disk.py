@@ -8,7 +8,7 @@ as the moment has it. Batches are whole or absent, since a write-ahead log drops
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from harness.choices import Chooser
@@ -119,11 +119,10 @@ class Host:
             name=f"host {self.number}/{task_id}/{store_name}",
         )
 
-    @contextmanager
-    def look(self, task_id: str, stores: Sequence[str]) -> Iterator[Mapping[str, View] | None]:
+    def look(self, task_id: str, stores: Sequence[str]) -> AbstractContextManager[Mapping[str, View] | None]:
         """What lies there, whoever has it open; None if not all these stores do."""
         there = all((task_id, store) in self.files for store in stores)
-        yield {store: self.open(task_id, store) for store in stores} if there else None
+        return nullcontext({store: self.open(task_id, store) for store in stores} if there else None)
 
 
 class HostStorage:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from store.errors import ConfigError
 from store.log.protocol import Fetch
-from store.types import IsolationLevel, Record, TopicPartition
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 NO_PRODUCER = -1
 """Producer id and epoch of a record written outside any transaction."""
@@ -158,20 +158,21 @@ class Partition:
     def read(self, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
         written = self.records
         fates = self.fates
-        records: list[Record] = []
         if isolation == _READ_COMMITTED:
             end = self.last_stable()
             worst = _COMMITTED
         else:
             end = len(written)
             worst = _ABORTED
-        for at in range(max(offset, self.start), end):
-            if fates[at] <= worst:
-                record = written[at]
-                assert record is not None
-                records.append(record)
-                if len(records) == max_records:
-                    return Fetch(records, at + 1)
+        start = max(offset, self.start)
+        records = [
+            record
+            for record, fate in zip(written[start:end], fates[start:end], strict=True)
+            if fate <= worst and record is not None
+        ]
+        if max_records is not None and len(records) >= max_records:
+            del records[max_records:]
+            return Fetch(records, records[-1].offset + 1)
         return Fetch(records, max(offset, end))
 
     def entries(self) -> list[Entry]:
@@ -198,10 +199,14 @@ class Partition:
         self.writers.append(PLAIN)
         self.fates.append(_COMMITTED)
 
-    def append_open(self, record: Record, writer: Writer) -> None:
-        """Add a record of a transaction that is open, whose offset is the end of the log."""
-        offset = len(self.records)
-        self.records.append(record)
+    def append_open(
+        self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, writer: Writer
+    ) -> int:
+        """Add a record of a transaction that is open. Returns its offset, the end of the log before."""
+        records = self.records
+        offset = len(records)
+        topic, number = self.tp
+        records.append(Record(topic, number, offset, key, value, timestamp, headers))
         self.writers.append(writer)
         self.fates.append(_OPEN)
         offsets = self.open.get(writer[1])
@@ -209,6 +214,7 @@ class Partition:
             self.open[writer[1]] = [offset]
         else:
             offsets.append(offset)
+        return offset
 
     def mark(self, commit: bool, writer: Writer, now: int) -> None:
         """Write the marker of the producer's transaction and settle its records."""

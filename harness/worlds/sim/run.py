@@ -176,15 +176,7 @@ class Process:
             self._measure(self.metrics, actor, point)
         decision = run.director.reached(actor, point)
         if self.questions is not None:
-            self._questions(self.questions, actor).at(
-                point,
-                run.director.questions(actor),
-                actor.task,
-                actor.incarnation,
-                lambda: run.images_if_readable(self),
-                self.storage.stores_of(actor.task),
-                self._uncommitted.setdefault(actor.task, {}),
-            )
+            self._ask(self.questions, actor, point)
         if decision is not Decision.GO:
             self._obey(decision)
 
@@ -201,11 +193,19 @@ class Process:
         now = self.run.broker.now
         self.run.events.append(Measured(actor.task, actor.incarnation, point, now, stores, named, exported))
 
-    def _questions(self, made: Callable[[str], Questions], actor: Actor) -> Questions:
+    def _ask(self, made: Callable[[str], Questions], actor: Actor, point: Point) -> None:
         questions = self._asked.get(actor.task)
         if questions is None:
             questions = self._asked[actor.task] = made(actor.task)
-        return questions
+        questions.at(
+            point,
+            self.run.director.questions(actor),
+            actor.task,
+            actor.incarnation,
+            lambda: self.run.images_if_readable(self),
+            self.storage.stores_of(actor.task),
+            self._uncommitted.setdefault(actor.task, {}),
+        )
 
     def _note(self, actor: Actor, point: Point) -> None:
         exactly_once = self.run.config_for(actor).exactly_once
@@ -444,6 +444,8 @@ class SimRun(Run):
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
         self._images: images.Known = {}
+        self._changelogs_of: dict[str, list[tuple[str, TopicPartition]]] = {}
+        """Task → its stores with their changelogs."""
         self._committed: dict[TopicPartition, int] | None = None
         self._group: dict[str, dict[int, int]] = {}
         self._outputs: tuple[tuple[str, Row], ...] = ()
@@ -746,11 +748,13 @@ class SimRun(Run):
 
     def _ends(self, task: str) -> dict[str, int]:
         """Where the changelogs of a task's stores end."""
-        number = partition_of(task)
-        return {
-            name: self.broker.high_watermark(TopicPartition(topic, number))
-            for name, topic in self.topologies[ordinal_of(task)].changelogs.items()
-        }
+        changelogs = self._changelogs_of.get(task)
+        if changelogs is None:
+            topology = self.topologies[ordinal_of(task)]
+            changelogs = self._changelogs_of[task] = [
+                (store, topology.changelog(store, partition_of(task))) for store in topology.changelogs
+            ]
+        return {store: self.broker.high_watermark(tp) for store, tp in changelogs}
 
     def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold, or nothing where files are damaged."""
@@ -875,4 +879,7 @@ class SimRun(Run):
             # See the end of `run`.
             vars(process.storage).clear()
             vars(process).clear()
+        for actor in self.processes:
+            actor.crew = []
+            del actor.worker
         self.processes.clear()

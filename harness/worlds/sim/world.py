@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Self
 
 from harness.history import History
@@ -32,5 +33,5 @@ class SimWorld:
 
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Deterministic: the same schedule gives the same history."""
-        with planted(mutant):
+        with nullcontext() if mutant is None else planted(mutant):
             return SimRun(scenario, schedule, RUNTIMES[schedule.runtime]).run()
