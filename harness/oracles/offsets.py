@@ -8,8 +8,8 @@ tasks of which two incarnations ran at the same time: the slower one may have se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from harness.faults import Occasion
 from harness.history import End, Ended, Injected, Moment, Reached, Started, StateObserved
@@ -59,7 +59,6 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     hosts: dict[int, int] = {}
     last: dict[str, _Last] = {}
     final: dict[tuple[str, int], StateObserved] = {}
-    settings: dict[str, Mapping[str, Any]] = {}
     late: set[int] = set()
     """Incarnations interrupted before they took the answer to a commit: it was done then."""
     for _, look in evidence.of(StateObserved):
@@ -74,7 +73,6 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
                 last[event.task] = _Last(who, hosts[who], clean=False)
         elif type(event) is Started:
             hosts[event.incarnation] = event.host
-            settings[event.task] = event.settings
         elif type(event) is Injected:
             if event.call == _COMMITTED and event.incarnation is not None:
                 late.add(event.incarnation)
@@ -91,9 +89,6 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
             continue
         for store, supplier in evidence.suppliers_of(task).items():
             copy = evidence.copies.of(task, owner.host, store)
-            if evidence.kinds(task, settings[task])[store] is Kind.IN_MEMORY:
-                # Disks are looked at as those have them who started last, with other settings than the owner's.
-                continue
             if copy.whole and (supplier.logged or evidence.calm):
                 yield from _judge(evidence, task, store, copy.kind, owner, final.get((task, owner.host)))
 

@@ -229,16 +229,15 @@ class _Judge:
         """Whether the rows are those of one of these moments, the earlier first."""
         query = self._query
         uncommitted = query.isolation is IsolationLevel.READ_UNCOMMITTED or len(moments) > 1
-        # As of a later moment the store may still know what had to be there at an earlier one.
-        shown = [self._shown(moments[number:]) for number in range(len(moments))]
         wanted = [
-            (answer(line.prefixes[number].state[query.store], query), rows)
-            for moment, rows in zip(moments, shown, strict=True)
+            (answer(table, query), self._shown(table))
+            for moment in moments
             for line, number in self._model.at(moment, uncommitted=uncommitted)
+            for table in (line.prefixes[number].state[query.store],)
         ]
         if not wanted or any(should is None or should == rows for should, rows in wanted):
             return
-        should, shown_first = wanted[0][0] or [], shown[0]
+        should, shown_first = wanted[0][0] or [], wanted[0][1]
         words, anomaly = self._difference(should, shown_first)
         yield self._finding(
             f"was answered with {shown_first!r} but should have been with {should!r} as of "
@@ -248,18 +247,17 @@ class _Judge:
             actual=plain(shown_first),
         )
 
-    def _shown(self, moments: Sequence[Positions]) -> Answer:
-        """The rows of the answer, but for older versions of which the store may still know more than it has to."""
+    def _shown(self, table: Table) -> Answer:
+        """The rows of the answer, but for versions that ended too long ago for the store to have to know them. One that
+        has read a cleaned changelog may also know some that others had replaced, which were cleaned away."""
         shown = list(self._event.rows or ())
-        table = self._model.lines[0].prefixes[-1].state[self._query.store]
         if not isinstance(table, VersionedTable) or self._query.kind is QueryKind.KEY:
             return shown
-        visible = [
-            line.prefixes[number].rows(self._query.store)
-            for moment in moments
-            for line, number in self._model.at(moment, uncommitted=True)
-        ]
-        return [row for row in shown if any(row[0] in rows for rows in visible)]
+        if self._index > self._evidence.first_cleaning:
+            rows = table.rows()
+            return [row for row in shown if row[0] in rows]
+        outdated = table.outdated()
+        return [row for row in shown if row[0] not in outdated]
 
     def _difference(self, should: Answer, shown: Answer) -> tuple[str, Anomaly]:
         if sorted(map(repr, should)) == sorted(map(repr, shown)):

@@ -394,6 +394,16 @@ class VersionedTable:
             for version in self.versions(key, self._oldest())
         }
 
+    def outdated(self) -> set[str]:
+        """The names of the versions that ended before the history retention. A store may still know some of them."""
+        oldest = self._oldest()
+        return {
+            f"{key}@{version.timestamp}"
+            for key in self._versions
+            for version in self._history(key)
+            if version.valid_to is not None and version.valid_to <= oldest
+        }
+
     def newest(self) -> dict[str, Json]:
         """The newest version of each key that has a value, as a row."""
         found = ((key, self.get(key)) for key in self._versions)

@@ -183,6 +183,12 @@ class Director:
 
     # -- what the world asks --------------------------------------------------------------------------------
 
+    def last_settings(self, task: str, host: int) -> Mapping[str, Any]:
+        """What steps had changed for the process of the task that was the last to be started on a host: a disk is laid
+        out as that one has it, whatever others were given elsewhere."""
+        there = (actor.settings for actor in reversed(self._actors.get(task, ())) if actor.host == host)
+        return next(there, {})
+
     def free_host(self, task: str, preferred: int) -> int | None:
         """A host on which no incarnation of the task lives, the preferred one if possible; None if all are taken.
 

@@ -167,10 +167,10 @@ class Run(ABC):
         """The pipeline as a new process has it."""
         return topologies(self.scenario, self.application_id, config)
 
-    def topology_at_the_end(self, task: str) -> Topology:
-        """The sub-topology of a task with the settings that its last processes had."""
-        changed = self.changed.get(task)
-        parts = self.topologies if changed is None else self.new_topologies(config_of(self.schedule, changed))
+    def topology_on(self, task: str, host: int) -> Topology:
+        """The sub-topology of a task with the settings of the process of it that was started last on a host."""
+        changed = self.director.last_settings(task, host)
+        parts = self.new_topologies(config_of(self.schedule, changed)) if changed else self.topologies
         return parts[ordinal_of(task)]
 
     def start(self, task: str, host: int) -> None:

@@ -254,7 +254,7 @@ class LocalRun(Run):
         """Look at what lies on the disks and in the topics."""
         for task in self.tasks:
             for host in range(self.schedule.hosts):
-                self._look(self.topology_at_the_end(task), partition_of(task), host)
+                self._look(self.topology_on(task, host), partition_of(task), host)
         places = clusters.places_of(self.topologies)
         changelogs = (topic for _, topic in places.changelogs.values())
         self.machine.cluster.settled(

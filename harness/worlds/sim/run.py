@@ -839,17 +839,18 @@ class SimRun(Run):
     def _finish(self) -> None:
         for task in self.tasks:
             for host in self.hosts:
-                self._look(self.topology_at_the_end(task), task, host)
+                self._look(task, host)
         self.events.append(
             clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
         )
 
-    def _look(self, topology: Topology, task: str, host: Host | FileHost) -> None:
+    def _look(self, task: str, host: Host | FileHost) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
+        topology = self.topology_on(task, host.number)
         suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers:
             return
-        known = None if task in self.changed else self._images
+        known = self._images if topology is self.topologies[ordinal_of(task)] else None
         try:
             with host.look(task, [supplier.name for supplier in suppliers]) as views:
                 if views is None:
