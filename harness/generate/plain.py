@@ -160,7 +160,7 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
         elif not self._many and random.random() < THEMED:
-            theme = random.choice([theme for theme in THEMES if str(self._runtime) in theme.runtimes])
+            theme = random.choice([theme for theme in THEMES if self._fits(theme)])
             drawn = self._with(theme, drawn)
             if not self._shared:
                 self._partitions = random.choice((1, 1, self._partitions))
@@ -206,6 +206,9 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
         )
+
+    def _fits(self, theme: Theme) -> bool:
+        return str(self._runtime) in theme.runtimes and (not theme.timed or bool(self._scenario.durations_ms))
 
     def _with(self, theme: Theme, drawn: dict[str, object]) -> dict[str, object]:
         """The settings that a theme needs; what the scenario needs stays."""
@@ -399,7 +402,13 @@ class _Generator:
             asked = replace(
                 asked, isolation=random.choice((IsolationLevel.READ_UNCOMMITTED, query.isolation))
             )
-        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=0)
+        if self._settings.get("default.dsl.store") == "rocksDB":
+            # Rows are there before their commit: what expires by it is asked of all of them.
+            whole = QueryKind.ALL if random.random() < 0.7 else query.kind
+            times = (query.first, query.last) if random.random() < 0.3 else (0, None)
+            asked = replace(asked, kind=whole, isolation=IsolationLevel.READ_COMMITTED, hold=0, bound=None)
+            asked = replace(asked, first=times[0], last=times[1])
+        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=random.choice((0, 1, 1)))
 
     def _wide_question(self) -> Step:
         """A query of many rows that are not committed."""
@@ -470,7 +479,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6)):
+        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -525,6 +534,18 @@ class _Generator:
                     Step("clean_stop", task=task),
                     Step("kill", task=task, at=Point.RESTORE_BATCH),
                 ]
+            case 7:
+                # Power goes when a checkpoint has just vouched for a store that was not synced of itself.
+                self._choose({"default.dsl.store": "rocksDB", "statestore.sync": "none"})
+                if random.random() < 0.3:
+                    self._choose(_LOOSELY)
+                    return [Step("power_loss", task=task, at=Point.CHECKPOINT_WRITTEN, wait=wait)]
+                away = Step(random.choice(("clean_stop", "clean_stop", "wipe")), task=task, wait=wait)
+                ready = Point.RESTORED if away.fault == "wipe" else Point.PRODUCER_READY
+                return [away, Step("power_loss", task=task, at=random.choice((ready, Point.RESTORED)))]
+            case 8:
+                # Rows are found damaged while records are processed.
+                return [Step("damage_rows", task=task, wait=wait)]
             case _:
                 # A transaction that nobody fences stays open, and a crash leaves commits behind it.
                 self._choose({**_EXACTLY, **_TRANSACTED, "commit.records": 5, "poll.records": 2})

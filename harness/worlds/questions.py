@@ -271,8 +271,13 @@ class Questions:
     def _bound(self, asked: Query) -> PositionBound:
         if asked.bound is None:
             return PositionBound.unbounded()
+        # That of the next partition concerns another task: it is on its way to all stores, and counts for one.
         return PositionBound.at(
-            {TopicPartition(topic, self._partition): asked.bound for topic in self._sources}
+            {
+                TopicPartition(topic, partition): bound
+                for topic in self._sources
+                for partition, bound in ((self._partition, asked.bound), (self._partition + 1, _LATEST))
+            }
         )
 
     def _finish(self, held: _Open) -> None:

@@ -125,6 +125,8 @@ class Process:
         self.questions: Callable[[str], Questions] | None = None
         self._asked: dict[str, Questions] = {}
         self._uncommitted: dict[str, dict[str, int]] = {}
+        self._processing: dict[str, int] = {}
+        """The record whose processing has begun: topic → offset."""
         self._main = main
         self.greenlet = greenlet(self._run, parent=run.hub)
 
@@ -176,6 +178,9 @@ class Process:
             self._measure(self.metrics, actor, point)
         decision = run.director.reached(actor, point)
         if self.questions is not None:
+            uncommitted = self._uncommitted.setdefault(actor.task, {})
+            if point is Point.RECORD_PROCESSED:
+                uncommitted |= self._processing
             self._questions(self.questions, actor).at(
                 point,
                 run.director.questions(actor),
@@ -183,7 +188,7 @@ class Process:
                 actor.incarnation,
                 lambda: run.images_if_readable(self),
                 self.storage.stores_of(actor.task),
-                self._uncommitted.setdefault(actor.task, {}),
+                uncommitted,
             )
         if decision is not Decision.GO:
             self._obey(decision)
@@ -244,7 +249,7 @@ class Process:
         topic = record.topic.removeprefix(self.run.prefix)
         if self.run.watch.records:
             self.run.events.append(Processed(self.at.task, self.at.incarnation, topic, record.offset))
-        self._uncommitted.setdefault(self.at.task, {})[topic] = record.offset
+        self._processing = {topic: record.offset}
 
     def replayed(self, store: str, first: int, records: int) -> None:
         self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
