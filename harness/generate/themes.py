@@ -150,7 +150,7 @@ _RESTARTS = Theme({"commit.records": (1, 2)}, (Times.FEW,), _restarts)
 
 _QUESTIONS = Theme(
     {**_BY_DEFAULT, "commit.records": (3, 5, 8)},
-    (Times.LEAPS, Times.LEAPS, *Times),
+    (Times.LEAPS, Times.LEAPS, Times.STEADY, *Times),
     lambda _random, _task: [],
     (5, 8, 12),
 )

@@ -163,4 +163,17 @@ MUTANTS = (
         ),
         oracle="queries",
     ),
+    Mutant(
+        "time-in-plain-answers",
+        OWN,
+        "A query of one key for the value alone gets the value with its time.",
+        (
+            Edit(
+                "store.query.views:Asked.without_time",
+                "return value.value if self.timestamped and isinstance(value, ValueAndTimestamp) else value",
+                "return value",
+            ),
+        ),
+        oracle="queries",
+    ),
 )

@@ -248,6 +248,14 @@ class Questions:
             with stale.value as rows:
                 next(rows, None)
             refused["a closed iterator"] = _raised(lambda: next(rows))
+        if isinstance(question, TimestampedKeyQuery):
+            # At the same moment: only the way of asking differs.
+            with_time, without = (
+                ask_store(store, asked, isolation=parameters.isolation).value
+                for asked in (question, KeyQuery(question.key))
+            )
+            same = without == (None if with_time is None else with_time.value)
+            refused["a value without its time"] = "the value" if same else "another"
         if isinstance(store, ReadOnlyStore):
             uncommitted = IsolationLevel.READ_UNCOMMITTED
             refused["uncommitted data of another process"] = _raised(

@@ -1024,6 +1024,21 @@ def test_a_process_leaves_no_record_out_that_another_has_processed() -> None:
     assert "offset 2 and left out 1" in finding.sentence
 
 
+@pytest.mark.parametrize("later", [None, 2])
+def test_no_store_that_is_ahead_of_the_group_goes_on_under_exactly_once(later: int | None) -> None:
+    nowhere = OutputObserved({"input": {}}, None)
+    events = (
+        kill(),
+        Started("0_0", 1, 0, {"processing.guarantee": "exactly_once_v2"}),
+        nowhere,
+        at(Moment.OPENED, {"ann": 5}, 0, 0, incarnation=1),
+        nowhere if later is None else OutputObserved({"input": {0: later}}, None),
+        at(Moment.RESTORED, {"ann": 5}, 0, 0, incarnation=1),
+    )
+    found = [one for one in verdict(*events, schedule=AT_LEAST_ONCE).findings if "goes on" in one.sentence]
+    assert [one.anomaly for one in found] == ([Anomaly.DUPLICATED] if later is None else [])
+
+
 def test_a_record_behind_the_position_of_the_group_is_not_processed_again() -> None:
     again = (
         *processed(0, 1, 2),
