@@ -64,7 +64,7 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.5 else ()
-        return Sample(random.choice(("a", "ann", "anna")), random.choice((1, 2, None)), headers=headers)
+        return Sample(random.choice(("a", "a\0", "anna")), random.choice((1, 2, None)), headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         seen, time = state[SEEN], record.timestamp

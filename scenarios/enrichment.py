@@ -37,9 +37,9 @@ class Enrich:
         assert record.value is not None
         counts = context.store(COUNTS)
         customer = record.key.decode()
+        name = context.store(CUSTOMERS).get(customer)
         count = (counts.get(customer) or 0) + 1
         counts.put(customer, count)
-        name = context.store(CUSTOMERS).get(customer)
         enriched = None if name is None else msgspec.json.encode([count, int(record.value), name])
         context.forward(self.output, record.key, enriched)
 

@@ -160,7 +160,7 @@ class _Generator:
                 drawn.pop("default.dsl.store", None)
                 drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
         elif not self._many and random.random() < THEMED:
-            theme = random.choice([theme for theme in THEMES if str(self._runtime) in theme.runtimes])
+            theme = random.choice([theme for theme in THEMES if self._fits(theme)])
             drawn = self._with(theme, drawn)
             if not self._shared:
                 self._partitions = random.choice((1, 1, self._partitions))
@@ -206,6 +206,9 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
         )
+
+    def _fits(self, theme: Theme) -> bool:
+        return str(self._runtime) in theme.runtimes and (not theme.timed or bool(self._scenario.durations_ms))
 
     def _with(self, theme: Theme, drawn: dict[str, object]) -> dict[str, object]:
         """The settings that a theme needs; what the scenario needs stays."""
@@ -347,10 +350,7 @@ class _Generator:
         key, upper = sorted(sample_of(self._scenario, random).key for _ in range(2))
         first, last = 0, None
         if self._scenario.durations_ms and random.random() < 0.4:
-            # At a time that something happened at, or next to one.
-            first, last = sorted(
-                max(0, random.choice(self._seen) + random.choice((-1, 0, 0, 1))) for _ in range(2)
-            )
+            first, last = self._times_of_interest()
         query = Query(
             store,
             random.choice(tuple(QueryKind)),
@@ -383,6 +383,14 @@ class _Generator:
             wait=random.choice((1, 2, 4) if query.elsewhere else (0, 0, 0, 1, 2)),
         )
 
+    def _times_of_interest(self) -> tuple[int, int]:
+        """Times that something happened at, or next to one, the earlier first."""
+        random = self._random
+        first, last = sorted(
+            max(0, random.choice(self._seen) + random.choice((-1, 0, 0, 1))) for _ in range(2)
+        )
+        return first, last
+
     def _question(self) -> Step:
         """A query of what one more record has changed: none waits for a moment that may never come."""
         random = self._random
@@ -392,6 +400,8 @@ class _Generator:
             return step
         bound = query.bound if random.random() < 0.3 else None
         asked = replace(query, bound=bound, hold=random.choice((0, 0, 0, query.hold)), slow=False)
+        if asked.last is None and self._scenario.durations_ms and random.random() < 0.5:
+            asked = replace(asked, last=self._times_of_interest()[1])
         if random.random() < 0.35:
             # Held open over writes to what it has still to read, twice to some of it.
             whole = QueryKind.ALL if random.random() < 0.7 else query.kind
@@ -399,7 +409,13 @@ class _Generator:
             asked = replace(
                 asked, isolation=random.choice((IsolationLevel.READ_UNCOMMITTED, query.isolation))
             )
-        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=0)
+        if self._settings.get("default.dsl.store") == "rocksDB":
+            # Rows are there before their commit: what expires by it is asked of all of them.
+            whole = QueryKind.ALL if random.random() < 0.7 else query.kind
+            times = (query.first, query.last) if random.random() < 0.3 else (0, None)
+            asked = replace(asked, kind=whole, isolation=IsolationLevel.READ_COMMITTED, hold=0, bound=None)
+            asked = replace(asked, first=times[0], last=times[1])
+        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=random.choice((0, 1, 1, 2)))
 
     def _wide_question(self) -> Step:
         """A query of many rows that are not committed."""
@@ -470,7 +486,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6)):
+        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -525,6 +541,24 @@ class _Generator:
                     Step("clean_stop", task=task),
                     Step("kill", task=task, at=Point.RESTORE_BATCH),
                 ]
+            case 7:
+                # Power goes when a checkpoint has just vouched for a store that was not synced of itself.
+                self._choose({"default.dsl.store": "rocksDB", "statestore.sync": "none"})
+                if random.random() < 0.3:
+                    self._choose(_LOOSELY)
+                    return [Step("power_loss", task=task, at=Point.CHECKPOINT_WRITTEN, wait=wait)]
+                away = Step(random.choice(("clean_stop", "clean_stop", "wipe")), task=task, wait=wait)
+                ready = Point.RESTORED if away.fault == "wipe" else Point.PRODUCER_READY
+                return [away, Step("power_loss", task=task, at=random.choice((ready, Point.RESTORED)))]
+            case 8:
+                # Rows are found damaged while records are processed.
+                return [Step("damage_rows", task=task, wait=wait)]
+            case 9:
+                # Stores have a commit of which the group's positions lack the input, and are to be exact from then on.
+                self._choose(_LOOSELY)
+                at_first = Step("kill", task=task, at=Point.STORE_COMMITTED, wait=random.choice((0, 0, 1, 2)))
+                exactly = [replace(one, at=Point.RESTORED) for one in self._changed(task, _EXACTLY, 0)]
+                return [at_first, *exactly]
             case _:
                 # A transaction that nobody fences stays open, and a crash leaves commits behind it.
                 self._choose({**_EXACTLY, **_TRANSACTED, "commit.records": 5, "poll.records": 2})

@@ -28,6 +28,8 @@ class Times(Enum):
     """Records that are far ahead come between others: what was before expires by them, or just not yet."""
     FEW = "few"
     """There are few times, and each of them has many records."""
+    STEADY = "steady"
+    """Each record lets one of the last few expire, or nearly."""
 
 
 def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
@@ -50,6 +52,10 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
                 yield max(1, now - late)
                 if not late:
                     now += random.choice((0, step // 4, step))
+        case Times.STEADY:
+            for _ in count():
+                now += random.choice((0, span // 8, span // 4, span // 4, span // 3))
+                yield max(1, now - random.choice((0, 0, 0, span // 4)))
         case Times.FEW:
             few = [
                 now,
@@ -71,6 +77,8 @@ class Theme(NamedTuple):
     """How many of them come before these."""
     runtimes: Sequence[str] = tuple(Runtime)
     """Those that can be in it."""
+    timed: bool = False
+    """Whether it means something to pipelines that times change something in alone."""
 
 
 def _aborts(random: Random, task: str) -> list[Step]:
@@ -99,6 +107,16 @@ def _restarts(random: Random, task: str) -> list[Step]:
             wait=random.choice((1, 2, 3)),
         )
         for _ in range(random.choice((1, 2, 2, 3)))
+    ]
+
+
+def _overtaken(random: Random, task: str) -> list[Step]:
+    inside = random.choice(
+        (Point.RECORD_PROCESSED, Point.RECORD_PROCESSED, Point.COMMIT_STARTED, Point.STORE_COMMITTED)
+    )
+    return [
+        Step("pause", task=task, at=inside, wait=random.choice((0, 0, 1))),
+        Step("resume", task=task, wait=random.choice((2, 3, 4, 6))),
     ]
 
 
@@ -132,11 +150,33 @@ _RESTARTS = Theme({"commit.records": (1, 2)}, (Times.FEW,), _restarts)
 
 _QUESTIONS = Theme(
     {**_BY_DEFAULT, "commit.records": (3, 5, 8)},
-    (Times.LEAPS, Times.LEAPS, *Times),
+    (Times.LEAPS, Times.LEAPS, Times.STEADY, *Times),
     lambda _random, _task: [],
     (5, 8, 12),
 )
 """Queries of a task that has much that is not committed."""
 
-THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS)
+_DIRECT_QUESTIONS = Theme(
+    {
+        **_BY_DEFAULT,
+        "default.dsl.store": ("rocksDB",),
+        "statestore.cache.max.bytes": (),
+        "commit.records": (5, 8),
+    },
+    (Times.STEADY, Times.STEADY, Times.LATE),
+    lambda _random, _task: [],
+    (8, 12),
+    timed=True,
+)
+"""Queries of a store whose rows are there before their commit, and the time that they expire by only with it."""
+
+_OVERTAKEN = Theme(
+    {"processing.guarantee": ("at_least_once",), "commit.records": (1, 2, 3)},
+    (Times.USUAL, Times.LATE, Times.FEW),
+    _overtaken,
+    runtimes=(Runtime.SPARK,),
+)
+"""An attempt that goes on after others and sets the group's positions back, before what Spark hands over next."""
+
+THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS, _DIRECT_QUESTIONS, _OVERTAKEN)
 """Of which each schedule that has a theme takes one."""

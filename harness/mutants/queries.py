@@ -137,4 +137,43 @@ MUTANTS = (
         ),
         oracle="queries",
     ),
+    Mutant(
+        "expiry-at-the-last-commit-without-transactions",
+        OWN,
+        "A query at READ_COMMITTED of a store without transactions sees all rows, and expires them by the last commit.",
+        (
+            Edit(
+                "store.state.segments:SegmentedReads._stream_time",
+                "committed if store.transactional() else max(committed, store._stream_time)",
+                "committed",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "position-bound-of-another-partition",
+        OWN,
+        "A store is held to the part of a bound that concerns another partition.",
+        (
+            Edit(
+                "store.query.position:PositionBound.missing",
+                "(partition is None or tp.partition == partition) and ",
+                "",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "time-in-plain-answers",
+        OWN,
+        "A query of one key for the value alone gets the value with its time.",
+        (
+            Edit(
+                "store.query.views:Asked.without_time",
+                "return value.value if self.timestamped and isinstance(value, ValueAndTimestamp) else value",
+                "return value",
+            ),
+        ),
+        oracle="queries",
+    ),
 )

@@ -172,4 +172,10 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "open-iterators-see-the-second-write",
+        OWN,
+        "What an open iterator has noted of a row is replaced when the row is written for a second time.",
+        (Edit(f"{_BATCH}._note", "notes.setdefault(key, entry)", "notes[key] = entry"),),
+    ),
 )

@@ -130,4 +130,31 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "global-store-set-aside-and-left-empty",
+        OWN,
+        "A global store whose rows cannot be read is set aside, and the new one does not catch up.",
+        (Edit(f"{_GLOBAL}.rebuild_if_damaged", "self._catch_up()", "pass"),),
+        oracle="global",
+    ),
+    Mutant(
+        "global-store-opened-and-left-empty",
+        OWN,
+        "A global store that is set aside when it is opened does not catch up.",
+        (
+            Edit(
+                f"{_GLOBAL}.open",
+                "self._rebuild(reason)\n                self._catch_up()",
+                "self._rebuild(reason)",
+            ),
+        ),
+        oracle="global",
+    ),
+    Mutant(
+        "global-store-entry-before-its-data",
+        OWN,
+        "The checkpoint of a global store speaks of data that is not on the disk yet.",
+        (Edit(f"{_GLOBAL}._keep", "            store.sync()\n", ""),),
+        oracle="global",
+    ),
 )

@@ -165,4 +165,11 @@ MUTANTS = (
         (Edit(f"{_RESTORE}:Place.reached_end", "    if self.committed is not None:", "    if False:"),),
         oracle="restore",
     ),
+    Mutant(
+        "stores-ahead-of-the-group-go-on",
+        OWN,
+        "A start under exactly once goes on with stores that hold input which the group has not committed.",
+        (Edit("store.streams.task:Task._check_positions", "if not ahead and not lost:", "if True:"),),
+        oracle="offsets",
+    ),
 )

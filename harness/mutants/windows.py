@@ -140,4 +140,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "upper-bound-of-a-shorter-key",
+        OWN,
+        "A range of windows ends before those of a key that its upper bound begins with.",
+        (
+            Edit(
+                "store.state.segments:greatest_with_suffix",
+                "    return key[:best] + suffix\n",
+                "    return key + suffix\n",
+            ),
+        ),
+    ),
 )

@@ -85,4 +85,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "swallowed-errors-count-as-processed",
+        OWN,
+        "A record counts as processed when its function has swallowed an error of a store.",
+        (
+            Edit(
+                "store.streams.task:Task.process",
+                "            if context.failure is not None:\n                raise context.failure\n",
+                "",
+            ),
+        ),
+    ),
 )

@@ -2,7 +2,8 @@
 happens, the other oracles ask for all.
 
 A record of the input may be processed again by a process that started before the group had its position. It must not
-be left out: some process has processed it and then committed its stores.
+be left out: some process has processed it and then committed its stores. Nor does any process leave one out between two
+others, even if another has processed it: what the other has made of it may be written over since.
 
 A store may have records counted again, or some whose outputs were lost: what it is restored to is judged by its
 changelog alone (`harness.oracles.changelog`). From there on all is given: what a process has processed since, applied
@@ -26,6 +27,7 @@ from harness.reference.model import Expected
 from harness.reference.orders import Place
 from harness.reference.tables import GlobalTable, Table, fill
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
 from store.points import Point
 
 _SAFE = frozenset({Point.STORE_COMMITTED, Point.KAFKA_COMMITTED})
@@ -38,6 +40,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         return
     for task in evidence.tasks:
         yield from _lost(evidence, task)
+    yield from _left_out(evidence)
     yield from _again(evidence)
     yield from _outputs(evidence)
 
@@ -75,6 +78,35 @@ def _lost(evidence: Evidence, task: str) -> Iterator[Finding]:
                 expected=row.value,
             )
             return
+
+
+def _left_out(evidence: Evidence) -> Iterator[Finding]:
+    """Records that a process has left out between two that it has processed."""
+    numbers: dict[tuple[str, str], dict[int, int]] = {}
+    """Task and topic → offset → which record it is."""
+    last: dict[int, dict[str, int]] = {}
+    """Incarnation → topic → the record that it has processed last."""
+    for index, event in enumerate(evidence.events):
+        if isinstance(event, Reached) and event.point in _AGAIN:
+            last.pop(event.incarnation, None)
+        elif isinstance(event, Processed) and event.topic not in evidence.cleaned:
+            place = event.task, event.topic
+            if place not in numbers:
+                rows = evidence.rows(event.topic, partition_of(event.task))
+                numbers[place] = {row.offset: number for number, row in enumerate(rows)}
+            number = numbers[place].get(event.offset, 0)
+            before = last.setdefault(event.incarnation, {}).get(event.topic, number)
+            last[event.incarnation][event.topic] = number
+            if number > before + 1:
+                yield Finding(
+                    "at least once",
+                    f"Incarnation {event.incarnation} of task {event.task} has processed {event.topic} offset "
+                    f"{event.offset} and left out {number - before - 1} between it and what it had processed before "
+                    f"({evidence.story_before(index, event.task)}).",
+                    Anomaly.LOST,
+                    task=event.task,
+                )
+                return
 
 
 def _again(evidence: Evidence) -> Iterator[Finding]:

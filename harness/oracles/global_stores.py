@@ -35,6 +35,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     rested = _ended_at_rest(evidence)
     last: dict[tuple[int, str], dict[int, int]] = {}
     least: dict[tuple[int, str], Mapping[int, int]] = {}
+    opening: set[tuple[int, str]] = set()
+    """Those that were opened and may not have caught up: a process that fails then closes them."""
     without: set[str] = set()
     """Stores of which some process has kept no offsets."""
     for index, look in looks:
@@ -45,6 +47,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         if look.opened:
             last.pop(place, None)
             least[place] = look.stable
+            opening.add(place)
         if look.offsets is None:
             without.add(look.store)
             if look.point in _OPENING:
@@ -52,8 +55,11 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         elif look.opened and not look.offsets and look.store in without:
             continue
         below: Mapping[int, int] = {}
-        if look.point not in _OPENING:
-            below = look.stable if rested.get(look.incarnation) == index else least.get(place, {})
+        if rested.get(look.incarnation) == index:
+            below = look.stable
+        elif look.point not in _OPENING and not (look.point is Point.TASK_CLOSED and place in opening):
+            opening.discard(place)
+            below = least.get(place, {})
         wrong, has = _look(evidence, look, supplier, last.get(place, {}), below)
         if wrong is not None:
             what, anomaly = wrong

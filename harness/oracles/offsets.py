@@ -4,15 +4,28 @@ host where its task ran last holds all of the input and all of the changelog.
 A copy is asked for that only as far as its durability reaches: one whose host has lost power since, for example, may
 be behind until the task runs there again, and so may any copy on another host. Under at least once nothing is asked of
 tasks of which two incarnations ran at the same time: the slower one may have set everything back.
+
+In a run that changes from at least once to exactly once, no process goes on with stores that are ahead of the group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from harness.faults import Occasion
-from harness.history import End, Ended, Injected, Moment, Reached, Started, StateObserved
+from harness.history import (
+    End,
+    Ended,
+    Injected,
+    Moment,
+    OutputObserved,
+    Reached,
+    SetAside,
+    Started,
+    StateObserved,
+    StoreImage,
+)
 from harness.oracles.evidence import Evidence
 from harness.oracles.state import positions_text
 from harness.reference.durability import Kind
@@ -45,6 +58,53 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                     actual=group,
                 )
     yield from _copies(evidence)
+    yield from _ahead(evidence)
+
+
+def _ahead(evidence: Evidence) -> Iterator[Finding]:
+    """Stores that go on under exactly once although they hold input that the group has not committed. What at least
+    once leaves may be so; going on would count that input twice."""
+    if evidence.exactly_once:
+        return
+    settings: dict[int, Mapping[str, Any]] = {}
+    ahead: dict[int, str] = {}
+    """Incarnation → a store that it has opened so."""
+    for index, event in evidence.among(Started, SetAside, StateObserved):
+        if isinstance(event, Started):
+            settings[event.incarnation] = event.settings
+        elif isinstance(event, SetAside):
+            ahead.pop(event.incarnation, None)
+        elif isinstance(event, StateObserved) and event.incarnation is not None and not event.standby:
+            look = evidence.events[index - 1]
+            model = evidence.tasks.get(event.task)
+            if not isinstance(look, OutputObserved) or model is None:
+                continue
+            if not evidence.exactly_once_with(settings.get(event.incarnation, {})):
+                continue
+            group = {topic: look.group.get(topic, {}).get(model.partition) for topic in model.sources.topics}
+            if event.moment is Moment.OPENED:
+                for store, image in event.stores.items():
+                    if _is_ahead(image, group):
+                        ahead[event.incarnation] = store
+            elif event.moment is Moment.RESTORED and event.incarnation in ahead:
+                store = ahead.pop(event.incarnation)
+                if _is_ahead(event.stores[store], group):
+                    yield Finding(
+                        "offsets",
+                        f"Incarnation {event.incarnation} of task {event.task} goes on under exactly once with store "
+                        f"{store}, which holds input that the group has not committed: it stands at {group!r} "
+                        f"({evidence.story_before(index, event.task)}).",
+                        Anomaly.DUPLICATED,
+                        task=event.task,
+                    )
+                    return
+
+
+def _is_ahead(image: StoreImage, group: Mapping[str, int | None]) -> bool:
+    """Whether a store holds a commit, and the group has no position at all or an earlier one."""
+    if all(position is None for position in group.values()):
+        return image.changelog_offset is not None
+    return any(last >= (group.get(topic) or 0) for topic, last in image.positions.items())
 
 
 class _Last(NamedTuple):

@@ -46,8 +46,9 @@ REFUSALS = {
     "an unknown query": "UNKNOWN_QUERY_TYPE",
     "a closed iterator": "StoreClosedError",
     "uncommitted data of another process": "ProtocolError",
+    "a value without its time": "the value",
 }
-"""What is asked that has no answer, and the reason for it."""
+"""What is asked that has no answer, and the reason for it; and what else is asked, and the answer."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:

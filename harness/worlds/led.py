@@ -146,6 +146,8 @@ class Led:
         self._standby = standby
         self._go = Go(standby=standby)
         self._uncommitted: dict[str, int] = {}
+        self._processing: dict[str, int] = {}
+        """The record whose processing has begun: topic → offset."""
 
     def begin(self) -> None:
         """Report that everything is there, and wait for leave to begin."""
@@ -161,6 +163,8 @@ class Led:
         """Report a point, and answer what is asked there."""
         looked = dict(images()) if looked_at(point, self._standby) is not None else None
         self._take(self._ask(At(point, looked)))
+        if point is Point.RECORD_PROCESSED:
+            self._uncommitted |= self._processing
         if questions is not None:
             questions.at(
                 point,
@@ -187,7 +191,7 @@ class Led:
 
     def processing(self, record: Record) -> None:
         topic = record.topic.removeprefix(self._prefix)
-        self._uncommitted[topic] = record.offset
+        self._processing = {topic: record.offset}
         self._ask(Processing(topic, record.offset))
 
     def replayed(self, store: str, first: int, records: int) -> None:

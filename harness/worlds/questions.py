@@ -248,6 +248,14 @@ class Questions:
             with stale.value as rows:
                 next(rows, None)
             refused["a closed iterator"] = _raised(lambda: next(rows))
+        if isinstance(question, TimestampedKeyQuery):
+            # At the same moment: only the way of asking differs.
+            with_time, without = (
+                ask_store(store, asked, isolation=parameters.isolation).value
+                for asked in (question, KeyQuery(question.key))
+            )
+            same = without == (None if with_time is None else with_time.value)
+            refused["a value without its time"] = "the value" if same else "another"
         if isinstance(store, ReadOnlyStore):
             uncommitted = IsolationLevel.READ_UNCOMMITTED
             refused["uncommitted data of another process"] = _raised(
@@ -271,8 +279,13 @@ class Questions:
     def _bound(self, asked: Query) -> PositionBound:
         if asked.bound is None:
             return PositionBound.unbounded()
+        # That of the next partition concerns another task: it is on its way to all stores, and counts for one.
         return PositionBound.at(
-            {TopicPartition(topic, self._partition): asked.bound for topic in self._sources}
+            {
+                TopicPartition(topic, partition): bound
+                for topic in self._sources
+                for partition, bound in ((self._partition, asked.bound), (self._partition + 1, _LATEST))
+            }
         )
 
     def _finish(self, held: _Open) -> None:

@@ -1004,6 +1004,41 @@ def test_a_record_that_nobody_processed_and_committed_is_lost() -> None:
     assert "'ann'=5 at input offset 0" in finding.sentence
 
 
+def test_a_process_leaves_no_record_out_that_another_has_processed() -> None:
+    again = (
+        *processed(0, 1, 2),
+        *reached(Point.STORE_COMMITTED),
+        kill(),
+        Started("0_0", 1, 0),
+        *processed(0, 2, incarnation=1),
+    )
+    finding = only(
+        verdict(
+            *again,
+            Ended("0_0", 1, End.DONE),
+            schedule=AT_LEAST_ONCE,
+            last=(at(Moment.FINAL, {"bob": 3}, 2, 2, incarnation=None),),
+        )
+    )
+    assert (finding.oracle, finding.anomaly) == ("at least once", Anomaly.LOST)
+    assert "offset 2 and left out 1" in finding.sentence
+
+
+@pytest.mark.parametrize("later", [None, 2])
+def test_no_store_that_is_ahead_of_the_group_goes_on_under_exactly_once(later: int | None) -> None:
+    nowhere = OutputObserved({"input": {}}, None)
+    events = (
+        kill(),
+        Started("0_0", 1, 0, {"processing.guarantee": "exactly_once_v2"}),
+        nowhere,
+        at(Moment.OPENED, {"ann": 5}, 0, 0, incarnation=1),
+        nowhere if later is None else OutputObserved({"input": {0: later}}, None),
+        at(Moment.RESTORED, {"ann": 5}, 0, 0, incarnation=1),
+    )
+    found = [one for one in verdict(*events, schedule=AT_LEAST_ONCE).findings if "goes on" in one.sentence]
+    assert [one.anomaly for one in found] == ([Anomaly.DUPLICATED] if later is None else [])
+
+
 def test_a_record_behind_the_position_of_the_group_is_not_processed_again() -> None:
     again = (
         *processed(0, 1, 2),

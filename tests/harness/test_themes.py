@@ -9,7 +9,7 @@ import pytest
 
 from harness.generate import generate
 from harness.generate.themes import Times, times
-from harness.history import Reached
+from harness.history import Processed, Reached
 from harness.replay import simulate
 from scenarios import load_all
 from store.points import Point
@@ -18,7 +18,7 @@ VERSIONS = load_all()["versioned_prices"]
 CATALOG = load_all()["catalog"]
 
 
-@pytest.mark.parametrize("shape", [Times.LATE, Times.LEAPS, Times.FEW])
+@pytest.mark.parametrize("shape", [Times.LATE, Times.LEAPS, Times.FEW, Times.STEADY])
 def test_times_are_the_same_for_the_same_seed_and_none_is_nought(shape: Times) -> None:
     made = [list(islice(times(shape, Random(3), VERSIONS), 50)) for _ in range(2)]
     assert made[0] == made[1]
@@ -34,6 +34,13 @@ def test_few_times_have_many_records_each() -> None:
     assert len(set(islice(times(Times.FEW, Random(3), VERSIONS), 50))) <= 3
 
 
+def test_with_steady_times_records_expire_one_after_the_other() -> None:
+    span = max(VERSIONS.durations_ms)
+    made = list(islice(times(Times.STEADY, Random(3), VERSIONS), 50))
+    assert all(after - before < span for before, after in pairwise(made))
+    assert made[-1] - made[0] > 5 * span
+
+
 def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:
     survived = 0
     for index in range(40):
@@ -46,6 +53,32 @@ def test_tasks_go_on_after_an_abort_in_many_schedules() -> None:
                 survived += event.incarnation in aborted
                 aborted.discard(event.incarnation)
     assert survived >= 4
+
+
+def test_attempts_of_spark_find_positions_set_back_in_many_schedules() -> None:
+    set_back = 0
+    for index in range(3, 400, 4):
+        schedule = generate(CATALOG, 4, index)
+        if schedule.settings.get("processing.guarantee") != "at_least_once":
+            continue
+        history, _ = simulate(CATALOG, schedule)
+        last: dict[str, int] = {}
+        began: dict[int, int] = {}
+        for event in history.events:
+            if isinstance(event, Processed):
+                if event.incarnation not in began:
+                    began[event.incarnation] = event.offset
+                    set_back += event.offset < last.get(event.task, -1)
+                last[event.task] = max(event.offset, last.get(event.task, -1))
+    assert set_back >= 3
+
+
+def test_queries_are_asked_at_one_record_after_the_other() -> None:
+    asked = [
+        [step.wait for step in generate(VERSIONS, 4, index).steps if step.query is not None]
+        for index in range(60)
+    ]
+    assert sum(len(waits) >= 4 and sum(waits) >= 2 for waits in asked) >= 4
 
 
 def test_queries_ask_for_times_within_those_of_the_input() -> None:

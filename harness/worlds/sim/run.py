@@ -125,6 +125,8 @@ class Process:
         self.questions: Callable[[str], Questions] | None = None
         self._asked: dict[str, Questions] = {}
         self._uncommitted: dict[str, dict[str, int]] = {}
+        self._processing: dict[str, int] = {}
+        """The record whose processing has begun: topic → offset."""
         self._main = main
         self.greenlet = greenlet(self._run, parent=run.hub)
 
@@ -197,6 +199,9 @@ class Process:
         questions = self._asked.get(actor.task)
         if questions is None:
             questions = self._asked[actor.task] = made(actor.task)
+        uncommitted = self._uncommitted.setdefault(actor.task, {})
+        if point is Point.RECORD_PROCESSED:
+            uncommitted |= self._processing
         questions.at(
             point,
             self.run.director.questions(actor),
@@ -204,7 +209,7 @@ class Process:
             actor.incarnation,
             lambda: self.run.images_if_readable(self),
             self.storage.stores_of(actor.task),
-            self._uncommitted.setdefault(actor.task, {}),
+            uncommitted,
         )
 
     def _note(self, actor: Actor, point: Point) -> None:
@@ -244,7 +249,7 @@ class Process:
         topic = record.topic.removeprefix(self.run.prefix)
         if self.run.watch.records:
             self.run.events.append(Processed(self.at.task, self.at.incarnation, topic, record.offset))
-        self._uncommitted.setdefault(self.at.task, {})[topic] = record.offset
+        self._processing = {topic: record.offset}
 
     def replayed(self, store: str, first: int, records: int) -> None:
         self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
