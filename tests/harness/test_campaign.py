@@ -26,7 +26,7 @@ from harness.history import History, Injected, Skipped
 from harness.met import Met
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
-from harness.schedule import Runtime, Schedule, Step
+from harness.schedule import Runtime, Schedule, Step, config_of
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.sim.world import SimWorld
@@ -34,6 +34,7 @@ from scenarios import Scenario, load_all, topologies
 from store.config import StreamsConfig
 from store.errors import CrashproofError
 from store.points import Point
+from store.transaction import Mechanism
 
 SCENARIOS = load_all()
 BALANCES = SCENARIOS["balances"]
@@ -171,6 +172,11 @@ def test_a_whole_run_says_which_values_and_which_deaths_of_which_stores_it_did_n
     assert Pair("rocksdb_indexbatch", "key value", "kill") not in missing
     deadly = {name for name in DEADLY if not FAULTS[name].without_stores}
     assert {each.fault for each in missing if isinstance(each, Pair)} == deadly
+
+
+def test_stores_have_transactions_at_least_once_too() -> None:
+    drawn = [config_of(generate(BALANCES, 0, index)) for index in range(200)]
+    assert {config.mechanism for config in drawn if not config.exactly_once} == {None, *Mechanism}
 
 
 def test_a_world_is_not_asked_for_a_fault_that_it_cannot_make() -> None:
