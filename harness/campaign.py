@@ -150,7 +150,7 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
             again, other = simulate(scenario, schedule, mutant)
             differs = ""
             if again.events != history.events:
-                differs = "histories: does the pipeline look at a clock or at chance, or keep anything outside of stores?"
+                differs = "histories: does the pipeline look at a clock or at chance, or keep anything beside stores?"
             elif other != verdict:
                 differs = (
                     "verdicts: does the scenario's reference look at anything but its tables and the record?"

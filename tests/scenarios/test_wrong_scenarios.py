@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from random import Random
 
 import pytest
 
+from harness.campaign import simulate_part
 from harness.cli.errors import scenario_code
 from harness.generate.vocabulary import sample_of
 from harness.history import Queried
@@ -151,6 +153,41 @@ def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scen
     schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
     with pytest.raises(ScenarioError, match="the decode function of scenario raw raised KeyError"):
         simulate(load(scenario_file(tmp_path, text)), schedule)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_a_scenario_prints_is_not_mixed_with_the_answer(tmp_path: Path, jobs: str) -> None:
+    file = scenario_file(
+        tmp_path, RAW.replace("def keep(context, record):", "def keep(context, record):\n    print('here')")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "harness.cli",
+        "run",
+        file,
+        "--world",
+        "sim",
+        "--schedules",
+        "1",
+        "--json",
+    ]
+    ran = subprocess.run(
+        [*command, "--jobs", jobs, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(ran.stdout)["schedules"] == 1
+    assert "here" in ran.stderr
+
+
+def test_a_pipeline_that_looks_at_chance_is_said_to(tmp_path: Path) -> None:
+    chance = 'b"\\xff" + random().hex().encode()'
+    text = RAW.replace('b"\\xff" + record.value', chance).replace("import Random", "import Random, random")
+    part = simulate_part(scenario_file(tmp_path, text), 0, 1, 2, None)
+    assert not part.found
+    assert "does the pipeline look at a clock or at chance" in part.inconclusive[0]
 
 
 @pytest.mark.parametrize("place", [INPUT, PIPELINE, "        accounts = context.store(ACCOUNTS)\n"])
