@@ -80,7 +80,7 @@ def _duration(text: str | None) -> float | None:
 def _jobs(text: str) -> int:
     if text == "auto":
         return default_jobs()
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise typer.BadParameter(f"{text!r} is no number of processes; write auto or 1, 2, 3 …")
     return int(text)
 
