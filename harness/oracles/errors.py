@@ -56,7 +56,10 @@ _JUDGED = frozenset({Started, Injected, SetAside, Ended})
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from find_in([event for _, event in evidence.told], evidence.schedule, uncaused=evidence.uncaused)
+    """Each sentence once. Those that end with an error come first, for they say why."""
+    found = find_in([event for _, event in evidence.told], evidence.schedule, uncaused=evidence.uncaused)
+    once = {finding.sentence: finding for finding in found}
+    yield from sorted(once.values(), key=lambda finding: finding.actual is None)
 
 
 def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:

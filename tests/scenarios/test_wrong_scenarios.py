@@ -155,6 +155,15 @@ def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scen
         simulate(load(scenario_file(tmp_path, text)), schedule)
 
 
+def test_what_fails_again_and_again_is_told_once_and_why_comes_first(tmp_path: Path) -> None:
+    text = RAW.replace('b"\\xff" + record.value', 'b"1" * 2_000_000')
+    schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
+    _, verdict = simulate(load(scenario_file(tmp_path, text)), schedule)
+    sentences = [finding.sentence for finding in verdict.findings]
+    assert "max.message.bytes" in sentences[0]
+    assert len(set(sentences)) == len(sentences)
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_what_a_scenario_prints_is_not_mixed_with_the_answer(tmp_path: Path, jobs: str) -> None:
     file = scenario_file(
