@@ -358,13 +358,23 @@ def _named(scenario: Scenario, reference: str) -> Scenario:
     return scenario
 
 
+def module_of(scenario: Scenario) -> ModuleType | None:
+    """The module of a scenario that was loaded from a file, which no other process can import; None of any other."""
+    reference = scenario.reference_name
+    return sys.modules.get(_module_name(Path(reference).resolve())) if reference.endswith(".py") else None
+
+
+def _module_name(path: Path) -> str:
+    """The same file has the same module name in every process, which pickling needs."""
+    return f"crashproof_scenario_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+
+
 def _load_file(path: Path) -> ModuleType:
     try:
         path = path.resolve(strict=True)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
-    # The same file has the same module name in every process, which pickling needs.
-    name = f"crashproof_scenario_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
