@@ -148,9 +148,13 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
         if (failed or index % REPEAT_EVERY == 0) and history.events and not schedule.files:
             met.result.repeated += 1
             again, other = simulate(scenario, schedule, mutant)
-            differs = (
-                "histories" if again.events != history.events else "verdicts" if other != verdict else ""
-            )
+            differs = ""
+            if again.events != history.events:
+                differs = "histories: does the pipeline look at a clock or at chance, or keep anything beside stores?"
+            elif other != verdict:
+                differs = (
+                    "verdicts: does the scenario's reference look at anything but its tables and the record?"
+                )
             if not differs and schedule_at(scenario, seed, index) != schedule:
                 differs = (
                     "inputs: has the scenario's input a source of chance beside the one that it is given?"

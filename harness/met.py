@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.faults import DEADLY, Capability, possible
 from harness.generate.plain import MECHANISMS
-from harness.generate.settings import VALUES, consistent, effective, text
+from harness.generate.settings import VALUES, consistent, effective, open_to, text, values_of
 from harness.generate.vocabulary import KILL_POINTS, kind_of
 from harness.history import History, Injected, Queried, Reached, Skipped
 from harness.reference import durability
@@ -22,6 +22,7 @@ from harness.schedule import Runtime, Schedule, config_of
 from harness.worlds.actors import is_driver, ordinal_of
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
+from store.points import Point
 from store.suppliers import StoreSupplier
 
 
@@ -103,7 +104,8 @@ class Met:
             for runtime in Runtime
             if self.result.runtimes.get(runtime)
             for point in KILL_POINTS[runtime]
-            if not any(self._cells[runtime, fault, point] for fault in DEADLY)
+            if _is_passed(point, runtime, scenarios)
+            and not any(self._cells[runtime, fault, point] for fault in DEADLY)
         ]
         if whole:
             missing += [
@@ -151,13 +153,55 @@ def _mechanism(supplier: StoreSupplier[Any], config: StreamsConfig) -> str:
     return str(config.mechanism)
 
 
+def _is_passed(point: Point, runtime: Runtime, scenarios: Sequence[Scenario]) -> bool:
+    """Whether a task of some scenario can come to a point, whatever becomes of the settings that are left open."""
+    for scenario in scenarios:
+        if runtime not in scenario.runtimes:
+            continue
+        config = config_of(Schedule(scenario.name, settings=scenario.settings))
+        for topology in topologies(scenario, "a", config):
+            suppliers = topology.suppliers(config.default_dsl_store).values()
+            match point:
+                case Point.OFFSETS_SENT:
+                    passed = config.exactly_once
+                case Point.ABORTED:
+                    # What a store without transactions has taken cannot be taken back: its task closes instead.
+                    passed = config.exactly_once and all(
+                        durability.transactional(supplier, config) for supplier in suppliers
+                    )
+                case Point.STORE_OPENED:
+                    passed = bool(suppliers or topology.global_stores)
+                case Point.RESTORE_BATCH:
+                    passed = bool(topology.changelogs or topology.global_stores)
+                case _:
+                    passed = True
+            if passed:
+                return True
+    return False
+
+
 def _wanted_settings(scenarios: Sequence[Scenario]) -> dict[str, list[str]]:
-    """The values that the generator can draw, for those settings that some scenario leaves open."""
-    return {
-        name: [text(value) for value in values]
+    """The values that the generator can draw, for those settings that some scenario leaves open, where they have an
+    effect beside the settings that it needs."""
+    wanted = {
+        name: [text(value) for value in values if any(_shows(one, name, value) for one in scenarios)]
         for name, values in VALUES.items()
-        if any(name not in scenario.settings for scenario in scenarios)
     }
+    return {name: values for name, values in wanted.items() if values}
+
+
+@cache
+def _shows(scenario: Scenario, name: str, value: object) -> bool:
+    """Whether some schedule of a scenario has that value of a setting, see `effective`."""
+    if name not in open_to(scenario) or value not in values_of(scenario)[name]:
+        return False
+    return any(
+        (name, text(value)) in effective(Schedule(scenario.name, settings=settings))
+        for guarantee in VALUES["processing.guarantee"]
+        for settings in [
+            consistent({"processing.guarantee": guarantee, **scenario.settings, name: value}),
+        ]
+    )
 
 
 def _wanted_stores(scenarios: Sequence[Scenario]) -> list[tuple[str, str]]:

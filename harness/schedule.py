@@ -258,7 +258,11 @@ def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> S
     name = repr((schedule.settings, changed or {}))
     config = _CONFIGS.get(name)
     if config is None:
-        values = {**_BASE, **schedule.settings, **(changed or {})}
+        given = {**schedule.settings, **(changed or {})}
+        values = {**_BASE, **given}
+        timeout = values["transaction.timeout.ms"]
+        if "commit.interval.ms" not in given and type(timeout) is int and timeout > 1:
+            values["commit.interval.ms"] = min(values["commit.interval.ms"], timeout - 1)
         values.setdefault("poll.records", values["commit.records"])
         with warnings.catch_warnings():
             # Exactly once raises an isolation level that is too low, which is right here and not worth a word.

@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import importlib.util
 import pkgutil
+import struct
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -264,6 +265,11 @@ def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -
         raise ScenarioError(
             f"scenario {scenario.name}: its pipeline is {made!r}, it has to be one Topology or several"
         )
+    ordinals = [topology.ordinal for topology in found]
+    if ordinals != list(range(len(found))):
+        raise ScenarioError(
+            f"scenario {scenario.name}: the ordinals of its sub-topologies are {ordinals}, they have to count from 0"
+        )
     for topology in found:
         for topic in (*topology.sources, *topology.sinks):
             if topology.application_id != application_id or not topic.startswith(f"{application_id}-"):
@@ -280,6 +286,20 @@ def encode_key(key: str) -> bytes:
 
 def encode_value(value: Json) -> bytes | None:
     return None if value is None else msgspec.json.encode(value)
+
+
+def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:
+    """The value of a row as the reference writes it, or as Python writes bytes if it cannot be one. `ScenarioError` if
+    the scenario does not say."""
+    try:
+        return scenario.decode(store, value)
+    except (ValueError, struct.error):
+        return repr(value)
+    except Exception as error:
+        raise ScenarioError(
+            f"the decode function of scenario {scenario.name} raised {type(error).__name__} for {value!r} of store "
+            f"{store}: {error}; for what cannot be a value it has to raise ValueError"
+        ) from error
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
@@ -338,13 +358,23 @@ def _named(scenario: Scenario, reference: str) -> Scenario:
     return scenario
 
 
+def module_of(scenario: Scenario) -> ModuleType | None:
+    """The module of a scenario that was loaded from a file, which no other process can import; None of any other."""
+    reference = scenario.reference_name
+    return sys.modules.get(_module_name(Path(reference).resolve())) if reference.endswith(".py") else None
+
+
+def _module_name(path: Path) -> str:
+    """The same file has the same module name in every process, which pickling needs."""
+    return f"crashproof_scenario_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+
+
 def _load_file(path: Path) -> ModuleType:
     try:
         path = path.resolve(strict=True)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from None
-    # The same file has the same module name in every process, which pickling needs.
-    name = f"crashproof_scenario_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -394,6 +424,11 @@ def _check(scenario: Scenario, source: str) -> None:
     if type(scenario.time_step_ms) is not int or scenario.time_step_ms < 1:
         raise ScenarioError(
             f"{source}: time_step_ms is {scenario.time_step_ms!r}, it has to be a whole number of at least 1"
+        )
+    durations = scenario.durations_ms
+    if not isinstance(durations, tuple) or not all(type(span) is int and span >= 0 for span in durations):
+        raise ScenarioError(
+            f"{source}: durations_ms is {durations!r}, it has to be a tuple of whole numbers of at least 0"
         )
     if not isinstance(scenario.settings, Mapping):
         raise ScenarioError(f"{source}: settings is {scenario.settings!r}, it has to be a mapping")

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -80,7 +80,7 @@ def _duration(text: str | None) -> float | None:
 def _jobs(text: str) -> int:
     if text == "auto":
         return default_jobs()
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise typer.BadParameter(f"{text!r} is no number of processes; write auto or 1, 2, 3 …")
     return int(text)
 
@@ -108,6 +108,22 @@ def _printing(*, soft_wrap: bool = False) -> Iterator[Console]:
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def _answer_alone() -> Iterator[None]:
+    """A block that runs code of scenarios, whose prints go to standard error: the answer is alone on standard output,
+    where somebody may parse it."""
+    with scenario_code(), ExitStack() as undone:
+        # Not `sys.stdout` alone: other processes have code of scenarios too.
+        with suppress(OSError):
+            answers = os.dup(1)
+            undone.callback(os.close, answers)
+            sys.stdout.flush()
+            os.dup2(2, 1)
+            undone.callback(os.dup2, answers, 1)
+            undone.callback(sys.stdout.flush)
+        yield
 
 
 def _print_lines(lines: Iterable[str]) -> None:
@@ -168,7 +184,7 @@ def run(
     of store and mechanism; what was not met makes it inconclusive.
     """
     chosen = tuple(dict.fromkeys(scenario or load_all()))
-    with scenario_code():
+    with _answer_alone():
         for reference in chosen:
             load_scenario(reference)
     seconds = _duration(duration)
@@ -187,7 +203,7 @@ def run(
         max_failures=max_failures,
         port=port,
     )
-    with scenario_code():
+    with _answer_alone():
         result = execute(campaign)
     if json:
         _print_json(result)
@@ -216,7 +232,7 @@ def replay(
     skipped: dict[str, tuple[str, ...]] = {}
     for name in _worlds(world):
         say(f"{name}: starting")
-        with scenario_code():
+        with _answer_alone():
             verdicts[name], skipped[name] = replay_schedule(
                 schedule, name, planted, str(file), Options(port=port)
             )

@@ -324,10 +324,8 @@ class _Generator:
             self._choose({"num.standby.replicas": 1})
         changed = {}
         if fault.changes_settings:
-            name = random.choice(
-                tuple(set_ for set_ in settings.VALUES if set_ not in self._scenario.settings)
-            )
-            changed = {name: random.choice(settings.VALUES[name])}
+            name = random.choice(settings.open_to(self._scenario))
+            changed = {name: random.choice(settings.values_of(self._scenario)[name])}
         return Step(
             fault.name,
             task=task,

@@ -14,6 +14,7 @@ from typing import Any
 from harness.schedule import Schedule, config_of
 from scenarios import Scenario
 from store.config import StreamsConfig
+from store.errors import ConfigError
 
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "processing.guarantee": ("exactly_once_v2", "at_least_once"),
@@ -23,7 +24,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "statestore.cache.max.bytes": (0, 600, 1_400, 1_000_000),
     "statestore.sync": ("none", "commit", "250ms"),
     "statestore.uncommitted.max.bytes": (67_108_864, 1, 500, -1),
-    "default.state.isolation.level": ("READ_COMMITTED", "READ_UNCOMMITTED"),
+    # Exactly once raises the usual one; at least once needs the other one to have transactions in its stores at all.
+    "default.state.isolation.level": ("READ_UNCOMMITTED", "READ_COMMITTED"),
     "commit.records": (3, 1, 2, 5),
     "num.standby.replicas": (0, 1),
     "restore.batch.records": (2, 1, 1_000),
@@ -44,13 +46,41 @@ def draw(random: Random, scenario: Scenario) -> dict[str, Any]:
     """The settings of one schedule, where they are not the usual ones. What the scenario needs stays."""
     share = random.choice((0.0, 0.15, 0.4))
     drawn: dict[str, Any] = {}
-    for name, values in VALUES.items():
-        often = name in OFTEN
+    for name, values in values_of(scenario).items():
+        usual, often = VALUES[name][0], name in OFTEN
         if often or random.random() < share:
-            value = random.choice(values if often else values[1:])
-            if value != values[0]:
+            value = random.choice([value for value in values if often or value != usual] or [usual])
+            if value != usual:
                 drawn[name] = value
     return consistent({**drawn, **scenario.settings})
+
+
+@cache
+def values_of(scenario: Scenario) -> Mapping[str, tuple[Any, ...]]:
+    """`VALUES` without those that the scenario's own settings forbid."""
+    return {
+        name: tuple(
+            value
+            for value in values
+            if name in scenario.settings or _is_allowed(scenario.name, {**scenario.settings, name: value})
+        )
+        for name, values in VALUES.items()
+    }
+
+
+def open_to(scenario: Scenario) -> tuple[str, ...]:
+    """The settings that the scenario leaves open."""
+    return tuple(
+        name for name, values in values_of(scenario).items() if values and name not in scenario.settings
+    )
+
+
+def _is_allowed(scenario: str, settings: Mapping[str, Any]) -> bool:
+    try:
+        config_of(Schedule(scenario, settings=settings))
+    except ConfigError:
+        return False
+    return True
 
 
 def consistent(settings: Mapping[str, Any]) -> dict[str, Any]:

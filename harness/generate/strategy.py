@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.faults import Capability, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS
-from harness.generate.settings import VALUES, consistent
+from harness.generate.settings import VALUES, consistent, open_to, values_of
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
@@ -59,7 +59,7 @@ def faults(
                 if str(runtime) in fault.runtimes
                 and Capability.FILES not in fault.needs
                 and not (fault.on_topics and not topics_of(parts, fault))
-                and not (fault.changes_settings and not _open(scenario))
+                and not (fault.changes_settings and not open_to(scenario))
             ]
         )
     )
@@ -80,8 +80,8 @@ def faults(
         call = draw(st.sampled_from(fault.occasions))
     changed = {}
     if fault.changes_settings:
-        name = draw(st.sampled_from(_open(scenario)))
-        changed = {name: draw(st.sampled_from(VALUES[name]))}
+        name = draw(st.sampled_from(open_to(scenario)))
+        changed = {name: draw(st.sampled_from(values_of(scenario)[name]))}
     return Step(
         fault.name,
         task=f"{draw(st.sampled_from(parts.ordinals))}_{draw(st.integers(0, partitions - 1))}",
@@ -106,18 +106,13 @@ def steps(
     return struck | queries(scenario, partitions) if parts_of(scenario).stores else struck
 
 
-def _open(scenario: Scenario) -> tuple[str, ...]:
-    """The settings that the scenario leaves open."""
-    return tuple(name for name in VALUES if name not in scenario.settings)
-
-
 @st.composite
 def settings(draw: st.DrawFn, scenario: Scenario) -> dict[str, Any]:
     """Settings of a run, where they are not the usual ones."""
     drawn = {
         name: value
-        for name, values in VALUES.items()
-        if name not in scenario.settings and (value := draw(st.sampled_from(values))) != values[0]
+        for name in open_to(scenario)
+        if (value := draw(st.sampled_from(values_of(scenario)[name]))) != VALUES[name][0]
     }
     return consistent({**drawn, **scenario.settings})
 

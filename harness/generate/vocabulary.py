@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache
 from random import Random
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from harness.faults import Fault
 from harness.schedule import LATEST_INPUT, Input, Runtime
 from harness.worlds.cluster import places_of
-from scenarios import InputRecord, Sample, Scenario, ScenarioError, topologies
+from scenarios import (
+    InputRecord,
+    Json,
+    Sample,
+    Scenario,
+    ScenarioError,
+    decode_record,
+    encode_value,
+    topologies,
+)
 from store.config import StreamsConfig
 from store.points import Point
 
@@ -63,7 +74,8 @@ def topics_of(parts: Parts, fault: Fault) -> tuple[str, ...]:
 
 
 def sample_of(scenario: Scenario, random: Random) -> Sample:
-    """One input record that the scenario makes. `ScenarioError` says what is wrong with one that cannot be written."""
+    """One input record that the scenario makes, as a schedule file gives it back. `ScenarioError` says what is wrong
+    with one that cannot be written."""
     try:
         sample = scenario.input(random)
     except Exception as error:
@@ -73,7 +85,14 @@ def sample_of(scenario: Scenario, random: Random) -> Sample:
     wrong = _wrong(scenario, sample)
     if wrong:
         raise ScenarioError(f"the input function of scenario {scenario.name} made {sample!r}: {wrong}")
-    return sample
+    return dataclasses.replace(sample, value=_plain(sample.value))
+
+
+def _plain(value: Json) -> Json:
+    """A value as its JSON gives it back, in which a tuple is a list, and the names of an object are texts."""
+    if value is None or type(value) in (str, int, bool):
+        return value
+    return decode_record(b"", encode_value(value))[1]
 
 
 def _wrong(scenario: Scenario, sample: object) -> str:
@@ -92,6 +111,7 @@ def _wrong(scenario: Scenario, sample: object) -> str:
     inputs = parts_of(scenario).inputs
     if sample.topic not in inputs:
         return f"its topic has to be one of {', '.join(inputs)}"
+    written = replace(written, value=_plain(sample.value))
     return "" if accepts(scenario, written, 0) else "its own function accepts does not take it"
 
 

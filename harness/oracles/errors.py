@@ -56,9 +56,11 @@ _JUDGED = (Started, Injected, SetAside, Ended)
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    yield from _Ledger(evidence.schedule, evidence.uncaused).judge(
-        event for _, event in evidence.among(*_JUDGED, *_NOTED)
-    )
+    """Each sentence once. Those that end with an error come first, for they say why."""
+    ledger = _Ledger(evidence.schedule, evidence.uncaused)
+    found = ledger.judge(event for _, event in evidence.among(*_JUDGED, *_NOTED))
+    once = {finding.sentence: finding for finding in found}
+    yield from sorted(once.values(), key=lambda finding: finding.actual is None)
 
 
 def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:

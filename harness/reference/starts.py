@@ -143,8 +143,6 @@ class _Life:
     begun_ms: int = 0
     """When its transaction began: up to then its stores are known to be up to date once that is committed."""
     excused: bool = False
-    deaf: bool = False
-    """Whether an answer was lost that says which offsets its changelog records have: offsets that are kept lag then."""
     opened: dict[str, StoreImage] = field(default_factory=dict)
     """The stores as they were first seen in this start."""
     opened_ms: dict[str, int] = field(default_factory=dict)
@@ -276,7 +274,7 @@ class Starts:
             case Point.CHECKPOINT_WRITTEN:
                 life.transaction = _Transaction.SETTLED
                 for disk in self._all(life):
-                    if disk.pending is not None and not life.deaf:
+                    if disk.pending is not None:
                         (disk.held, disk.vouched), disk.pending = disk.pending, None
             case Point.TASK_CLOSED if life.stage is _Stage.RUNNING:
                 if life.transaction is _Transaction.BEGUN:
@@ -293,9 +291,7 @@ class Starts:
         if life.stage is _Stage.CLOSED and event.reason is End.DONE:
             del self._lives[event.incarnation]
             for disk in self._all(life):
-                if life.deaf and disk.kind not in _OWN:
-                    disk.left = Left.UNKNOWN
-                elif disk.left is not Left.LOOSE and disk.left is not Left.UNKNOWN:
+                if disk.left is not Left.LOOSE and disk.left is not Left.UNKNOWN:
                     disk.left = Left.WHOLE
         else:
             self._die(event.incarnation, sure=False)
@@ -303,8 +299,6 @@ class Starts:
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
         power = Capability.POWER in fault.needs
-        if event.call == f"on {Occasion.FLUSH}" and event.incarnation in self._lives:
-            self._lives[event.incarnation].deaf = True
         if Excuse.SET_ASIDE in fault.excuses and not fault.changes_settings and event.incarnation is not None:
             life = self._lives.get(event.incarnation)
             if life is not None:
@@ -353,7 +347,7 @@ class Starts:
             elif life.exactly_once:
                 disk.left = Left.UNCLEAN
             else:
-                disk.left = Left.LOOSE if disk.vouched and not life.deaf else Left.UNKNOWN
+                disk.left = Left.LOOSE if disk.vouched else Left.UNKNOWN
 
     def _break_off(self, life: _Life) -> None:
         """A start came to nothing: what it had not opened is as it was."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from harness.history import Row, StoreImage
 from harness.worlds.process import ObservedStorage
-from scenarios import Json, Scenario
+from scenarios import Json, Scenario, readable_value
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family, View
 from store.streams.topology import Topology
@@ -284,13 +284,7 @@ def _list(value: Value, raw: bytes) -> list[Json]:
 
 
 def _value_of(scenario: Scenario, store: str) -> Value:
-    def value(raw: bytes) -> Json:
-        try:
-            return scenario.decode(store, raw)
-        except ValueError:
-            return repr(raw)
-
-    return value
+    return partial(readable_value, scenario, store)
 
 
 # -- records of a changelog -----------------------------------------------------------------------------------

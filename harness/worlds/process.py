@@ -455,7 +455,7 @@ class WatchedLog:
 
     def plain_producer(self) -> PlainProducer:
         inner = self._inner.plain_producer()
-        return _Watching(inner, self._control, self._calls) if self._calls else inner
+        return _WatchedPlainProducer(inner, self._control, self._calls) if self._calls else inner
 
     def reader(self) -> GroupReader:
         reader = self._inner.reader()
@@ -527,6 +527,36 @@ class _Watching:
     def _failing(self, fault: Fault, call: Callable[[], Any]) -> Any:
         assert fault.around is not None
         return fault.around(call)
+
+
+class _WatchedPlainProducer(_Watching):
+    """A producer without transactions. What a flush has reached that came back with an error is told by the next one,
+    as a real client does."""
+
+    def __init__(self, inner: PlainProducer, control: Control, calls: frozenset[Occasion]) -> None:
+        super().__init__(inner, control, calls)
+        self._untold: dict[TopicPartition, int] = {}
+
+    def _wrapped(self, call: Occasion) -> Callable[..., Any]:
+        wrapped = super()._wrapped(call)
+        if call is not Occasion.FLUSH:
+            return wrapped
+
+        def flush() -> Mapping[TopicPartition, int]:
+            reached = {**self._untold, **wrapped()}
+            self._untold.clear()
+            return reached
+
+        return flush
+
+    def _failing(self, fault: Fault, call: Callable[[], Any]) -> Any:
+        def told() -> Any:
+            result = call()
+            if isinstance(result, Mapping):
+                self._untold |= result
+            return result
+
+        return super()._failing(fault, told)
 
 
 class _WatchedProducer(_Watching):

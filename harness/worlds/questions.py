@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 from harness.history import Queried, StoreImage
 from harness.schedule import Query, QueryKind
 from harness.worlds.process import describe
-from scenarios import Scenario
+from scenarios import Scenario, readable_value
 from store.engine.protocol import Snapshot, View
 from store.errors import ProtocolError, StoreClosedError, StoreError
 from store.points import Point
@@ -338,7 +338,7 @@ class Questions:
     def _value(self, supplier: StoreSupplier[Any], value: Any) -> Any:
         if isinstance(value, ValueAndTimestamp):
             return [self._value(supplier, value.value), value.timestamp]
-        return self._scenario.decode(supplier.name, value) if isinstance(value, bytes) else value
+        return readable_value(self._scenario, supplier.name, value) if isinstance(value, bytes) else value
 
 
 class _Slow:

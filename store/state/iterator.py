@@ -57,6 +57,8 @@ class StoreIterator(Generic[K, V]):
     def has_next(self) -> bool:
         if self._head is None:
             self._head = next(self, None)
+        elif not self._store._open:
+            raise self._store._closed()
         return self._head is not None
 
     def peek_next_key(self) -> K:
@@ -66,6 +68,8 @@ class StoreIterator(Generic[K, V]):
         """
         if self._head is None:
             self._head = next(self)
+        elif not self._store._open:
+            raise self._store._closed()
         return self._head[0]
 
     def close(self) -> None:

@@ -26,14 +26,16 @@ from harness.history import History, Injected, Skipped
 from harness.met import Met
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
-from harness.schedule import Runtime, Schedule, Step
+from harness.schedule import Runtime, Schedule, Step, config_of
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.sim.world import SimWorld
 from scenarios import Scenario, load_all, topologies
+from scenarios.balances import Scenario as Balances
 from store.config import StreamsConfig
 from store.errors import CrashproofError
 from store.points import Point
+from store.transaction import Mechanism
 
 SCENARIOS = load_all()
 BALANCES = SCENARIOS["balances"]
@@ -171,6 +173,79 @@ def test_a_whole_run_says_which_values_and_which_deaths_of_which_stores_it_did_n
     assert Pair("rocksdb_indexbatch", "key value", "kill") not in missing
     deadly = {name for name in DEADLY if not FAULTS[name].without_stores}
     assert {each.fault for each in missing if isinstance(each, Pair)} == deadly
+
+
+class Needing(Balances):
+    """`balances` with settings of its own."""
+
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.settings = settings  # type: ignore[misc]
+
+
+AT_LEAST_ONCE = Needing({"processing.guarantee": "at_least_once"})
+WITHOUT_TRANSACTIONS = Needing({"statestore.transactional.enabled": False})
+
+
+@pytest.mark.parametrize(
+    ("scenario", "never"),
+    [
+        (SCENARIOS["relay"], {Point.STORE_OPENED, Point.RESTORE_BATCH}),
+        (AT_LEAST_ONCE, {Point.OFFSETS_SENT, Point.ABORTED}),
+        (WITHOUT_TRANSACTIONS, {Point.ABORTED}),
+    ],
+)
+def test_a_run_is_not_asked_for_a_point_that_none_of_its_scenarios_can_come_to(
+    scenario: Scenario, never: set[Point]
+) -> None:
+    met = met_by(scenario, *(Schedule(scenario.name, runtime=runtime) for runtime in Runtime))
+    asked = {
+        each.point for each in met.missing([scenario], Capability, whole=False) if isinstance(each, Cell)
+    }
+    assert asked == set(Point) - never
+    both = met.missing([scenario, BALANCES], Capability, whole=False)
+    assert {each.point for each in both if isinstance(each, Cell)} == set(Point)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "never"),
+    [
+        (AT_LEAST_ONCE, {"processing.guarantee=exactly_once_v2"}),
+        (WITHOUT_TRANSACTIONS, {"statestore.transactional.mechanism=rocksdb_secondary"}),
+        (
+            Needing({"processing.guarantee": "exactly_once_v2"}),
+            {"default.state.isolation.level=READ_UNCOMMITTED", "processing.guarantee=at_least_once"},
+        ),
+        (Needing({"commit.interval.ms": 50_000}), {"transaction.timeout.ms=15000", "commit.interval.ms=0"}),
+        (Needing({"transaction.timeout.ms": 1_000}), {"commit.interval.ms=14999"}),
+    ],
+)
+def test_a_run_is_not_asked_for_a_value_that_does_not_go_with_what_its_scenarios_need(
+    scenario: Scenario, never: set[str]
+) -> None:
+    asked = {
+        f"{each.setting}={each.value}"
+        for each in Met().missing([scenario], Capability, whole=True)
+        if isinstance(each, Value)
+    }
+    assert asked
+    assert not asked & never
+
+
+@pytest.mark.parametrize(
+    "settings", [{"transaction.timeout.ms": 1_000}, {"commit.interval.ms": 50_000}, {"task.timeout.ms": 5}]
+)
+def test_what_a_scenario_needs_goes_with_all_that_is_drawn(settings: dict[str, object]) -> None:
+    scenario = Needing(settings)
+    for index in range(200):
+        schedule = generate(scenario, 3, index)
+        assert settings.items() <= schedule.settings.items()
+        for changed in ({}, *(step.settings for step in schedule.steps)):
+            config_of(schedule, changed)
+
+
+def test_stores_have_transactions_at_least_once_too() -> None:
+    drawn = [config_of(generate(BALANCES, 0, index)) for index in range(200)]
+    assert {config.mechanism for config in drawn if not config.exactly_once} == {None, *Mechanism}
 
 
 def test_a_world_is_not_asked_for_a_fault_that_it_cannot_make() -> None:

@@ -99,6 +99,7 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
         (["run", "--for", "3s", "--schedules", "3"], 2, ["exclude each other"]),
         (["run", "--schedules", "0"], 2, ["greater than or equal to 1"]),
         (["run", "--jobs", "none"], 2, ["'none' is no number of processes"]),
+        (["run", "--jobs", "²"], 2, ["'²' is no number of processes"]),
         (["run", "--world", "sim", "--out", "/dev/null/x"], 2, ["/dev/null/x"]),
         (["replay", "absent.json"], 2, ["absent.json: No such file"]),
         (["replay", "bad.json"], 2, ["bad.json: not JSON"]),

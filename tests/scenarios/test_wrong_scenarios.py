@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,16 @@ from random import Random
 
 import pytest
 
+from harness.campaign import simulate_part
 from harness.cli.errors import scenario_code
 from harness.generate.vocabulary import sample_of
-from harness.replay import DidNotEndError, bounded
+from harness.history import Queried
+from harness.replay import DidNotEndError, bounded, simulate
+from harness.schedule import Input, Query, QueryKind, Schedule, Step
+from harness.verdict import Outcome
 from scenarios import ScenarioError, load, load_all
+from store.points import Point
+from store.types import IsolationLevel
 
 BALANCES = (Path(__file__).parents[2] / "scenarios" / "balances.py").read_text()
 INPUT = "        account = random.choice("
@@ -40,6 +47,9 @@ def scenario_file(directory: Path, text: str) -> str:
         (BALANCES.replace(NAME, f"{NAME}\n    runtimes = ()"), r"runtimes is \(\)"),
         (BALANCES.replace(NAME, f'{NAME}\n    runtimes = ("flink",)'), "runtimes is"),
         (BALANCES.replace(NAME, f"{NAME}\n    time_step_ms = 0"), "time_step_ms is 0"),
+        (BALANCES.replace(NAME, f'{NAME}\n    durations_ms = ("5",)'), "durations_ms is"),
+        (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = (5, -1)"), "durations_ms is"),
+        (BALANCES.replace(NAME, f"{NAME}\n    durations_ms = 5"), "durations_ms is 5"),
         (BALANCES.replace(NAME, f"{NAME}\n    settings = 5"), "settings is 5"),
         (BALANCES.replace(NAME, f'{NAME}\n    settings = {{"colour": 1}}'), "settings: "),
     ],
@@ -78,12 +88,115 @@ def test_an_input_record_that_cannot_be_written_is_refused(tmp_path: Path, made:
         ("return None", "does not make its pipeline: TypeError"),
         ("return ()", "it has to be one Topology or several"),
         ("application_id = 'x'", "the application id given is"),
+        ("return Topology(application_id, ('x',), (), (), print, ordinal=3)", r"ordinals .* are \[3\]"),
+        ("return (Topology(application_id, ('x',), (), (), print),) * 2", r"ordinals .* are \[0, 0\]"),
     ],
 )
 def test_a_pipeline_that_cannot_run_is_refused(tmp_path: Path, made: str, reason: str) -> None:
     scenario = load(scenario_file(tmp_path, changed(PIPELINE, f"        {made}\n")))
     with pytest.raises(ScenarioError, match=reason):
         sample_of(scenario, Random(0))
+
+
+def test_an_input_record_is_what_its_schedule_file_gives_back(tmp_path: Path) -> None:
+    text = changed(INPUT, "        return Sample('x', (1, {2: 3.0}))\n").replace(
+        "def accepts", "def accepts_not"
+    )
+    assert sample_of(load(scenario_file(tmp_path, text)), Random(0)).value == [1, {"2": 3.0}]
+
+
+RAW = """
+from functools import partial
+from random import Random
+
+from scenarios import InputRecord, Output, Sample, Scenario, State, Stores
+from store.streams.topology import Context, Topology
+
+
+def keep(context, record):
+    context.store("raw").put(record.key, b"\\xff" + record.value)
+
+
+class Raw(Scenario):
+    name = "raw"
+    summary = "Keeps what is no JSON."
+
+    def pipeline(self, application_id, stores):
+        return Topology(application_id, (f"{application_id}-input",), (), (stores.key_value("raw"),), keep)
+
+    def input(self, random):
+        return Sample("ann", random.randint(1, 9))
+
+    def reference(self, state, record):
+        state["raw"][record.key] = repr(b"\\xff%d" % record.value)
+        return []
+
+
+SCENARIO = Raw()
+"""
+
+
+def test_a_value_that_a_scenario_does_not_decode_is_shown_as_bytes_to_queries_too(tmp_path: Path) -> None:
+    scenario = load(scenario_file(tmp_path, RAW))
+    query = Query("raw", QueryKind.ALL, isolation=IsolationLevel.READ_UNCOMMITTED)
+    steps = tuple(Step(query=query, at=Point.RECORD_PROCESSED, wait=wait) for wait in (0, 1))
+    schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1), Input(0, "ann", 2, timestamp=2)), steps)
+    history, verdict = simulate(scenario, schedule)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    assert any(isinstance(event, Queried) and event.rows for event in history.events)
+
+
+def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scenario(tmp_path: Path) -> None:
+    text = RAW.replace(
+        "    def input", "    def decode(self, store, value):\n        raise KeyError(store)\n\n    def input"
+    )
+    schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
+    with pytest.raises(ScenarioError, match="the decode function of scenario raw raised KeyError"):
+        simulate(load(scenario_file(tmp_path, text)), schedule)
+
+
+def test_what_fails_again_and_again_is_told_once_and_why_comes_first(tmp_path: Path) -> None:
+    text = RAW.replace('b"\\xff" + record.value', 'b"1" * 2_000_000')
+    schedule = Schedule("raw", (Input(0, "ann", 1, timestamp=1),))
+    _, verdict = simulate(load(scenario_file(tmp_path, text)), schedule)
+    sentences = [finding.sentence for finding in verdict.findings]
+    assert "max.message.bytes" in sentences[0]
+    assert len(set(sentences)) == len(sentences)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_a_scenario_prints_is_not_mixed_with_the_answer(tmp_path: Path, jobs: str) -> None:
+    file = scenario_file(
+        tmp_path, RAW.replace("def keep(context, record):", "def keep(context, record):\n    print('here')")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "harness.cli",
+        "run",
+        file,
+        "--world",
+        "sim",
+        "--schedules",
+        "1",
+        "--json",
+    ]
+    ran = subprocess.run(
+        [*command, "--jobs", jobs, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(ran.stdout)["schedules"] == 1
+    assert "here" in ran.stderr
+
+
+def test_a_pipeline_that_looks_at_chance_is_said_to(tmp_path: Path) -> None:
+    chance = 'b"\\xff" + random().hex().encode()'
+    text = RAW.replace('b"\\xff" + record.value', chance).replace("import Random", "import Random, random")
+    part = simulate_part(scenario_file(tmp_path, text), 0, 1, 2, None)
+    assert not part.found
+    assert "does the pipeline look at a clock or at chance" in part.inconclusive[0]
 
 
 @pytest.mark.parametrize("place", [INPUT, PIPELINE, "        accounts = context.store(ACCOUNTS)\n"])

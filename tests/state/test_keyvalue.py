@@ -505,3 +505,16 @@ def test_a_timestamped_value_without_a_time_is_refused(open_engine: OpenEngine) 
         store.put(b"a", b"short")
     assert store.get(b"a") is None
     store.close()
+
+
+def test_a_pair_that_was_looked_at_before_the_store_was_closed_is_not_told_after(
+    store: KeyValueStore,
+) -> None:
+    store.put(b"a", b"1")
+    asked, peeked = store.all(), store.all()
+    assert asked.has_next()
+    assert peeked.peek_next_key() == b"a"
+    store.close()
+    for use in (asked.has_next, peeked.peek_next_key, asked.__next__):
+        with pytest.raises(StoreClosedError):
+            use()

@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection, wait
 
 import msgspec
 import psutil
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,7 +43,7 @@ from harness.worlds.local.attempt import ADDRESS, Hello, LedAttempt, Line
 from harness.worlds.local.processes import SilentWorkerError
 from harness.worlds.local.run import LocalRun, Machine
 from harness.worlds.local.session import STOP_SECONDS, SparkError, in_short, spark_session
-from scenarios import Scenario
+from scenarios import Scenario, module_of
 from store import points
 from store.points import Point
 from store.spark import start_query
@@ -209,6 +210,7 @@ class SparkRun(LocalRun):
                 raise DriverKilledError(f"the schedule kills the driver at {point}") from None
 
         points.arm(reached)
+        send_whole(self.scenario)
         return start_query(
             spark,
             self._topology,
@@ -353,3 +355,11 @@ def _end(process: psutil.Process) -> None:
         process.wait(STOP_SECONDS)
     except psutil.NoSuchProcess:
         return
+
+
+def send_whole(scenario: Scenario) -> None:
+    """Have what a scenario's file defines sent to Spark's Python workers as it is, for these find nothing under the
+    name of its module."""
+    module = module_of(scenario)
+    if module is not None:
+        register_pickle_by_value(module)  # type: ignore[no-untyped-call]
