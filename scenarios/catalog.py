@@ -68,6 +68,8 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
             met = []
             with catalog.prefix_scan(product) as found, catalog.prefix_scan(product) as rows:
                 for name, _ in found:
+                    # Twice: an iterator that is open goes on with what was there before both.
+                    catalog.put(name, b"0")
                     catalog.delete(name)
                 # All of it is gone, and an iterator that was open before shows it.
                 for name, price in rows:

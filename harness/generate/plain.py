@@ -183,7 +183,7 @@ class _Generator:
             steps.append(self._step(self._possible[deadly[number % len(deadly)]], self._task()))
         if theme is not None:
             if self._parts.stores:
-                steps += [self._question() for _ in range(random.choice(theme.queries))]
+                steps += self._questions(random.choice(theme.queries))
             steps += theme.steps(random, self._task())
         elif restarting:
             # First, for what is found is mostly what a commit has left, and each commit uses up input.
@@ -389,6 +389,11 @@ class _Generator:
         )
         return first, last
 
+    def _questions(self, number: int) -> list[Step]:
+        """So many, those that are held open first."""
+        questions = [self._question() for _ in range(number)]
+        return sorted(questions, key=lambda step: step.query is None or not step.query.hold)
+
     def _question(self) -> Step:
         """A query of what one more record has changed: none waits for a moment that may never come."""
         random = self._random
@@ -413,7 +418,9 @@ class _Generator:
             times = (query.first, query.last) if random.random() < 0.3 else (0, None)
             asked = replace(asked, kind=whole, isolation=IsolationLevel.READ_COMMITTED, hold=0, bound=None)
             asked = replace(asked, first=times[0], last=times[1])
-        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=random.choice((0, 1, 1, 2)))
+        # What is held open needs records after it, of the same transaction.
+        wait = random.choice((0, 1, 2) if asked.hold else (0, 1, 1, 2))
+        return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=wait)
 
     def _wide_question(self) -> Step:
         """A query of many rows that are not committed."""
@@ -484,7 +491,9 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        match random.choice((0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)):
+        kinds = (0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)
+        # What a start or a read finds of a global store is found nowhere else.
+        match random.choice((*kinds, *(7, 8) * 5) if self._parts.follows else kinds):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
@@ -541,7 +550,9 @@ class _Generator:
                 ]
             case 7:
                 # Power goes when a checkpoint has just vouched for a store that was not synced of itself.
-                self._choose({"default.dsl.store": "rocksDB", "statestore.sync": "none"})
+                self._choose(
+                    {"default.dsl.store": "rocksDB", "statestore.sync": "none", "restore.batch.records": 1}
+                )
                 if random.random() < 0.3:
                     self._choose(_LOOSELY)
                     return [Step("power_loss", task=task, at=Point.CHECKPOINT_WRITTEN, wait=wait)]

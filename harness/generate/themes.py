@@ -149,7 +149,7 @@ _RESTARTS = Theme({"commit.records": (1, 2)}, (Times.FEW,), _restarts)
 """Rows of one key and time that are written by one incarnation after the other."""
 
 _QUESTIONS = Theme(
-    {**_BY_DEFAULT, "commit.records": (3, 5, 8)},
+    {**_BY_DEFAULT, "commit.records": (3, 5, 8, 8)},
     (Times.LEAPS, Times.LEAPS, Times.STEADY, *Times),
     lambda _random, _task: [],
     (5, 8, 12),

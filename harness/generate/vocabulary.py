@@ -50,6 +50,8 @@ class Parts(NamedTuple):
     changelogs: tuple[str, ...]
     stores: tuple[tuple[int, str], ...]
     """Ordinal and name of every store."""
+    follows: bool
+    """Whether it has global stores."""
 
 
 @cache
@@ -65,6 +67,7 @@ def parts_of(scenario: Scenario) -> Parts:
         tuple(topic.removeprefix(prefix) for topic in places.inputs),
         tuple(topic.removeprefix(prefix) for _, topic in places.changelogs.values()),
         stores,
+        any(topology.global_stores for topology in made),
     )
 
 

@@ -36,4 +36,15 @@ MUTANTS = (
         (Edit("store.metrics:Metrics.store", "key = task_id, name", 'key = task_id[:1] + "_0", name'),),
         oracle="metrics",
     ),
+    Mutant(
+        "dropped-windows-not-counted",
+        OWN,
+        "A window or a session that comes too late is dropped, and not counted.",
+        (
+            Edit(
+                "store.state.segments:SegmentedStore._note_dropped", "self._context.metrics.dropped()", "pass"
+            ),
+        ),
+        oracle="metrics",
+    ),
 )

@@ -1,10 +1,10 @@
 """What the metrics of a store say is what the history shows: restored records, commits, uncommitted and cached bytes.
 
 A store that is closed takes its metrics along. While it is open it has some, also beside another task's store of its
-name; its restore has counted the changelog records between
-the offset at which it was opened and the one at which it was restored; every commit of the task is one of the rate;
-after a commit, an abort and a restore nothing is uncommitted; a store without a cache holds nothing in one, and the
-count of dropped records never falls. What is exported for Prometheus has every metric once.
+name; its restore has counted the changelog records between the offset at which it was opened and the one at which it
+was restored; every commit of the task is one of the rate; after a commit, an abort and a restore nothing is
+uncommitted; a store without a cache holds nothing in one; the count of dropped records never falls, and at a commit it
+has all that came too late since the restore. What is exported for Prometheus has every metric once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from harness.faults import FAULTS, Capability, Excuse
 from harness.history import Injected, Measured, Moment, Reached, Started, StateObserved
 from harness.oracles.evidence import Evidence
 from harness.reference.durability import Kind
+from harness.reference.model import Positions
 from harness.schedule import config_of
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
@@ -52,6 +53,11 @@ class _Life:
         self.at_restored: Measured | None = None
         self.commits = 0
         self.dropped: dict[str, float] = {}
+        self.began: dict[str, Positions] = {}
+        """Store → how far it was when it was restored."""
+        self.reached: dict[str, Positions] = {}
+        """Store → how far it was at the last commit."""
+        self.aborted = False
 
 
 class _Judge:
@@ -92,6 +98,11 @@ class _Judge:
                         life.opened.setdefault(store, offset)
                     elif event.moment is Moment.RESTORED:
                         life.restored[store] = offset
+                        life.began[store] = image.positions
+                    elif event.moment is Moment.COMMITTED:
+                        life.reached[store] = image.positions
+            case Reached(point=Point.ABORTED):
+                self._lives[event.incarnation].aborted = True
             case Measured():
                 yield from self._measured(index, event)
 
@@ -122,6 +133,8 @@ class _Judge:
                 least = life.dropped[store]
                 yield self._finding(index, event, store, "dropped-records-total", least, dropped)
             life.dropped[store] = dropped
+            if isolated and event.point is Point.STORE_COMMITTED:
+                yield from self._dropped(index, event, life, store)
             yield from self._restored(index, event, life, store, isolated=isolated)
             yield from self._commits(index, event, life, store)
 
@@ -140,6 +153,26 @@ class _Judge:
         if event.stores[store]["restore-total"] != should:
             yield self._finding(
                 index, event, store, "restore-total", should, event.stores[store]["restore-total"]
+            )
+
+    def _dropped(self, index: int, event: Measured, life: _Life, store: str) -> Iterator[Finding]:
+        """Whether a store says how many puts it has dropped since it was restored."""
+        evidence = self._evidence
+        model = evidence.tasks.get(event.task)
+        known = not (life.aborted or self._cleaned or event.task in self._unsure)
+        if model is None or not known or not evidence.exactly_once or not evidence.judges(event.task, index):
+            return
+        if store not in life.began or store not in life.reached or life.at_restored is None:
+            return
+        ways = [model.at(life.began[store]), model.at(life.reached[store])]
+        if any(len(way) != 1 for way in ways):
+            return
+        counts = [getattr(line.prefixes[number].state[store], "dropped", 0) for ((line, number),) in ways]
+        before = life.at_restored.stores[store]["dropped-records-total"]
+        told = event.stores[store]["dropped-records-total"]
+        if told - before != counts[1] - counts[0]:
+            yield self._finding(
+                index, event, store, "dropped-records-total", before + counts[1] - counts[0], told
             )
 
     def _commits(self, index: int, event: Measured, life: _Life, store: str) -> Iterator[Finding]:

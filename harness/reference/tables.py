@@ -149,10 +149,13 @@ class _Expiring:
         self.retention_ms = retention_ms
         self.stream_time = -1
         """The greatest time ever put, -1 before the first."""
+        self.dropped = 0
+        """Puts that came when all of the time around theirs had expired."""
         self.touched: set[str] = set()
 
     def _observe(self, time: int) -> bool:
         """Take note of the time of a put; whether a row of this time is visible then."""
+        self.dropped += self._segment(time) < self._segment(max(0, self.stream_time - self.retention_ms))
         self.stream_time = max(self.stream_time, time)
         return self._visible(time)
 
@@ -237,6 +240,7 @@ class WindowTable(_Expiring):
     def copy(self) -> WindowTable:
         other = WindowTable(self.retention_ms, retain_duplicates=self.retain_duplicates)
         other.stream_time = self.stream_time
+        other.dropped = self.dropped
         other._values = dict(self._values)
         return other
 
@@ -319,6 +323,7 @@ class SessionTable(_Expiring):
     def copy(self) -> SessionTable:
         other = SessionTable(self.retention_ms)
         other.stream_time = self.stream_time
+        other.dropped = self.dropped
         other._values = dict(self._values)
         return other
 
@@ -345,6 +350,8 @@ class VersionedTable:
         self.history_retention_ms = history_retention_ms
         self.stream_time = -1
         """The greatest timestamp ever put, -1 before the first."""
+        self.dropped = 0
+        """Puts and deletions that came too late."""
         self.touched: set[str] = set()
         """Nothing: versions have times of their own."""
         self._versions: dict[str, dict[int, Json]] = {}
@@ -354,6 +361,7 @@ class VersionedTable:
         """Add a version, or replace the one of this timestamp; None is a tombstone. Returns the timestamp of the next
         version, tombstone or not, `NEWEST` if there is none, and `NOT_PUT`, having done nothing, if it is too late."""
         if timestamp < self._oldest():
+            self.dropped += 1
             return self.NOT_PUT
         self.stream_time = max(self.stream_time, timestamp)
         versions = {**self._versions.get(key, {}), timestamp: value}
@@ -363,6 +371,7 @@ class VersionedTable:
     def delete(self, key: str, timestamp: int) -> Version | None:
         """Put a tombstone and return the version that it ended; None if there was none, or if it is too late."""
         if timestamp < self._oldest():
+            self.dropped += 1
             return None
         present = self.get(key, timestamp)
         self.put(key, None, timestamp)
@@ -416,6 +425,7 @@ class VersionedTable:
     def copy(self) -> VersionedTable:
         other = VersionedTable(self.history_retention_ms)
         other.stream_time = self.stream_time
+        other.dropped = self.dropped
         other._versions = dict(self._versions)
         return other
 
