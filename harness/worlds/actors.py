@@ -31,6 +31,7 @@ class Actor:
 
     __slots__ = (
         "crew",
+        "gave_way",
         "host",
         "incarnation",
         "leaves_for",
@@ -54,6 +55,8 @@ class Actor:
         """Whether it keeps a warm copy only."""
         self.settings: Mapping[str, Any] = {}
         """Those that a step has changed since the beginning of the run, as its process has them."""
+        self.gave_way = False
+        """Whether it stood still in a call since it last had nothing to do: what it has read may be out of date."""
         self.stopping = False
         """Whether it was asked to end by itself."""
         self.worker = self

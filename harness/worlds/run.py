@@ -375,7 +375,11 @@ class Run(ABC):
         return runnable.popleft()
 
     def rests(self, actor: Actor) -> None:
-        """The process has nothing to do."""
+        """The process has nothing to do, as far as it knows."""
+        if actor.gave_way:
+            actor.gave_way = False
+            self.runnable.append(actor)
+            return
         standby = any(one.standby for one in actor.crew)
         self.resting[actor] = self.input_of(actor) if self.wakes or standby else None
 

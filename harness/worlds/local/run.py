@@ -183,7 +183,9 @@ class LocalRun(Run):
             decision = director.reached(actor, message.point)
             return decision, self.go(actor)
         if isinstance(message, Called):
-            return director.called(actor, message.edge, message.call), self.go(actor)
+            decision = director.called(actor, message.edge, message.call)
+            actor.gave_way |= decision is not Decision.GO
+            return decision, self.go(actor)
         if isinstance(message, Meeting):
             fault = director.meet(actor, message.occasion)
             return Decision.GO, None if fault is None else fault.name

@@ -243,7 +243,10 @@ class Process:
 
     def called(self, edge: Edge, call: Occasion) -> None:
         if self.actor.crew and not self._asking:
-            self._obey(self.run.director.called(self.at, edge, call))
+            decision = self.run.director.called(self.at, edge, call)
+            if decision is not Decision.GO:
+                self.actor.gave_way = True
+                self._obey(decision)
 
     def processing(self, record: Record) -> None:
         topic = record.topic.removeprefix(self.run.prefix)
