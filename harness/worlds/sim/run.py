@@ -291,7 +291,11 @@ class Process:
         return now
 
     def let_go(self) -> None:
-        for one in [one for one in self.actor.crew if one.leaves_for is not None]:
+        told = self._told or Assignment((), ())
+        # One that was struck while the worker let go of another is not told of yet.
+        kept = {(number, False) for number in told.active} | {(number, True) for number in told.standby}
+        leaving = [one for one in self.actor.crew if one.leaves_for is not None]
+        for one in [one for one in leaving if (partition_of(one.task), one.standby) not in kept]:
             self._remain_without(one)
             self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF, self._holds(one))
 
