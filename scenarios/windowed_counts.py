@@ -168,7 +168,7 @@ class Scenario(scenarios.Scenario):
         if clears and start > 0:
             counts.put(record.key, None, start - SIZE_MS if number % 2 == 0 else start + SIZE_MS)
             outputs.append(Output("output", record.key, None))
-        own = [[at, *value] for at, value in reversed(counts.fetch(record.key, 0, now))]
+        own = [[at, *value] for at, value in reversed(counts.fetch(record.key, 0, LATEST))]
         first = start - SIZE_MS if number % 8 in (2, 3, 4, 6) else 0
         last = start if number % 8 in (2, 3, 5, 6) else LATEST
         lower = record.key if number % 8 in (5, 6) else None
