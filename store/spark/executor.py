@@ -47,7 +47,11 @@ def run_attempt(
         if not config.exactly_once:
             records = _without_holes(task, records, reader, config.poll_records)
         applied = apply(task, records)
-        task.commit()
+        if applied:
+            task.commit()
+        elif task.group_lacks_positions:
+            # An attempt that died before it could tell the group has processed them all.
+            task.refresh_positions()
     return applied
 
 
