@@ -33,7 +33,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.of(Measured):
         return
     judge = _Judge(evidence)
-    for index, event in evidence.among(Started, Injected, StateObserved, Measured, Point.PRODUCER_READY):
+    for index, event in evidence.among(
+        Started, Injected, StateObserved, Measured, Point.PRODUCER_READY, Point.ABORTED
+    ):
         found = list(judge.take(index, event))
         if found:
             yield from found
