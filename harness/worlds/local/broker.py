@@ -69,8 +69,6 @@ _SETTINGS: Mapping[str, object] = {
     "share.coordinator.state.topic.min.isr": 1,
     "share.coordinator.state.topic.num.partitions": 1,
     "group.initial.rebalance.delay.ms": 0,
-    # A killed broker is let in again only after its old session has expired: 9 s by default.
-    "broker.session.timeout.ms": 1000,
     "broker.heartbeat.interval.ms": 200,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
     "transaction.max.timeout.ms": 900_000,
@@ -86,6 +84,13 @@ _SETTINGS: Mapping[str, object] = {
     "background.threads": 2,
     "controlled.shutdown.enable": "false",
 }
+
+_SESSION_MS = 3_600_000
+"""How long the controller waits for a heartbeat before it fences the broker. There is no other one that could take
+over, and on a busy machine a fenced broker is an outage that nobody has asked for."""
+
+_SESSION_AFTER_KILL_MS = 5_000
+"""The same for a broker that comes back: it is let in only after its old session has expired."""
 
 _JVM = (
     "-Xms64m",
@@ -173,6 +178,7 @@ class LocalBroker:
         if self._directory is not None:
             assert self._port is not None
             _claim(self._port)
+            self._configure(_SESSION_AFTER_KILL_MS)
             self._launch()
             return
         try:
@@ -249,16 +255,14 @@ class LocalBroker:
         self._guard = watch(self._directory)
         self._port = _claim(self._asked_port) if self._asked_port is not None else _free_port()
         controller = _free_port(without=self._port)
-        settings = {
+        self._settings = {
             **self._settings,
             "listeners": f"PLAINTEXT://{_ADDRESS}:{self._port},CONTROLLER://{_ADDRESS}:{controller}",
             "advertised.listeners": f"PLAINTEXT://{_ADDRESS}:{self._port}",
             "controller.quorum.voters": f"1@{_ADDRESS}:{controller}",
             "log.dirs": self._directory / "data",
         }
-        (self._directory / "server.properties").write_text(
-            "".join(f"{key}={value}\n" for key, value in settings.items())
-        )
+        self._configure(_SESSION_MS)
         (self._directory / "log4j2.properties").write_text(_LOGGING)
         (self._directory / "classpath").write_text(f'-cp "{classpath}"\n')
         self._command = [
@@ -273,6 +277,12 @@ class LocalBroker:
         code = self._wait(START_SECONDS)
         if code != 0:
             raise BrokerError(f"Kafka's data directory could not be formatted (code {code}).\n{self.log()}")
+
+    def _configure(self, session_ms: int) -> None:
+        settings = {"broker.session.timeout.ms": session_ms, **self._settings}
+        (self.directory / "server.properties").write_text(
+            "".join(f"{key}={value}\n" for key, value in settings.items())
+        )
 
     def _launch(self) -> None:
         deadline = time.monotonic() + START_SECONDS

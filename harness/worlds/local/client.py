@@ -31,7 +31,7 @@ from store.errors import CrashproofError
 from store.log import TopicSpec
 from store.types import Record
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """How long something may take that a cluster does in milliseconds."""
 
 SETTLE_S = 60.0
