@@ -163,7 +163,11 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             own = getattr(inner, "timestamped", False)
             rows = [row for row in evidence.changes(store, partition) if not own or row.value is None]
             windowed = isinstance(inner, WindowSupplier | SessionSupplier)
-            wrong = [_first_untimely(line, store, rows, windowed=windowed) for line in model.lines]
+            # A cache may log what a record has written first, and replace what it has left by what a later one writes.
+            loose = windowed or (supplier.cached and evidence.caches)
+            wrong = [
+                _first_untimely(line, store, rows, windowed=windowed, loose=loose) for line in model.lines
+            ]
             if None in wrong:
                 model.narrow([line for line, row in zip(model.lines, wrong, strict=True) if row is None])
                 continue
@@ -181,9 +185,11 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _first_untimely(line: Line, store: str, rows: Sequence[Row], *, windowed: bool) -> Row | None:
+def _first_untimely(
+    line: Line, store: str, rows: Sequence[Row], *, windowed: bool, loose: bool
+) -> Row | None:
     """The first of these changelog records whose time is not that of a record that touched its row, one after the
-    other, and left it as it was logged; None if there is none.
+    other, and, unless `loose`, left it as it was logged; None if there is none.
 
     What is logged before that, by the same record, is followed by another one of the same row and time.
     """
@@ -200,12 +206,12 @@ def _first_untimely(line: Line, store: str, rows: Sequence[Row], *, windowed: bo
     for row in rows:
         name = row.key.rpartition("#")[0] if "#" in row.key and windowed else row.key
         key = name.rpartition("@")[0] if windowed else name
-        loose = windowed or row.offset in followed
+        any_value = loose or row.offset in followed
         at = reached.get(name, 0)
         while at < len(times) and not (
             times[at] == row.timestamp
             and (name in touched[at] or key in touched[at])
-            and (loose or line.prefixes[at + 1].rows(store).get(name) == row.value)
+            and (any_value or line.prefixes[at + 1].rows(store).get(name) == row.value)
         ):
             at += 1
         if at == len(times):

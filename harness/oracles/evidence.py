@@ -168,6 +168,13 @@ class Evidence:
         """Whether a process with these changed settings runs under exactly once."""
         return self._pipeline(settings).config.exactly_once
 
+    @cached_property
+    def caches(self) -> bool:
+        """Whether any process had a cache for the stores that want one."""
+        return any(
+            self._pipeline(event.settings).config.statestore_cache_max_bytes for _, event in self.of(Started)
+        )
+
     def longest_absence(self, store: str) -> int | None:
         """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
         its changelog keeps deletions for. None: deletions stay."""

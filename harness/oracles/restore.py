@@ -122,7 +122,8 @@ def _wrong(evidence: Evidence, restart: Restart) -> tuple[str, object, object] |
     beyond = sum(row.offset >= restart.held for row in rows)
     if restart.alone and restart.end is not None and restart.away_ms is not None and limit is not None:
         lacks = sum(restart.held <= row.offset < restart.end for row in rows)
-        holds = restart.own_offset is not None or (restart.must is Must.DIFFERENCE and restart.held > 0)
+        known = restart.must is Must.DIFFERENCE and restart.held > 0 and not restart.further
+        holds = restart.own_offset is not None or known
         # One offset may be a marker, or the last record of its key, which is never cleaned away.
         behind = lacks > 0 and restart.end - restart.held > 1
         if holds and restart.found and behind and restart.away_ms > limit:

@@ -112,6 +112,8 @@ class _Disk:
     """When it was last up to date, at the latest, by the time that faults have let pass; None: nobody knows."""
     told_ms: int = 0
     """The same at the earliest: when a commit or restore was last seen."""
+    further: bool = False
+    """Whether a start that came to nothing may have brought it further than `held`."""
 
 
 class _Stage(Enum):
@@ -168,6 +170,8 @@ class Restart(NamedTuple):
     taker: Taker
     held: int
     """No record before this offset had to be replayed."""
+    further: bool
+    """Whether a start that came to nothing may have brought it further than `held`."""
     replayed: tuple[int, int] | None
     """Least offset, and number, of those that were; None if none were."""
     set_aside: bool
@@ -264,6 +268,9 @@ class Starts:
                 if life.stage is _Stage.CLOSED:
                     # It has begun anew after an error: what that close has left nobody tells.
                     self._leave(life, Left.UNKNOWN)
+                if life.stage is _Stage.STARTING:
+                    for store in life.replayed:
+                        self._disk(life.task, life.host, store).further = True
                 self._newest[event.task] = event.incarnation
                 life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
                 life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
@@ -276,6 +283,7 @@ class Starts:
                 for disk in self._all(life):
                     if disk.pending is not None:
                         (disk.held, disk.vouched), disk.pending = disk.pending, None
+                        disk.further = False
             case Point.TASK_CLOSED if life.stage is _Stage.RUNNING:
                 if life.transaction is _Transaction.BEGUN:
                     self._die(event.incarnation, sure=True)
@@ -355,6 +363,7 @@ class Starts:
             if kind is Kind.IN_MEMORY:
                 continue
             disk = self._disk(life.task, life.host, store)
+            disk.further |= store in life.replayed
             image = life.opened.get(store)
             if disk.kind is not None and (disk.kind in _OWN) != (kind in _OWN):
                 # Its offset may have been on the way to another place, also before anybody saw it open.
@@ -434,6 +443,7 @@ class Starts:
             if event.moment is Moment.RESTORED or life.kinds[store] in _OWN:
                 # A store that keeps its own offset vouches for itself from its commit on.
                 disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
+                disk.further = False
             else:
                 disk.pending = end, bool(image.rows)
             restored = event.moment is Moment.RESTORED
@@ -478,6 +488,7 @@ class Starts:
             disk.left,
             taker,
             held if own is None else own + 1,
+            disk.further,
             life.replayed.get(store),
             set_aside,
             bool(image.rows),

@@ -10,6 +10,9 @@ from random import Random
 import pytest
 from pyspark import cloudpickle
 
+from harness.replay import simulate
+from harness.schedule import Input, Schedule
+from harness.verdict import Outcome
 from harness.worlds.local.spark import send_whole
 from scenarios import ScenarioError, Stores, load
 from tests.scenarios.running import Run, samples
@@ -44,3 +47,52 @@ def test_a_file_without_a_scenario_is_refused_by_its_name(tmp_path: Path) -> Non
     path.write_text("SCENARIO = 5\n")
     with pytest.raises(ScenarioError, match=r"nothing\.py: SCENARIO is int"):
         load(str(path))
+
+
+def test_a_row_that_a_record_writes_twice_may_be_logged_as_it_was_in_between(tmp_path: Path) -> None:
+    path = tmp_path / "fours.py"
+    path.write_text(
+        """
+from functools import partial
+from scenarios import Output, Sample, Scenario
+from store.streams.topology import Topology
+
+def count(out, context, record):
+    counts, totals = context.store("counts"), context.store("totals")
+    n, t = int(counts.get(record.key) or 0) + 1, int(totals.get(record.key) or 0) + int(record.value)
+    counts.put(record.key, b"%d" % n)
+    totals.put(record.key, b"%d" % t)
+    if n % 4 == 0:
+        counts.delete(record.key)
+        totals.delete(record.key)
+        context.forward(out, record.key, b"%d" % t)
+
+class Fours(Scenario):
+    name = "fours"
+    summary = "The sum of every four."
+    def pipeline(self, application_id, stores):
+        out = f"{application_id}-sums"
+        return Topology(application_id, (f"{application_id}-amounts",), (out,),
+                        (stores.key_value("counts"), stores.key_value("totals")), partial(count, out))
+    def input(self, random):
+        return Sample(random.choice("ab"), random.randint(1, 99), topic="amounts")
+    def reference(self, state, record):
+        counts, totals = state["counts"], state["totals"]
+        counts[record.key] = counts.get(record.key, 0) + 1
+        totals[record.key] = totals.get(record.key, 0) + record.value
+        if counts[record.key] % 4:
+            return []
+        del counts[record.key]
+        return [Output("sums", record.key, totals.pop(record.key))]
+
+SCENARIO = Fours()
+"""
+    )
+    values = (1, 1, 1, 11, 1)
+    schedule = Schedule(
+        str(path),
+        tuple(Input(0, "b", value, topic="amounts") for value in values),
+        settings={"statestore.cache.max.bytes": 1400},
+    )
+    _, verdict = simulate(load(str(path)), schedule)
+    assert verdict.outcome is Outcome.HOLDS, verdict
