@@ -91,7 +91,14 @@ SCENARIO = Fours()
     values = (1, 1, 1, 11, 1)
     schedule = Schedule(
         str(path),
-        tuple(Input(0, "b", value, topic="amounts") for value in values),
+        tuple(
+            Input(2, "b", value, topic="amounts", timestamp=24_500 * (number == 4))
+            for number, value in enumerate(values)
+        ),
+        partitions=3,
+        hosts=1,
+        batch_records=1,
+        shared=True,
         settings={"statestore.cache.max.bytes": 1400},
     )
     _, verdict = simulate(load(str(path)), schedule)
