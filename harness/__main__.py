@@ -25,7 +25,8 @@ def main() -> None:
             raise
         extra = "spark" if missing in _SPARK else "check"
         sys.stderr.write(
-            f"crashproof: this needs {missing}, which is not installed; type: pip install 'crashproof[{extra}]'\n"
+            f"crashproof: this needs {missing}, which is not installed; type, in its directory: "
+            f"pip install '.[{extra}]'\n"
         )
         sys.exit(EXIT_ENVIRONMENT)
 

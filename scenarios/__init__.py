@@ -13,15 +13,18 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import struct
 import sys
+import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -259,7 +262,7 @@ def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -
         found = (made,) if isinstance(made, Topology) else tuple(made)
     except Exception as error:
         raise ScenarioError(
-            f"scenario {scenario.name} does not make its pipeline: {type(error).__name__}: {error}"
+            f"scenario {scenario.name} does not make its pipeline: {type(error).__name__}: {error}{place_of(error)}"
         ) from error
     if not found or not all(isinstance(one, Topology) for one in found):
         raise ScenarioError(
@@ -307,6 +310,26 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
     if key is None:
         raise ValueError("a record without a key")
     return key.decode(), None if value is None else msgspec.json.decode(value)
+
+
+def place_of(error: BaseException) -> str:
+    """Where in a scenario's own code an error came up, as ` (loyalty.py line 17)`; empty if nothing of it is seen."""
+    places = [
+        f" ({Path(file).name} line {line})"
+        for frame, line in walk_tb(error.__traceback__)
+        if not (file := frame.f_code.co_filename).startswith(_NOT_OF_A_SCENARIO)
+    ]
+    return places[-1] if places else ""
+
+
+_HERE = Path(__file__).parent.parent
+_NOT_OF_A_SCENARIO = (
+    *(f"{_HERE / package}{os.sep}" for package in ("store", "harness")),
+    __file__,
+    *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")},
+    "<",
+)
+"""How names of files begin whose code is called by that of a scenario, or calls it."""
 
 
 class ScenarioError(Exception):

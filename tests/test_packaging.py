@@ -133,7 +133,7 @@ def test_the_command_without_its_packages_says_what_to_install(
     assert answer.returncode == 4, answer.stderr
     assert answer.stdout == ""
     assert re.fullmatch(
-        rf"crashproof: this needs \w+, which is not installed; type: pip install 'crashproof\[{extra}\]'\n",
+        rf"crashproof: this needs \w+, which is not installed; type, in its directory: pip install '\.\[{extra}\]'\n",
         answer.stderr,
     )
 
@@ -152,7 +152,7 @@ def test_a_world_that_asks_for_spark_without_it_says_what_to_install(tmp_path: P
     answer = python(COMMAND.format(arguments=arguments), without=modules_of_extras()["spark"], cwd=tmp_path)
     assert answer.returncode == 4, answer.stderr
     assert "Traceback" not in answer.stderr
-    assert answer.stderr.endswith("type: pip install 'crashproof[spark]'\n")
+    assert answer.stderr.endswith("pip install '.[spark]'\n")
 
 
 FOREIGN_TESTS = """

@@ -55,7 +55,9 @@ _WORLDS_HELP = " ".join(f"{kind.name}: {kind.sentence}" for kind in WORLDS.value
 
 def _worlds(name: str) -> tuple[str, ...]:
     if name != _ALL and name not in WORLDS:
-        raise typer.BadParameter(f"no world is named {name!r}; there are {', '.join(WORLDS)} and {_ALL}")
+        raise typer.BadParameter(
+            f"no world is named {name!r}; there are {', '.join(WORLDS)} and {_ALL}", param_hint="--world"
+        )
     return tuple(WORLDS) if name == _ALL else (name,)
 
 
@@ -73,7 +75,7 @@ def _duration(text: str | None) -> float | None:
         return None
     match = _DURATION.fullmatch(text.strip())
     if match is None or float(match[1]) <= 0:
-        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m or 1h")
+        raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m or 1h", param_hint="--for")
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -81,7 +83,9 @@ def _jobs(text: str) -> int:
     if text == "auto":
         return default_jobs()
     if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is no number of processes; write auto or 1, 2, 3 …")
+        raise typer.BadParameter(
+            f"{text!r} is no number of processes; write auto or 1, 2, 3 …", param_hint="--jobs"
+        )
     return int(text)
 
 
@@ -350,7 +354,7 @@ def mutants(
     """Examine the harness: plant each known bug, and see whether the default campaign finds it. Exit 1 if too few."""
     asked = [find_mutant(name) for name in names or MUTANTS]
     if only_list:
-        _print_lines(f"{one.name}: {one.summary} In {one.place}; known from {one.source}." for one in asked)
+        _print_lines(f"{one.name}: {one.summary} In {one.place}; {one.known}." for one in asked)
         return
     exam = examine_mutants(
         [one.name for one in asked],

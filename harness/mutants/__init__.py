@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from difflib import get_close_matches
 
 from harness.mutants import (
     adapters,
@@ -58,11 +59,15 @@ class UnknownMutantError(Exception):
 
 
 def find(name: str) -> Mutant:
-    """The mutant of that name; `UnknownMutantError` lists those that exist."""
+    """The mutant of that name; `UnknownMutantError` names those that are called alike."""
     try:
         return MUTANTS[name]
     except KeyError:
-        raise UnknownMutantError(f"no mutant is named {name!r}; there are {', '.join(MUTANTS)}") from None
+        near = get_close_matches(name, MUTANTS)
+        meant = f"; is it {' or '.join(near)}?" if near else ";"
+        raise UnknownMutantError(
+            f"no mutant is named {name!r}{meant} `crashproof mutants --list` says which there are"
+        ) from None
 
 
 @contextmanager

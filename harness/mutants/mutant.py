@@ -31,6 +31,11 @@ class Mutant:
         """The module that it changes first."""
         return self.edits[0].module
 
+    @property
+    def known(self) -> str:
+        """Where it is known from, in words."""
+        return self.source if self.source == OWN else f"known from {self.source}"
+
     @contextmanager
     def plant(self) -> Iterator[None]:
         """The bug is in this process while the block runs. Raises `EditError` where the code has moved on."""

@@ -18,12 +18,14 @@ from harness.faults import FAULTS, Capability, Fault, Occasion, Where
 from harness.faults.description import CALLS
 from harness.history import End, Moment
 from harness.schedule import Edge, Schedule
+from scenarios import place_of
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Engine, Storage
 from store.engine.protocol import Checkpointed, Family, Pairs, Snapshot
 from store.errors import (
     AbortRequiredError,
+    CrashproofError,
     FatalLogError,
     FencedError,
     HangingTransactionError,
@@ -184,9 +186,10 @@ def how_it_ended(error: Exception, *, attempt: bool = False) -> End:
 
 
 def describe(error: BaseException) -> str:
-    """An error as one line."""
+    """An error as one line. Of one that is not the store's also where in the scenario's code it came up."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {error}{notes}"
+    place = "" if isinstance(error, CrashproofError) else place_of(error)
+    return f"{type(error).__name__}: {error}{place}{notes}"
 
 
 _LOOKED_AT: Mapping[Point, Moment] = {

@@ -94,7 +94,7 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
         (["run", "absent:SCENARIO"], 2, ["absent:SCENARIO cannot be loaded: ModuleNotFoundError"]),
         (["run", "broken.py"], 2, ["broken.py cannot be loaded: ZeroDivisionError"]),
         (["run", "--world", "moon"], 2, ["moon", "sim, local and all"]),
-        (["run", "--mutant", "nonsense"], 2, ["no mutant is named 'nonsense'", "restore-drops-deletions"]),
+        (["run", "--mutant", "nonsense"], 2, ["no mutant is named 'nonsense'", "crashproof mutants --list"]),
         (["run", "--for", "soon"], 2, ["'soon' is no duration"]),
         (["run", "--for", "3s", "--schedules", "3"], 2, ["exclude each other"]),
         (["run", "--schedules", "0"], 2, ["greater than or equal to 1"]),

@@ -103,3 +103,14 @@ SCENARIO = Fours()
     )
     _, verdict = simulate(load(str(path)), schedule)
     assert verdict.outcome is Outcome.HOLDS, verdict
+
+
+def test_an_error_of_a_scenario_says_in_which_line_of_its_file_it_came_up(tmp_path: Path) -> None:
+    lines = Path(FILE).read_text().splitlines()
+    wrong = next(number for number, line in enumerate(lines, 1) if "points.get(record.key, 0) + 1" in line)
+    lines[wrong - 1] = lines[wrong - 1].replace("record.key, 0", "record.kye, 0")
+    (tmp_path / "wrong.py").write_text("\n".join(lines))
+    scenario = load(str(tmp_path / "wrong.py"))
+    schedule = Schedule(scenario.reference_name, (Input(0, "ann", 1, topic="purchases"),))
+    with pytest.raises(ScenarioError, match=rf"no attribute 'kye' \(wrong\.py line {wrong}\)$"):
+        simulate(scenario, schedule)
