@@ -38,9 +38,12 @@ def worlds(result: Result) -> dict[str, WorldResult]:
 
 def sentence(result: Result) -> str:
     """The verdict in words."""
-    scenarios = (
-        listing([_short(name) for name in result.scenarios], 5) if result.scenarios else "the pipeline"
-    )
+    # Of several only those that a failing schedule is of.
+    broken = [
+        name for name in result.scenarios if any(name == one.minimal.scenario for one in result.details)
+    ]
+    named = broken if result.verdict is Outcome.VIOLATED and broken else list(result.scenarios)
+    scenarios = listing([_short(name) for name in named], 5) if named else "the pipeline"
     ran = count(result.schedules, "schedule")
     failing = max(len(result.failures), len(result.details))
     kept = f"{count(failing, 'failing schedule')} kept"

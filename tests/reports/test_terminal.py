@@ -98,3 +98,8 @@ def test_every_hostile_result_can_be_printed_and_stays_short() -> None:
     text = printed(samples.hostile(), width=100)
     text.encode()
     assert len(text) < 200_000
+
+
+def test_of_several_scenarios_the_sentence_names_those_that_failed() -> None:
+    both = msgspec.structs.replace(samples.violated(), scenarios={"balances": 40, "carts": 40})
+    assert summary.sentence(both).startswith("Violated: balances broke the specification; ")
