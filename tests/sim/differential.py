@@ -34,7 +34,14 @@ from confluent_kafka import Producer as PlainProducer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
-from store.errors import CrashproofError, LogError, RetriableError
+from store.errors import (
+    AbortRequiredError,
+    CrashproofError,
+    FencedError,
+    LogError,
+    RetriableError,
+    TransactionTimedOutError,
+)
 from store.log.protocol import Log, Producer, Reader, TopicSpec
 from store.types import IsolationLevel, TopicPartition
 
@@ -63,6 +70,10 @@ Answer = tuple[Any, ...]
 
 SKIPPED: Answer = ("skipped",)
 RETRIABLE: Answer = ("error", RetriableError.__name__)
+TOO_SLOW: Sequence[Answer] = tuple(
+    ("error", kind.__name__) for kind in (AbortRequiredError, FencedError, TransactionTimedOutError)
+)
+"""What a transaction may end with that expires before all of it was sent."""
 ENDINGS = ("commit", "abort", "produce_commit")
 OBSERVATIONS = ("read", "scan", "offsets", "committed")
 SLOTS = 4
@@ -412,6 +423,8 @@ class Comparison(NamedTuple):
     ops: list[Op]
     simulated: list[Answer]
     real: list[Answer]
+    cut: bool = False
+    """Whether it ends where the machine was too slow for a transaction that was to expire later."""
 
     @property
     def differs(self) -> bool:
@@ -446,6 +459,8 @@ def compare(ops: Sequence[Op], real: Lockstep, broker: SimBroker | None = None) 
         ours.append(simulated.apply(step, op, [broker.high_watermark(tp) for tp in partitions]))
         ends = [broker.high_watermark(tp) for tp in partitions]
         theirs.append(real.answer(step, op, ours[-1], ends, step >= len(ops)))
+        if op[0] == "expire" and ours[-1][0] == "ok" and theirs[-1] in TOO_SLOW:
+            return Comparison(done, ours[:-1], theirs[:-1], cut=True)
         done.append(op)
         if ours[-1] != theirs[-1]:
             break
@@ -476,7 +491,7 @@ class Lane:
             comparison = compare(ops, KafkaLockstep(side, self.deadline_s))
         finally:
             side.close()
-        if comparison.differs:
+        if comparison.differs or comparison.cut:
             self.partitions = self._new_topics()
         return comparison
 
