@@ -439,7 +439,7 @@ class Starts:
                 continue
             disk = self._disk(event.task, event.host, store)
             end = event.ends.get(store, 0) if known else 0
-            changed = end != (disk.held if disk.pending is None else disk.pending[0])
+            changed = known and end != (disk.held if disk.pending is None else disk.pending[0])
             if event.moment is Moment.RESTORED or life.kinds[store] in _OWN:
                 # A store that keeps its own offset vouches for itself from its commit on.
                 disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
