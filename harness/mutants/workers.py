@@ -74,6 +74,19 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "copies-stay-open-at-the-end",
+        OWN,
+        "A worker that ends closes its tasks, and leaves the copies open that it keeps for others.",
+        (
+            Edit(
+                f"{_REPLICAS}.close",
+                "                all_of_them.callback(enter_to, standby.task_id, standby.close)\n",
+                "                enter_to(standby.task_id, lambda: None)\n",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
         "a-copy-stays-open-when-its-task-comes",
         OWN,
         "A worker that gets a task keeps the copy of it open, and its directory locked.",
