@@ -51,6 +51,9 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 """How the error of a process begins that has found its files damaged."""
 
+_TIMED_OUT = "TransactionTimedOutError: "
+"""How the error of a process begins whose own transaction was open for too long."""
+
 _JUDGED = (Started, Injected, SetAside, Ended)
 """What else can need an excuse, or is one."""
 
@@ -106,6 +109,7 @@ class _Ledger:
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
+        self._paused: set[int] = set()
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -177,6 +181,9 @@ class _Ledger:
             return
         if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
+        if event.error.startswith(_TIMED_OUT) and incarnation in self._paused:
+            # Others that waited for its transaction have let time pass until that was given up.
+            return
         # Who has fenced it may have stopped, or died, before it could say so.
         others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
         if needed is Excuse.FENCED and (others or incarnation in self._crossed):
@@ -197,6 +204,8 @@ class _Ledger:
         self._cut |= Capability.LOGS in fault.needs
         if event.call == _FENCING and event.incarnation is not None:
             self._late[event.incarnation] = self._moment
+        if event.fault == "pause" and event.incarnation is not None:
+            self._paused.add(event.incarnation)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:
