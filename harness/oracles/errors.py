@@ -110,6 +110,7 @@ class _Ledger:
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._paused: set[int] = set()
+        """Those that were stopped once, while time may have passed for their transactions."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 

@@ -57,8 +57,8 @@ class StoreIterator(Generic[K, V]):
     def has_next(self) -> bool:
         if self._head is None:
             self._head = next(self, None)
-        elif not self._store._open:
-            raise self._store._closed()
+        else:
+            self._store._require_open()
         return self._head is not None
 
     def peek_next_key(self) -> K:
@@ -68,8 +68,8 @@ class StoreIterator(Generic[K, V]):
         """
         if self._head is None:
             self._head = next(self)
-        elif not self._store._open:
-            raise self._store._closed()
+        else:
+            self._store._require_open()
         return self._head[0]
 
     def close(self) -> None:
