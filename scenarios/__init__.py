@@ -262,7 +262,7 @@ def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -
         found = (made,) if isinstance(made, Topology) else tuple(made)
     except Exception as error:
         raise ScenarioError(
-            f"scenario {scenario.name} does not make its pipeline: {type(error).__name__}: {error}{place_of(error)}"
+            f"scenario {scenario.name} does not make its pipeline: {words_of(error)}"
         ) from error
     if not found or not all(isinstance(one, Topology) for one in found):
         raise ScenarioError(
@@ -310,6 +310,11 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
     if key is None:
         raise ValueError("a record without a key")
     return key.decode(), None if value is None else msgspec.json.decode(value)
+
+
+def words_of(error: BaseException) -> str:
+    """An error of a scenario's code as one line, with the place where it came up."""
+    return f"{type(error).__name__}: {error}{place_of(error)}"
 
 
 def place_of(error: BaseException) -> str:

@@ -22,8 +22,8 @@ from scenarios import (
     ScenarioError,
     decode_record,
     encode_value,
-    place_of,
     topologies,
+    words_of,
 )
 from store.config import StreamsConfig
 from store.points import Point
@@ -84,7 +84,7 @@ def sample_of(scenario: Scenario, random: Random) -> Sample:
         sample = scenario.input(random)
     except Exception as error:
         raise ScenarioError(
-            f"the input function of scenario {scenario.name} raised {type(error).__name__}: {error}{place_of(error)}"
+            f"the input function of scenario {scenario.name} raised {words_of(error)}"
         ) from error
     wrong = _wrong(scenario, sample)
     if wrong:
@@ -128,7 +128,7 @@ def accepts(scenario: Scenario, item: Input, offset: int) -> bool:
         return bool(scenario.accepts(record))
     except Exception as error:
         raise ScenarioError(
-            f"the accepts function of scenario {scenario.name} raised {type(error).__name__}: {error}{place_of(error)}"
+            f"the accepts function of scenario {scenario.name} raised {words_of(error)}"
         ) from error
 
 

@@ -27,7 +27,7 @@ from harness.reference.orders import (
     search,
 )
 from harness.reference.tables import GlobalTable, Table, VersionedTable
-from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, place_of
+from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, words_of
 
 Positions = Mapping[str, int]
 """Topic → offset of the last record that was processed; one without is absent."""
@@ -106,8 +106,7 @@ class Line:
         except Exception as error:
             raise ScenarioError(
                 f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "
-                f"the record at offset {row.offset} of {topic}-{self._partition}: {type(error).__name__}: {error}"
-                f"{place_of(error)}"
+                f"the record at offset {row.offset} of {topic}-{self._partition}: {words_of(error)}"
             ) from error
         return [
             Expected(
