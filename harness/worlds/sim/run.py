@@ -710,11 +710,7 @@ class SimRun(Run):
             )
         )
         if follows and (lags := process.lags()):
-            number = partition_of(actor.task)
-            logged = [
-                (store, TopicPartition(topic, number))
-                for store, topic in self.topologies[ordinal_of(actor.task)].changelogs.items()
-            ]
+            logged = self._logged(actor.task)
             self.events.append(
                 Lagging(
                     actor.task,
@@ -760,13 +756,17 @@ class SimRun(Run):
 
     def _ends(self, task: str) -> dict[str, int]:
         """Where the changelogs of a task's stores end."""
-        changelogs = self._changelogs_of.get(task)
-        if changelogs is None:
+        return {store: self.broker.high_watermark(tp) for store, tp in self._logged(task)}
+
+    def _logged(self, task: str) -> list[tuple[str, TopicPartition]]:
+        """The stores of a task that have a changelog, with it."""
+        logged = self._changelogs_of.get(task)
+        if logged is None:
             topology = self.topologies[ordinal_of(task)]
-            changelogs = self._changelogs_of[task] = [
+            logged = self._changelogs_of[task] = [
                 (store, topology.changelog(store, partition_of(task))) for store in topology.changelogs
             ]
-        return {store: self.broker.high_watermark(tp) for store, tp in changelogs}
+        return logged
 
     def images_if_readable(self, process: Process) -> dict[str, StoreImage]:
         """What the stores of a process hold, or nothing where files are damaged."""

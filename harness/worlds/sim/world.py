@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Self
 
 from harness.history import History
@@ -33,5 +32,5 @@ class SimWorld:
 
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Deterministic: the same schedule gives the same history."""
-        with nullcontext() if mutant is None else planted(mutant):
+        with planted(mutant):
             return SimRun(scenario, schedule, RUNTIMES[schedule.runtime]).run()
