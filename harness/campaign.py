@@ -27,7 +27,7 @@ from harness.generate import generate, has_headers, introduction, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
-from harness.replay import WATCHDOG_SECONDS, bounded, check_input, simulate, simulate_within
+from harness.replay import WATCHDOG_SECONDS, bounded, check_input, simulate, simulate_all, simulate_within
 from harness.result import WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
@@ -139,9 +139,9 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
     scenario = load(scenario_name)
     part = Part(WorldResult())
     met = Met()
-    for index in range(start, stop):
-        schedule = schedule_at(scenario, seed, index)
-        history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
+    schedules = [schedule_at(scenario, seed, index) for index in range(start, stop)]
+    judged = simulate_all(WATCHDOG_SECONDS, scenario, schedules, mutant)
+    for index, schedule, (history, verdict) in zip(range(start, stop), schedules, judged, strict=True):
         met.add(scenario, schedule, history)
         failed = verdict.outcome is Outcome.VIOLATED
         # When RocksDB flushes and compacts is its own affair: what is in real files may differ from run to run.

@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -115,15 +115,14 @@ class DidNotEndError(BaseException):
 
 
 @contextmanager
-def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
+def watchdog(seconds: float) -> Iterator[None]:
     """Raise `DidNotEndError` inside the block when it takes longer. Only in the main thread, where signals arrive.
 
     That is time of the processor, so that a busy machine makes no difference; and who takes none, for it waits for
-    something, has ten times as long by the clock. Gives a function that lets the time begin anew. A timer that runs
-    already goes on afterwards.
+    something, has ten times as long by the clock. A timer that runs already goes on afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
+        yield
         return
 
     worked = time.process_time()
@@ -135,16 +134,11 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
             raise DidNotEndError
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left))
 
-    def begin() -> None:
-        nonlocal worked, waited
-        worked, waited = time.process_time(), time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
     handler = signal.signal(signal.SIGALRM, bark)
     started = time.monotonic()
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield begin
+        yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
@@ -159,13 +153,9 @@ def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) ->
         with watchdog(seconds):
             yield
     except DidNotEndError:
-        raise _endless(scenario, what, seconds) from None
-
-
-def _endless(scenario: Scenario, what: str, seconds: float) -> ScenarioError:
-    return ScenarioError(
-        f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
-    )
+        raise ScenarioError(
+            f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
+        ) from None
 
 
 def simulate_within(
@@ -176,23 +166,40 @@ def simulate_within(
     Its history is empty: nothing can be said of a run that was broken off anywhere. Raises `ScenarioError` when it is
     the judging that does not end.
     """
-    history = None
+    return simulate_all(seconds, scenario, [schedule], mutant)[0]
+
+
+def simulate_all(
+    seconds: float, scenario: Scenario, schedules: Sequence[Schedule], mutant: str | None = None
+) -> list[tuple[History, Verdict]]:
+    """`simulate_within` of several schedules, in their order: all are run first and then judged, which a processor's
+    caches like better than taking turns."""
     with _collected_afterwards():
-        try:
-            with watchdog(seconds) as begin_anew:
-                history = _SIMULATION.run(scenario, schedule, mutant)
-                begin_anew()
-                return history, judge(scenario, schedule, history)
-        except DidNotEndError:
-            if history is not None:
-                what = "what its reference function says of one run"
-                raise _endless(scenario, what, seconds) from None
-            sentence = (
-                f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
-            )
-            return History(SIMULATION, []), Verdict(
-                Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),)
-            )
+        histories = [_run_within(seconds, scenario, schedule, mutant) for schedule in schedules]
+        return [
+            (History(SIMULATION, []), _violated_for_ever(seconds))
+            if history is None
+            else (history, _judge_within(seconds, scenario, schedule, history))
+            for schedule, history in zip(schedules, histories, strict=True)
+        ]
+
+
+def _violated_for_ever(seconds: float) -> Verdict:
+    sentence = f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
+    return Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
+
+
+def _run_within(seconds: float, scenario: Scenario, schedule: Schedule, mutant: str | None) -> History | None:
+    try:
+        with watchdog(seconds):
+            return _SIMULATION.run(scenario, schedule, mutant)
+    except DidNotEndError:
+        return None
+
+
+def _judge_within(seconds: float, scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
+    with bounded(scenario, "what its reference function says of one run", seconds):
+        return judge(scenario, schedule, history)
 
 
 def replay(
