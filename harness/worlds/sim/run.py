@@ -188,7 +188,9 @@ class Process:
             for store, values in metrics.as_dict().get(actor.task, {}).items()
         }
         named = exported = 0
-        if point is Point.RESTORED:
+        # Making the text costs more than all else here, and restarts of a task add no name.
+        if point is Point.RESTORED and actor.task not in self.run.exported:
+            self.run.exported.add(actor.task)
             named = len(metrics.snapshot())
             lines = metrics.prometheus_text().splitlines()
             exported = sum(not line.startswith("#") for line in lines)
@@ -447,6 +449,8 @@ class SimRun(Run):
             else frozenset()
         )
         """Where global stores are looked at."""
+        self.exported: set[str] = set()
+        """Tasks whose process has shown its text for Prometheus."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
