@@ -26,7 +26,7 @@ from harness.reference.orders import (
     first_occurrences,
     search,
 )
-from harness.reference.tables import GlobalTable, Table, VersionedTable
+from harness.reference.tables import GlobalTable, Table, VersionedTable, own
 from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, words_of
 
 Positions = Mapping[str, int]
@@ -99,7 +99,7 @@ class Line:
         """The outputs of a record with any tables, which change."""
         topic, row = record
         given = InputRecord(
-            topic, self._partition, row.offset, row.key, row.value, row.timestamp, row.headers
+            topic, self._partition, row.offset, row.key, own(row.value), row.timestamp, row.headers
         )
         try:
             outputs: list[Output] = list(self._scenario.reference(state, given))
@@ -112,7 +112,7 @@ class Line:
             Expected(
                 output.topic,
                 output.key,
-                output.value,
+                own(output.value),
                 row.timestamp if output.timestamp is None else output.timestamp,
                 output.headers,
                 (topic, row.offset),
