@@ -194,7 +194,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One run: what goes in, how it runs, and what happens to it."""
 
     scenario: str
-    """How `load` finds it: a name, a file or a module."""
+    """A name, a file (from the directory of the schedule's file, or else from the current one), or a module."""
     input: tuple[Input, ...] = ()
     """Records, in the order in which they are written."""
     steps: tuple[Step, ...] = ()

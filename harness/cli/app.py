@@ -21,6 +21,7 @@ from harness.bench.store import run as measure_store
 from harness.campaign import default_jobs
 from harness.cli.errors import scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
+from harness.cli.places import located
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
@@ -220,6 +221,9 @@ def run(
 @app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="A schedule file, as `crashproof run` writes them.")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Another place of its scenario than the one that the file names.")
+    ] = None,
     world: Annotated[
         str, typer.Option(metavar=_WORLDS, help=f"Where to run it. {_WORLDS_HELP}")
     ] = SIMULATION,
@@ -231,6 +235,8 @@ def replay(
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
     schedule = load(file)
+    with _answer_alone():
+        schedule = located(schedule, file, scenario)
     planted = _mutant(mutant)
     verdicts: dict[str, Verdict] = {}
     skipped: dict[str, tuple[str, ...]] = {}

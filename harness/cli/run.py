@@ -30,6 +30,7 @@ from harness import schedule as schedules
 from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_of
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
+from harness.cli.places import to_be_kept
 from harness.replay import tell
 from harness.result import Failure, Result, WorldResult
 from harness.verdict import Outcome
@@ -176,7 +177,7 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
     scenario = re.sub(r"[^A-Za-z0-9._-]", "_", reduced.minimal.scenario)
     name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / "failures" / name
-    file.write_bytes(schedules.encode(reduced.minimal))
+    file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
     words = [*INVOCATION, "replay", str(file)]
     if world != SIMULATION:
         words += ["--world", world]

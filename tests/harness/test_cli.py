@@ -142,7 +142,8 @@ def test_the_list_of_faults_is_the_registry_with_the_worlds_that_can_make_each(t
 
 def test_the_fields_of_a_schedule_file_are_listed_as_tables_for_a_document(tmp_path: Path) -> None:
     lines = crashproof("format", "--markdown", cwd=tmp_path).stdout.splitlines()
-    assert "| `scenario` | string | required | How `load` finds it: a name, a file or a module. |" in lines
+    scenario = "A name, a file (from the directory of the schedule's file, or else from the current one), or a module."
+    assert f"| `scenario` | string | required | {scenario} |" in lines
     assert '| `fault` | string | "" | A name of `harness.faults.FAULTS`. |' in lines
     assert sum(line.startswith("|---") for line in lines) == 4
 
@@ -181,8 +182,39 @@ def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> 
     answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
     assert answer.returncode == 1, answer.stderr
     (file,) = json.loads(answer.stdout)["failures"]
-    assert decode((own / file).read_bytes()).scenario == "wrong.py"
     assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
+
+
+def test_a_scenarios_file_is_named_from_the_schedules_own_directory(own: Path, tmp_path: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "shop" / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
+    answer = crashproof("run", "shop/wrong.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
+    (file,) = json.loads(answer.stdout)["failures"]
+    assert decode((own / file).read_bytes()).scenario == "../../shop/wrong.py"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert crashproof("replay", own / file, cwd=elsewhere).stdout.startswith("FAILED")
+    for each in ("shop", "crashproof-report"):
+        shutil.move(own / each, elsewhere / each)
+    assert crashproof("replay", elsewhere / file, cwd=own).stdout.startswith("FAILED")
+    shutil.move(elsewhere / file, elsewhere / "alone.json")
+    lost = ["replay", "elsewhere/alone.json"]
+    refused(
+        crashproof(*lost, cwd=own), 2, "../../shop/wrong.py: No such file", "from elsewhere", "--scenario"
+    )
+    found = crashproof(*lost, "--scenario", "elsewhere/shop/wrong.py", cwd=own)
+    assert found.stdout.startswith("FAILED")
+    refused(crashproof(*lost, "--scenario", "gone.py", cwd=own), 2, "gone.py: No such file")
+
+
+def test_a_schedule_of_before_names_a_scenarios_file_from_the_current_directory(own: Path) -> None:
+    kept = own / "kept"
+    kept.mkdir()
+    (kept / "old.json").write_text('{"version": 2, "scenario": "mine.py", "input": []}')
+    refused(crashproof("replay", "old.json", cwd=kept), 2, "mine.py: No such file")
+    assert "no input" in crashproof("replay", "kept/old.json", cwd=own).stdout
+    (kept / "other.json").write_text('{"version": 2, "scenario": "shop.points:SCENARIO", "input": []}')
+    refused(crashproof("replay", "other.json", cwd=kept), 2, "ModuleNotFoundError", "--scenario")
 
 
 def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) -> None:
