@@ -58,7 +58,7 @@ class Campaign:
     out: Path
     mutant: str | None
     max_failures: int
-    port: int | None
+    options: Options
 
 
 def execute(campaign: Campaign) -> Result:
@@ -126,7 +126,7 @@ def _run_world(campaign: Campaign, world: str) -> Part:
         campaign.max_failures,
     )
     with _progress(world, schedules_of(plan, world)) as report:
-        part = run_campaign(plan, world, campaign.jobs, Options(port=campaign.port), report)
+        part = run_campaign(plan, world, campaign.jobs, campaign.options, report)
     if part.traceback:
         part.inconclusive[-1] += f" ({keep(part.traceback, campaign.out)})"
     return part
