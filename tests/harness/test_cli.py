@@ -227,6 +227,19 @@ def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) ->
     refused(answer, 2, "scenario loyalty", "KeyError: 'pints'")
 
 
+@pytest.mark.parametrize(
+    "change", ['state["own"] = {}', 'state["points"] = {}', 'state.setdefault("own", {})']
+)
+def test_a_reference_that_adds_a_table_is_an_error_of_its_author(own: Path, change: str) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(
+        text.replace('points = state["points"]', f'{change}\n        points = state["points"]')
+    )
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
+    told = "adds, replaces or removes a table; it has one for each store of its task (points)"
+    refused(answer, 2, "the reference function of scenario loyalty", told, "wrong.py line")
+
+
 def test_a_reference_that_writes_to_a_topic_that_is_no_sink_is_an_error_of_its_author(own: Path) -> None:
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace('Output("rewards"', 'Output("reward"'))
