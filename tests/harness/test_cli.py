@@ -188,6 +188,29 @@ def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> 
     assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
 
 
+def test_the_failures_of_earlier_runs_are_kept_apart_from_those_of_this_one(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+
+    def run(every: int, code: int) -> subprocess.CompletedProcess[str]:
+        (own / "mine.py").write_text(text.replace("if count % 3 == 0", f"if count % {every} == 0"))
+        answer = crashproof("run", "mine.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
+        assert answer.returncode == code, answer.stderr
+        return answer
+
+    (file,) = json.loads(run(4, 1).stdout)["failures"]
+    report = own / "crashproof-report"
+    first = (own / file).read_bytes()
+    assert json.loads(run(5, 1).stdout)["failures"] == [file]
+    again = run(3, 0)
+    assert json.loads(again.stdout)["failures"] == []
+    assert "the failing schedules of an earlier run are kept in crashproof-report/failures-2" in again.stderr
+    assert not list((report / "failures").iterdir())
+    assert (report / "failures-1" / Path(file).name).read_bytes() == first
+    assert crashproof("replay", report / "failures-1" / Path(file).name, cwd=own / "shop").returncode == 0
+    run(3, 0)
+    assert sorted(path.name for path in report.glob("failures*")) == ["failures", "failures-1", "failures-2"]
+
+
 def test_a_scenarios_file_is_named_from_the_schedules_own_directory(own: Path, tmp_path: Path) -> None:
     text = (own / "mine.py").read_text()
     (own / "shop" / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
