@@ -116,6 +116,10 @@ class StoreCorruptedError(StoreError):
     """The engine found data that fails its own checks. The store can be set aside and restored."""
 
 
+class StoreTypeError(StoreError):
+    """The directory holds a store of another type under this name. It is whole, and nothing of it was changed."""
+
+
 class SerdeError(StoreError, ValueError):
     """A serde could not turn a key or value into bytes, or bytes of a store into a key or value.
 

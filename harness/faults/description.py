@@ -199,6 +199,8 @@ class Fault:
     """Whether it means something to tasks without stores alone."""
     changes_settings: bool = False
     """Whether a step names settings."""
+    suspends: bool = False
+    """Whether the process stands still until it is told to go on, and time may pass for its transactions meanwhile."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     after: str = ""

@@ -35,6 +35,7 @@ FAULTS = (
         "The process that runs the task is stopped, as a zombie, and a new incarnation starts on another host.",
         Where.POINT,
         needs=_HOSTS,
+        suspends=True,
         apply=lambda stage, actor, _: stage.pause(actor),
     ),
     Fault(

@@ -109,8 +109,8 @@ class _Ledger:
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
-        self._paused: set[int] = set()
-        """Those that were stopped once, while time may have passed for their transactions."""
+        self._suspended: set[int] = set()
+        """Those that stood still once, while time may have passed for their transactions."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -182,7 +182,7 @@ class _Ledger:
             return
         if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
-        if event.error.startswith(_TIMED_OUT) and incarnation in self._paused:
+        if event.error.startswith(_TIMED_OUT) and incarnation in self._suspended:
             # Others that waited for its transaction have let time pass until that was given up.
             return
         # Who has fenced it may have stopped, or died, before it could say so.
@@ -205,8 +205,8 @@ class _Ledger:
         self._cut |= Capability.LOGS in fault.needs
         if event.call == _FENCING and event.incarnation is not None:
             self._late[event.incarnation] = self._moment
-        if event.fault == "pause" and event.incarnation is not None:
-            self._paused.add(event.incarnation)
+        if fault.suspends and event.incarnation is not None:
+            self._suspended.add(event.incarnation)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:

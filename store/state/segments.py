@@ -231,6 +231,10 @@ class SegmentedStore(EngineStore):
         segment = int.from_bytes(row[:PREFIX_SIZE]) - _FIRST_SEGMENT
         time = self._time_of(row[PREFIX_SIZE:])
         if time is None or time // self.segment_interval_ms != segment:
+            if not self._interval_kept:
+                raise metadata.other_type(
+                    f"store {self._name}", self._type, f"its row {row!r} is in no segment"
+                )
             raise StoreCorruptedError(
                 f"store {self._name}: the row {row!r} is in no segment of {self.segment_interval_ms} ms. If "
                 f"segment_interval_ms or retention_ms was changed, put it back, or have the store set aside "

@@ -191,6 +191,8 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
     Keys and values must be `bytes`; anything else is refused with `TypeError`.
     """
 
+    _type = metadata.Type.WINDOW
+
     def __init__(
         self,
         context: StoreContext,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 import scenarios
+from harness.faults import FAULTS
 from harness.history import (
     End,
     Ended,
@@ -275,6 +277,19 @@ def test_who_comes_upon_damaged_files_begins_anew_only_if_it_sets_a_store_aside(
     assert not list(errors.find_in(events, SCHEDULE))
     events.remove(aside)
     assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
+
+
+@pytest.mark.parametrize("suspends", [True, False])
+def test_who_stood_still_by_any_fault_may_find_its_transaction_timed_out(suspends: bool) -> None:
+    fault = replace(FAULTS["pause"], name="freeze", suspends=suspends)
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY),
+        Injected(0, "freeze", "0_0", 0, 0, None),
+        Ended("0_0", 0, End.RETRIED, "TransactionTimedOutError: it was open for too long"),
+    ]
+    with patch.dict(FAULTS, {"freeze": fault}):
+        assert bool(list(errors.find_in(events, SCHEDULE))) is not suspends
 
 
 def test_one_fault_excuses_one_abort() -> None:

@@ -258,6 +258,7 @@ def test_a_commit_without_new_duplicates_writes_no_sequence_number() -> None:
         store.commit()
     rows = [write for batch in journal.batches for write in batch if write[0] is Family.META]
     assert rows == [
+        metadata.type_row(metadata.Type.WINDOW),
         metadata.segment_interval_row(store.segment_interval_ms),
         metadata.stream_time_row(100),
         metadata.sequence_row(1),
