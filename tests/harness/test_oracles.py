@@ -939,6 +939,39 @@ def test_a_query_shows_one_moment(
         assert (only(found).oracle, only(found).anomaly) == ("queries", anomaly)
 
 
+SEEN = {"x@5000": 0, "a@100000": 1, "b@200000": 2, "c@250000": 3}
+
+
+@pytest.mark.parametrize(
+    ("shown", "files", "right"),
+    [
+        (("b@200000", "c@250000"), True, True),
+        (("a@100000", "b@200000", "c@250000"), True, True),
+        (("a@100000", "b@200000", "c@250000"), False, False),
+        (("a@100000", "b@200000"), True, False),
+        (("x@5000", "a@100000", "b@200000", "c@250000"), True, False),
+        (("a@100000",), True, True),
+        ((), True, False),
+    ],
+)
+def test_in_files_without_transactions_what_expired_since_the_commit_may_still_be_there(
+    shown: tuple[str, ...], files: bool, right: bool
+) -> None:
+    rows = [Row(0, offset, name[0], 1, int(name[2:])) for name, offset in SEEN.items()]
+    schedule = Schedule(
+        "dedupe",
+        tuple(Input(0, row.key, 1, timestamp=row.timestamp) for row in rows),
+        (Step(query=Query("seen", isolation=RC, elsewhere=True)),),
+        settings={"default.dsl.store": "rocksDB"},
+        files=files,
+    )
+    answer = tuple((name, SEEN[name]) for name in shown)
+    event = Queried(0, "0_0", 0, answer, {"input": 1}, {"input": 1}, {"input": 3})
+    final = changed(RIGHT, inputs={"input": Topic("input", tuple(rows), {0: 4}, {0: 4})})
+    evidence = Evidence(load_all()["dedupe"], schedule, [*BEGIN, event, final], final)
+    assert (not list(ORACLES["queries"](evidence))) is right
+
+
 @pytest.mark.parametrize(("bound", "right"), [(1, True), (0, False), (None, False)])
 def test_a_query_fails_for_a_bound_that_is_not_reached_and_for_nothing_else(
     bound: int | None, right: bool
