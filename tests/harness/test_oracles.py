@@ -211,6 +211,31 @@ def test_being_fenced_by_a_successor_is_right() -> None:
 
 
 @pytest.mark.parametrize(
+    ("guarantee", "commits", "ended", "excused"),
+    [
+        ("at_least_once", True, True, True),
+        ("at_least_once", True, False, True),
+        ("at_least_once", False, True, False),
+        ("exactly_once_v2", True, True, False),
+    ],
+)
+def test_who_finds_the_positions_moved_was_fenced_by_a_commit_at_least_once(
+    guarantee: str, commits: bool, ended: bool, excused: bool
+) -> None:
+    error = "FencedError: the group app stands in app-input-0 at 3, not 2, so a newer one has the task"
+    events = (
+        Started("0_0", 0, 0, {"processing.guarantee": guarantee}),
+        *reached(Point.PRODUCER_READY),
+        Started("0_0", 1, 1),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        *(reached(Point.KAFKA_COMMITTED) if commits else ()),
+        *((Ended("0_0", 0, End.DONE),) if ended else ()),
+        Ended("0_0", 1, End.FENCED, error),
+    )
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not excused
+
+
+@pytest.mark.parametrize(
     ("error", "excused"),
     [
         ("LogError: offset 4 of app-input-0 is out of range: 8 to 10 are there", True),
