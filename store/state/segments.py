@@ -295,8 +295,7 @@ class SegmentedReads:
                 reads = held.enter_context(reads.pinned())
             stream_time = self._stream_time(reads)
             oldest = max(first, stream_time - self._store.retention_ms + 1, 0)
-            # Rows that reached the engine before their stream time did are in its segment at most.
-            newest = min(last, self._end_of_segment(stream_time))
+            newest = min(last, self._newest(stream_time))
             scans = [
                 held.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
                 for lower, upper in self._ranges(oldest, newest, bounds, reverse)
@@ -325,10 +324,13 @@ class SegmentedReads:
             ranges.append((prefix + lower, _end_of(segment) if upper is None else prefix + upper))
         return ranges
 
-    def _end_of_segment(self, time: int) -> int:
-        """The last time that is in the segment of a time, -1 if there is none."""
-        interval = self._store.segment_interval_ms
-        return min((time // interval + 1) * interval - 1, LATEST)
+    def _newest(self, stream_time: int) -> int:
+        """The greatest time that a row may have at a stream time."""
+        store = self._store
+        if store.transactional() and not store._context.followed:
+            return stream_time
+        # One that reached the engine before the stream time did is in its segment at most.
+        return min((stream_time // store.segment_interval_ms + 1) * store.segment_interval_ms - 1, LATEST)
 
     def _stream_time(self, reads: Reads) -> int:
         store = self._store
