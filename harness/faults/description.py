@@ -195,6 +195,8 @@ class Fault:
     """Whether a step names a topic."""
     asks_to_end: bool = False
     """Whether the process is asked to end by itself."""
+    moves: bool = False
+    """Whether the task is let go of by a process that runs on."""
     without_stores: bool = False
     """Whether it means something to tasks without stores alone."""
     changes_settings: bool = False

@@ -74,6 +74,7 @@ FAULTS = (
         "The worker that runs the task lets go of it and runs its others on, and another host's worker takes it.",
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.SHARED}),
+        moves=True,
         runtimes=("worker",),
         apply=lambda stage, actor, _: stage.move(actor),
     ),

@@ -4,6 +4,7 @@ A fault says what a process may do because of it (`Fault.excuses`). One that str
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
 blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
 end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
+One that commits while another one's transaction runs out of time leaves that what a newer incarnation would.
 Whoever comes upon damaged files refuses them by name, or sets the store aside. An incarnation that another one of its
 task has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
 schedule, only failing, and being fenced or blocked by nobody, is judged.
@@ -54,6 +55,9 @@ _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 _TIMED_OUT = "TransactionTimedOutError: "
 """How the error of a process begins whose own transaction was open for too long."""
 
+_MOVED_ON = "so a newer one has the task"
+"""What a process says that finds the positions of the group moved, when its transaction was open for too long."""
+
 _JUDGED = (Started, Injected, SetAside, Ended)
 """What else can need an excuse, or is one."""
 
@@ -86,6 +90,8 @@ class _Ledger:
         """Incarnations that have set a store aside since they began with their task."""
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
+        self._moved: dict[str, int] = {}
+        """Task → the moment of the last commit of such a one."""
         self._damaged: set[str] = set()
         """Tasks with files that were damaged: any process that reads them finds out, and none of them may read it."""
         self._spoilt: set[int] = set()
@@ -150,6 +156,8 @@ class _Ledger:
                 self._starting.pop(event.incarnation, None)
             case Reached(point=Point.KAFKA_COMMITTED):
                 self._spoilt.discard(event.incarnation)
+                if event.incarnation in self._loose.get(event.task, ()):
+                    self._moved[event.task] = self._moment
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
@@ -185,6 +193,10 @@ class _Ledger:
         if event.error.startswith(_TIMED_OUT) and incarnation in self._suspended:
             # Others that waited for its transaction have let time pass until that was given up.
             return
+        if needed is Excuse.FENCED and _MOVED_ON in event.error:
+            loose = self._loose.get(event.task, set()) - {incarnation}
+            if loose or self._moved.get(event.task, 0) > self._owned_since.get(event.task, 0):
+                return
         # Who has fenced it may have stopped, or died, before it could say so.
         others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
         if needed is Excuse.FENCED and (others or incarnation in self._crossed):

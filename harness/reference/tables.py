@@ -153,6 +153,10 @@ class _Expiring:
         """Puts that came when all of the time around theirs had expired."""
         self.touched: set[str] = set()
 
+    def expired(self, name: str) -> bool:
+        """Whether a row of this name is not visible, whether there is one or not."""
+        return not self._visible(int(name.rpartition("@")[2].rpartition("..")[2]))
+
     def _observe(self, time: int) -> bool:
         """Take note of the time of a put; whether a row of this time is visible then."""
         self.dropped += self._segment(time) < self._segment(max(0, self.stream_time - self.retention_ms))

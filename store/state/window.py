@@ -33,6 +33,8 @@ from store.types import IsolationLevel, Record
 
 _SUFFIX = struct.Struct(">qi")
 _LAST_SEQUENCE = (1 << 31) - 1
+_FAR = 1 << 30
+"""A sequence number that is further ahead of another is behind it."""
 
 
 class WindowStoreIterator(StoreIterator[int, bytes]):
@@ -319,10 +321,11 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
     def _restore_record(self, rows: Transaction, record: Record) -> None:
         super()._restore_record(rows, record)
         if self.retain_duplicates and record.key is not None:
-            # The last record has the last number given, also once numbers have started over.
-            self._sequence = (
-                _SUFFIX.unpack_from(record.key, len(record.key) - _SUFFIX.size)[1] & _LAST_SEQUENCE
-            )
+            number: int = _SUFFIX.unpack_from(record.key, len(record.key) - _SUFFIX.size)[1] & _LAST_SEQUENCE
+            # The last record has the last number given, also once numbers have started over; but one of a process that
+            # had been overtaken under at least once may be behind.
+            if not self._sequence or (number - self._sequence) & _LAST_SEQUENCE < _FAR:
+                self._sequence = number
 
 
 def _record(row: bytes, value: bytes | None) -> tuple[bytes, bytes | None, int | None]:
