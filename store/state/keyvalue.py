@@ -104,6 +104,8 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
         Raises `StoreCorruptedError` when the stored offsets cannot be read.
         """
         self.timestamped = timestamped
+        if timestamped:
+            self._type = metadata.Type.TIMESTAMPED_KEY_VALUE
         EngineStore.__init__(self, context, to_record=timestamped_rows.to_record if timestamped else None)
         self._reads = self._rows
 

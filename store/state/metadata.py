@@ -58,6 +58,8 @@ class Type(Enum):
     WINDOW = 3, "window"
     SESSION = 4, "session"
     LIST_VALUE = 5, "list-value"
+    TIMESTAMPED_KEY_VALUE = 6, "timestamped key-value"
+    TIMESTAMPED_WINDOW = 7, "timestamped window"
 
 
 def row(kind: Kind, tp: TopicPartition, number: int | None) -> Write:
@@ -103,7 +105,8 @@ def check_type(view: View, of: Type, *, where: str) -> bool:
     """
     kept = _read_single(view, _TYPE, where)
     if kept is None:
-        if of in (Type.KEY_VALUE, Type.LIST_VALUE) and view.get(Family.META, _SEGMENT_INTERVAL) is not None:
+        single = of in (Type.KEY_VALUE, Type.TIMESTAMPED_KEY_VALUE, Type.LIST_VALUE)
+        if single and view.get(Family.META, _SEGMENT_INTERVAL) is not None:
             raise other_type(where, of, "one whose rows expire in segments")
         return False
     if kept != of.value[0]:

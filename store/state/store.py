@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Protocol
+from typing import Protocol
 from warnings import warn
 
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Snapshot, View, Write
@@ -69,7 +69,7 @@ class CommittedReads:
 class EngineStore(StateStore):
     """A store over an engine, see `store.state.protocol.StateStore`."""
 
-    _type: ClassVar[Type]
+    _type: Type
     """What its rows are."""
 
     def __init__(

@@ -225,6 +225,8 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         self.window_size_ms = window_size_ms
         self.retain_duplicates = retain_duplicates
         self.timestamped = timestamped
+        if timestamped:
+            self._type = metadata.Type.TIMESTAMPED_WINDOW
         SegmentedStore.__init__(
             self,
             context,

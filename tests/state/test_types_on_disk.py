@@ -11,12 +11,15 @@ from store.engine.memory import MemoryEngine
 from store.engine.protocol import Engine, Family
 from store.errors import StoreTypeError
 from store.standalone import open_store, read_store
+from store.state.timestamped import pack
 from store.state.windowed import Window, Windowed
 from store.suppliers import (
     StoreSupplier,
     persistent_key_value_store,
     persistent_list_value_store,
     persistent_session_store,
+    persistent_timestamped_key_value_store,
+    persistent_timestamped_window_store,
     persistent_versioned_key_value_store,
     persistent_window_store,
 )
@@ -29,6 +32,8 @@ SUPPLIERS: dict[str, StoreSupplier[Any]] = {
     "versioned key-value": persistent_versioned_key_value_store("things", 600_000),
     "window": persistent_window_store("things", 600_000, 60_000),
     "session": persistent_session_store("things", 600_000),
+    "timestamped key-value": persistent_timestamped_key_value_store("things"),
+    "timestamped window": persistent_timestamped_window_store("things", 600_000, 60_000),
     "list-value": persistent_list_value_store("things"),
 }
 
@@ -37,6 +42,10 @@ def put(name: str, store: Any) -> None:
     match name:
         case "versioned key-value" | "window":
             store.put(b"a key that is long enough", b"1", 100)
+        case "timestamped window":
+            store.put(b"a key that is long enough", pack(b"1", 100), 100)
+        case "timestamped key-value":
+            store.put(b"a key that is long enough", pack(b"1", 100))
         case "session":
             store.put(Windowed(b"a key that is long enough", Window(100, 200)), b"1")
         case _:
