@@ -32,7 +32,7 @@ from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
 from harness.cli.places import to_be_kept
-from harness.replay import tell
+from harness.replay import scenario_of, tell
 from harness.result import Failure, Result, WorldResult
 from harness.verdict import Outcome
 from harness.worlds import SIMULATION, Options
@@ -191,7 +191,7 @@ def say(line: str) -> None:
 def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failure:
     say(f"{world}: making a failing schedule of {found.schedule.scenario} small")
     reduced = reduce(found, campaign.mutant)
-    scenario = re.sub(r"[^A-Za-z0-9._-]", "_", reduced.minimal.scenario)
+    scenario = re.sub(r"[^A-Za-z0-9._-]", "_", scenario_of(reduced.minimal).name)
     name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / _FAILURES / name
     file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))

@@ -46,8 +46,11 @@ class Where(Enum):
     """When a fault strikes, see `harness.faults`."""
 
     POINT = 1
+    """When a process of its task reaches a protocol point: that process is struck."""
     NOW = 2
+    """When its turn comes, whoever is where: nobody in particular is struck, and its event names no task."""
     OCCASION = 3
+    """When a process of its task is about to do something that it lies in wait for."""
 
 
 class Occasion(StrEnum):
@@ -176,6 +179,9 @@ class Fault:
     """What happens, for people: stands alone, ends with a full stop."""
     where: Where
     needs: frozenset[Capability] = frozenset({Capability.PROCESSES})
+    """What a world must be able to do for it. Oracles go by it too: a fault that needs `POWER` may take what was not
+    synced, one that needs `LOGS` has topics cleaned, one that needs `GROUPS` has positions forgotten, and one that
+    needs `TIME` lets time pass for all."""
     deadly: bool = False
     """Whether the process dies of it."""
     removes_state: bool = False
