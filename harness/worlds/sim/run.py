@@ -80,7 +80,16 @@ MOST_ROWS = 1_000_000
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
 
-MEASURED_AT = frozenset({Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED, Point.TASK_CLOSED})
+MEASURED_AT = frozenset(
+    {
+        Point.RESTORED,
+        Point.RECORD_PROCESSED,
+        Point.COMMIT_STARTED,
+        Point.STORE_COMMITTED,
+        Point.ABORTED,
+        Point.TASK_CLOSED,
+    }
+)
 """The protocol points at which metrics are read, where there are any."""
 
 READ_ONLY_EVERY = 4
