@@ -247,4 +247,17 @@ MUTANTS = (
         (Edit(f"{_TASK}.should_commit", "            or self._beyond_its_share()\n", ""),),
         oracle="progress",
     ),
+    Mutant(
+        "commits-asked-for-forgotten",
+        OWN,
+        "A processing function that asks for a commit gets none.",
+        (
+            Edit(
+                f"{_TASK}.should_commit",
+                "            or (context is not None and context.commit_requested)\n",
+                "",
+            ),
+        ),
+        oracle="progress",
+    ),
 )
