@@ -444,7 +444,12 @@ class _Generator:
             case 0:
                 # Away and back: what the worker kept of it is in the way.
                 back = Step("move", task=task, at=inside, wait=random.choice((0, 1, 2)))
-                return [Step("move", task=task, at=random.choice((None, inside)), wait=wait), back]
+                away = Step("move", task=task, at=random.choice((None, inside)), wait=wait)
+                if self._index % 2:
+                    # In the middle of a transaction, which goes on over several reads.
+                    self._choose({"commit.records": 5, "poll.records": 1})
+                    away = replace(away, at=Point.RECORD_PROCESSED)
+                return [away, back]
             case 1:
                 return [Step("second_incarnation", task=task, at=inside, wait=wait)]
             case 2 | 3:

@@ -110,4 +110,11 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-task-that-goes-is-not-committed",
+        OWN,
+        "A worker that lets go of a task drops what it has processed since its last commit.",
+        (Edit(f"{_WORKER}.assign", "                task.commit()\n", "                pass\n"),),
+        oracle="errors",
+    ),
 )

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
 from harness.history import (
+    LET_GO_OPEN,
     OUT_OF_RANGE,
     POSITIONS_LEFT_BEHIND,
     End,
@@ -170,6 +171,8 @@ class _Ledger:
                 yield from self._end(event, incarnation)
 
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
+        if event.error == LET_GO_OPEN:
+            yield from self._let_go(event, incarnation)
         needed = _NEEDS.get(event.reason)
         if needed is None:
             return
@@ -196,6 +199,20 @@ class _Ledger:
             Excuse.FAIL: "failed",
         }[needed]
         yield from self._spend(event, needed, what)
+
+    def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
+        others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
+        excused = incarnation in self._spoilt or incarnation in self._paused or self._uncaused
+        if excused or others or self._standing or self._overtaken(event.task, incarnation):
+            return
+        yield Finding(
+            "errors",
+            f"The process of incarnation {incarnation} of task {event.task} {event.error}, although nothing had gone "
+            "wrong that would have kept it from a commit.",
+            Anomaly.STUCK,
+            task=event.task,
+            actual=event.error,
+        )
 
     def _overtaken(self, task: str, incarnation: int) -> bool:
         return self._owner.get(task) != incarnation

@@ -22,6 +22,7 @@ from harness.faults import Capability, Fault, Occasion, SkipError
 from harness.faults.description import OF_STORAGE
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
+    LET_GO_OPEN,
     STILL_HELD,
     End,
     Ended,
@@ -127,6 +128,8 @@ class Process:
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
+        self._begun: set[Actor] = set()
+        """Of those that share the process: whose transaction is open."""
         # Writes to real files are met at the engine, not at the disk.
         met = OF_STORAGE if run.schedule.files else OF_STORAGE - {Occasion.WRITE}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
@@ -228,8 +231,13 @@ class Process:
         last = Point.CHECKPOINT_WRITTEN if exactly_once else Point.KAFKA_COMMITTED
         if point in (Point.RESTORED, Point.ABORTED, last):
             self._clean.add(actor)
+            self._begun.discard(actor)
         elif point is not Point.TASK_CLOSED:
             self._clean.discard(actor)
+        if point is Point.TRANSACTION_BEGUN:
+            self._begun.add(actor)
+        elif point is Point.PRODUCER_READY:
+            self._begun.discard(actor)
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
@@ -308,7 +316,9 @@ class Process:
         leaving = [one for one in self.actor.crew if one.leaves_for is not None]
         for one in [one for one in leaving if (partition_of(one.task), one.standby) not in kept]:
             self._remain_without(one)
-            self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF, self._holds(one))
+            open_still = LET_GO_OPEN if one in self._begun else ""
+            reason = End.DONE if one in self._clean else End.BROKEN_OFF
+            self.run.left(one, reason, self._holds(one) or open_still)
 
     def _holds(self, actor: Actor) -> str:
         """What the process still has of an actor that should be gone from it; empty if nothing."""
