@@ -451,7 +451,15 @@ class _Generator:
                     away = replace(away, at=Point.RECORD_PROCESSED)
                 return [away, back]
             case 1:
-                return [Step("second_incarnation", task=task, at=inside, wait=wait)]
+                second = Step("second_incarnation", task=task, at=inside, wait=wait)
+                if not self._index % 2:
+                    return [second]
+                # The process is asked to end before it can know that one of its tasks is lost.
+                self._choose({**_EXACTLY, "commit.records": 5, "poll.records": 1})
+                ordinal, _, partition = task.partition("_")
+                neighbour = f"{ordinal}_{(int(partition) + 1) % self._partitions}"
+                stopped = Step("clean_stop", task=neighbour, wait=self._index // 2 % 3)
+                return [replace(second, at=Point.RECORD_PROCESSED), stopped]
             case 2 | 3:
                 return [self._call(Step("abort_commit", task=task, wait=wait))]
             case 4:

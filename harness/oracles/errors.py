@@ -41,8 +41,8 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED, Point.KAFKA_COMMITTED)
-"""The protocol points that can need an excuse, and the one after which nothing of before does."""
+_NOTED = (Point.PRODUCER_READY, Point.TRANSACTION_BEGUN, Point.ABORTED, Point.KAFKA_COMMITTED)
+"""The protocol points that can need an excuse, and those after which nothing of before does."""
 
 _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 
@@ -110,6 +110,8 @@ class _Ledger:
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
+        self._open: set[int] = set()
+        """Those in the middle of a transaction."""
         self._paused: set[int] = set()
         """Those that were stopped once, while time may have passed for their transactions."""
         self._cut = False
@@ -121,6 +123,11 @@ class _Ledger:
             yield from self.take(event)
 
     def take(self, event: Event) -> Iterator[Finding]:
+        if type(event) is Reached:
+            if event.point is Point.TRANSACTION_BEGUN:
+                self._open.add(event.incarnation)
+                return
+            self._open.discard(event.incarnation)
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
@@ -173,6 +180,14 @@ class _Ledger:
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         if event.error == LET_GO_OPEN:
             yield from self._let_go(event, incarnation)
+        elif event.reason is End.DONE and incarnation in self._open and not self._may_drop(incarnation):
+            yield Finding(
+                "errors",
+                f"Incarnation {incarnation} of task {event.task} ended as if in order, in the middle of a transaction: "
+                "it says neither that it could not commit nor that it was taken over.",
+                Anomaly.STUCK,
+                task=event.task,
+            )
         needed = _NEEDS.get(event.reason)
         if needed is None:
             return
@@ -202,8 +217,7 @@ class _Ledger:
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
-        excused = incarnation in self._spoilt or incarnation in self._paused or self._uncaused
-        if excused or others or self._standing or self._overtaken(event.task, incarnation):
+        if others or self._may_drop(incarnation) or self._overtaken(event.task, incarnation):
             return
         yield Finding(
             "errors",
@@ -213,6 +227,11 @@ class _Ledger:
             task=event.task,
             actual=event.error,
         )
+
+    def _may_drop(self, incarnation: int) -> bool:
+        """Whether something has happened to a transaction that was not committed since."""
+        spoilt = incarnation in self._spoilt or incarnation in self._paused
+        return spoilt or bool(self._standing) or self._uncaused
 
     def _overtaken(self, task: str, incarnation: int) -> bool:
         return self._owner.get(task) != incarnation

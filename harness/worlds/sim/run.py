@@ -61,7 +61,7 @@ from harness.worlds.run import Run, Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
-from harness.worlds.sim.disk import Host
+from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
@@ -323,7 +323,13 @@ class Process:
     def _holds(self, actor: Actor) -> str:
         """What the process still has of an actor that should be gone from it; empty if nothing."""
         holder = self.run.hosts[actor.host].holder(actor.task)
-        return f"{STILL_HELD} the directory of task {actor.task}" if holder == actor.process else ""
+        if holder == actor.process:
+            return f"{STILL_HELD} the directory of task {actor.task}"
+        if not isinstance(self.disk, HostStorage):
+            return ""
+        asked = self._asked.get(actor.task)
+        left = self.disk.still_open(actor.task, snapshots=asked is None or asked.resting)
+        return f"{STILL_HELD} {left}" if left else ""
 
     def lost(self, lost: Mapping[int, FencedError]) -> bool:
         gone = [one for one in self.actor.crew if not one.standby and partition_of(one.task) in lost]
