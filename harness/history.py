@@ -97,6 +97,10 @@ STILL_HELD = "still holds"
 """How the text begins that is given for a process which ended in order, or let go of a task, and has kept something."""
 
 
+LET_GO_OPEN = "let go of it in the middle of a transaction"
+"""What is given for a process that was told to let go of a task, and has not ended its transaction."""
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """A process that ended by itself."""
 

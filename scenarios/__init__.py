@@ -249,6 +249,11 @@ class Scenario(ABC):
         a failing one is reduced to records that are taken alone: say here what `input` never makes."""
         return True
 
+    def commits_after(self, record: InputRecord) -> bool:  # noqa: ARG002 - the default never asks
+        """Whether the processing function asks for a commit after this record. Judged where a run tells each record
+        that is processed, which it does of tasks that read several topics."""
+        return False
+
     def decode(self, store: str, value: bytes) -> Json:  # noqa: ARG002 - the default is for every store
         """The value of a row of a store, as the reference writes it; JSON unless a scenario says otherwise. Raises
         ValueError for what cannot be one."""

@@ -1,7 +1,8 @@
 """Orders joined with their payments: two topics, and a window store of each that keeps duplicates.
 
 Input, keyed by order: to `orders` and `payments`, any value. An order and a payment of the same key are joined, once,
-when their times differ by no more than 30 s, by the one that comes later; null waits for nobody. Both wait for 90 s.
+when their times differ by no more than 30 s, by the one that comes later; null waits for nobody, and has all that came
+before committed. Both wait for 90 s.
 
 Output, keyed by order: in `joined` the two values, with the later of the two times. In `waiting` what there is on the
 own side of each record, newest first, on the other side of all keys up to its own, and what of the own side is the last
@@ -43,6 +44,7 @@ class Join:
         if record.value is None:
             # A store that retains duplicates takes no notice.
             own.put(record.key.decode(), None, context.timestamp)
+            context.commit()
             return
         key, time, value = record.key.decode(), context.timestamp, msgspec.json.decode(record.value)
         with other.fetch(key, time - WITHIN_MS, time + WITHIN_MS) as partners:
@@ -103,6 +105,9 @@ class Scenario(scenarios.Scenario):
         mine = [found for _, found in own.fetch(key, 0, LATEST)]
         theirs = [[name, found] for name, _, found in other.fetch_range(None, key, 0, LATEST)]
         return [*outputs, Output("waiting", key, [mine[::-1], theirs[::-1], own.get(key, time)])]
+
+    def commits_after(self, record: InputRecord) -> bool:
+        return record.value is None
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic in SIDES

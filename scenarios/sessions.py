@@ -44,8 +44,11 @@ class Join:
             for session, before in joined:
                 start, end = min(start, session.window.start), max(end, session.window.end)
                 clicks += before
-                # The iterator stays open over what it finds.
-                sessions.remove(session)
+                # The iterator stays open over what it finds. Both ways of removing a session do the same.
+                if len(before) % 2:
+                    sessions.remove(session)
+                else:
+                    sessions.put(session, None)
                 context.forward(self.output, record.key, None)
         clicks.append(msgspec.json.decode(record.value))
         sessions.put(Windowed(visitor, Window(start, end)), clicks)

@@ -5,8 +5,9 @@ were traded. A price is valid from its timestamp on, and prices can be asked for
 
 Output, keyed by share: in `changes` for each price the time until which it is valid (-1: no end), or for null the
 price that it ended. In `valued` for each trade the price that was valid at its timestamp, with the time that it is
-from, then what prices there were since, newest first, those of the next 8 s, oldest first, and the price of 8 s
-earlier; and how many were traded in all, with the time of the last trade, which a timestamped store keeps.
+from, then what prices there were since, newest first, those of the next 8 s, oldest first, those of that very moment,
+and the price of 8 s earlier; and how many were traded in all, with the time of the last trade, which a timestamped
+store keeps.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ class Value:
         price = prices.get(share, time)
         since: list[list[int]] = []
         soon: list[list[int]] = []
+        now: list[list[int]] = []
         if price is not None:
             since = [list(found[:2]) for found in prices.get_versions(share, time, ascending=False)]
             soon = [list(found[:2]) for found in prices.get_versions(share, time, time + NEAR_MS)]
+            now = [list(found[:2]) for found in prices.get_versions(share, time, time)]
         before = prices.get(share, max(0, time - NEAR_MS))
-        valued = [price and price.value, since, soon, before and list(before[:2]), *volume]
+        valued = [price and price.value, since, soon, now, before and list(before[:2]), *volume]
         context.forward(self.valued, record.key, msgspec.json.encode(valued))
 
 
@@ -105,9 +108,10 @@ class Scenario(scenarios.Scenario):
         since = prices.versions(record.key, record.timestamp) if price else []
         history = [[version.value, version.timestamp] for version in since]
         soon = [[value, time] for value, time in history if time <= record.timestamp + NEAR_MS]
+        now = [[price.value, price.timestamp]] if price else []
         before = prices.get(record.key, max(0, record.timestamp - NEAR_MS))
         earlier = before and [before.value, before.timestamp]
-        valued = [price and price.value, history[::-1], soon, earlier, *volumes[record.key]]
+        valued = [price and price.value, history[::-1], soon, now, earlier, *volumes[record.key]]
         return [Output("valued", record.key, valued)]
 
     def accepts(self, record: InputRecord) -> bool:

@@ -444,9 +444,22 @@ class _Generator:
             case 0:
                 # Away and back: what the worker kept of it is in the way.
                 back = Step("move", task=task, at=inside, wait=random.choice((0, 1, 2)))
-                return [Step("move", task=task, at=random.choice((None, inside)), wait=wait), back]
+                away = Step("move", task=task, at=random.choice((None, inside)), wait=wait)
+                if self._index % 2:
+                    # In the middle of a transaction, which goes on over several reads.
+                    self._choose({"commit.records": 5, "poll.records": 1})
+                    away = replace(away, at=Point.RECORD_PROCESSED)
+                return [away, back]
             case 1:
-                return [Step("second_incarnation", task=task, at=inside, wait=wait)]
+                second = Step("second_incarnation", task=task, at=inside, wait=wait)
+                if not self._index % 2:
+                    return [second]
+                # The process is asked to end before it can know that one of its tasks is lost.
+                self._choose({**_EXACTLY, "commit.records": 5, "poll.records": 1})
+                ordinal, _, partition = task.partition("_")
+                neighbour = f"{ordinal}_{(int(partition) + 1) % self._partitions}"
+                stopped = Step("clean_stop", task=neighbour, wait=self._index // 2 % 3)
+                return [replace(second, at=Point.RECORD_PROCESSED), stopped]
             case 2 | 3:
                 return [self._call(Step("abort_commit", task=task, wait=wait))]
             case 4:

@@ -214,4 +214,50 @@ MUTANTS = (
         "A pipeline without stores does not keep its positions where they outlive those of the group.",
         (Edit(f"{_TASK}._write_positions", "if self._positions_at is not None:", "if False:"),),
     ),
+    Mutant(
+        "transactions-of-any-age",
+        OWN,
+        "A transaction is committed when it has enough records, however old it is.",
+        (
+            Edit(
+                f"{_TASK}.should_commit",
+                "            or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000\n",
+                "",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
+        "transactions-of-one-record-more",
+        OWN,
+        "A transaction is committed when it has one record more than it may have.",
+        (
+            Edit(
+                f"{_TASK}.should_commit",
+                "self._processed >= self._config.commit_records",
+                "self._processed > self._config.commit_records",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
+        "transactions-of-any-size",
+        OWN,
+        "A transaction is not committed when the stores hold more of it than they may.",
+        (Edit(f"{_TASK}.should_commit", "            or self._beyond_its_share()\n", ""),),
+        oracle="progress",
+    ),
+    Mutant(
+        "commits-asked-for-forgotten",
+        OWN,
+        "A processing function that asks for a commit gets none.",
+        (
+            Edit(
+                f"{_TASK}.should_commit",
+                "            or (context is not None and context.commit_requested)\n",
+                "",
+            ),
+        ),
+        oracle="progress",
+    ),
 )

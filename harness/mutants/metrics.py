@@ -47,4 +47,37 @@ MUTANTS = (
         ),
         oracle="metrics",
     ),
+    Mutant(
+        "nothing-uncommitted-in-batches",
+        OWN,
+        "The metric of uncommitted bytes does not count what an indexed batch holds.",
+        (
+            Edit(
+                "store.transaction.indexed_batch:IndexedBatchTransaction.approximate_num_uncommitted_bytes",
+                "self._batch.num_bytes()",
+                "0",
+            ),
+        ),
+        oracle="metrics",
+    ),
+    Mutant(
+        "each-cache-takes-the-share-of-all",
+        OWN,
+        "Each store of a task takes for its cache what all of them together may take.",
+        (Edit("store.streams.task:Task._open_store", " // cached", ""),),
+        oracle="metrics",
+    ),
+    Mutant(
+        "caches-take-more-than-their-bound",
+        OWN,
+        "A row leaves a full cache when it has more than one row too many.",
+        (
+            Edit(
+                "store.transaction.caching:CachingLayer.put",
+                "while self._num_bytes - replaced + size > self._max_bytes:",
+                "while self._num_bytes - replaced > self._max_bytes:",
+            ),
+        ),
+        oracle="metrics",
+    ),
 )

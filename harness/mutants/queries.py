@@ -176,4 +176,17 @@ MUTANTS = (
         ),
         oracle="queries",
     ),
+    Mutant(
+        "snapshots-of-queries-stay",
+        OWN,
+        "A query at READ_COMMITTED of a single value leaves its snapshot open.",
+        (
+            Edit(
+                "store.query.answer:_ask",
+                "held = isinstance(result.value, QueryIterator)",
+                "held = True",
+            ),
+        ),
+        oracle="progress",
+    ),
 )

@@ -157,4 +157,18 @@ MUTANTS = (
         (Edit(f"{_GLOBAL}._keep", "            store.sync()\n", ""),),
         oracle="global",
     ),
+    Mutant(
+        "global-store-that-nothing-vouches-for",
+        OWN,
+        "A global store without transactions that is closed in order writes no checkpoint, so that every start sets it "
+        "aside.",
+        (
+            Edit(
+                "store.recovery.global_store:GlobalStore._keep",
+                "self._storage.write_checkpoint(self.task_id, self._held)",
+                "pass",
+            ),
+        ),
+        oracle="global",
+    ),
 )

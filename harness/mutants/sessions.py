@@ -72,4 +72,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "sessions-put-without-a-value-stay",
+        OWN,
+        "A session that is put without an aggregate is not deleted.",
+        (
+            Edit(
+                "store.state.session:SessionStore.put",
+                "if not self._put_row(end, binary_key, aggregate):",
+                "if aggregate is not None and not self._put_row(end, binary_key, aggregate):",
+            ),
+        ),
+    ),
 )

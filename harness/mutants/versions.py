@@ -101,4 +101,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "versions-asked-for-end-too-early",
+        OWN,
+        "Of the versions of a span of time the one that begins at its end is left out, unless it is the newest.",
+        (
+            Edit(
+                f"{_STORE}._versions",
+                "older.valid_from > time_to",
+                "older.valid_from >= time_to",
+            ),
+        ),
+    ),
 )

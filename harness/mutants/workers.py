@@ -110,4 +110,36 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-task-that-goes-is-not-committed",
+        OWN,
+        "A worker that lets go of a task drops what it has processed since its last commit.",
+        (Edit(f"{_WORKER}.assign", "                task.commit()\n", "                pass\n"),),
+        oracle="errors",
+    ),
+    Mutant(
+        "databases-of-closed-stores-stay-open",
+        OWN,
+        "A store that is closed leaves its database open.",
+        (
+            Edit(
+                "store.state.store:EngineStore.close",
+                "            self._engine.close()\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "lost-at-the-last-commit-in-silence",
+        OWN,
+        "A worker that is asked to end, and finds then that a task was taken over, does not say so.",
+        (
+            Edit(
+                f"{_WORKER}._commit_all",
+                "                self._give_up(partition, error)\n",
+                "                pass\n",
+            ),
+        ),
+        oracle="errors",
+    ),
 )

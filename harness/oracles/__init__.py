@@ -92,7 +92,11 @@ PROPERTIES: tuple[Property, ...] = (
         (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
     ),
     Property("metrics", "What the metrics of stores say is what happened.", (_A.DIVERGED,)),
-    Property("progress", "No transaction is left open, and who has ended holds nothing.", (_A.STUCK,)),
+    Property(
+        "progress",
+        "Transactions end as soon as the settings ask for it, none is left open, and who has ended holds nothing.",
+        (_A.STUCK,),
+    ),
 )
 """What has to hold in every run, in the order in which people should read it."""
 

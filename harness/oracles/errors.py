@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion
 from harness.history import (
+    LET_GO_OPEN,
     OUT_OF_RANGE,
     POSITIONS_LEFT_BEHIND,
     End,
@@ -41,8 +42,8 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED, Point.KAFKA_COMMITTED)
-"""The protocol points that can need an excuse, and the one after which nothing of before does."""
+_NOTED = (Point.PRODUCER_READY, Point.TRANSACTION_BEGUN, Point.ABORTED, Point.KAFKA_COMMITTED)
+"""The protocol points that can need an excuse, and those after which nothing of before does."""
 
 _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
 
@@ -117,6 +118,8 @@ class _Ledger:
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._suspended: set[int] = set()
         """Those that stood still once, while time may have passed for their transactions."""
+        self._open: set[int] = set()
+        """Those in the middle of a transaction."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -126,6 +129,11 @@ class _Ledger:
             yield from self.take(event)
 
     def take(self, event: Event) -> Iterator[Finding]:
+        if type(event) is Reached:
+            if event.point is Point.TRANSACTION_BEGUN:
+                self._open.add(event.incarnation)
+                return
+            self._open.discard(event.incarnation)
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
@@ -178,6 +186,16 @@ class _Ledger:
                 yield from self._end(event, incarnation)
 
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
+        if event.error == LET_GO_OPEN:
+            yield from self._let_go(event, incarnation)
+        elif event.reason is End.DONE and incarnation in self._open and not self._may_drop(incarnation):
+            yield Finding(
+                "errors",
+                f"Incarnation {incarnation} of task {event.task} ended as if in order, in the middle of a transaction: "
+                "it says neither that it could not commit nor that it was taken over.",
+                Anomaly.STUCK,
+                task=event.task,
+            )
         needed = _NEEDS.get(event.reason)
         if needed is None:
             return
@@ -208,6 +226,24 @@ class _Ledger:
             Excuse.FAIL: "failed",
         }[needed]
         yield from self._spend(event, needed, what)
+
+    def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
+        others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
+        if others or self._may_drop(incarnation) or self._overtaken(event.task, incarnation):
+            return
+        yield Finding(
+            "errors",
+            f"The process of incarnation {incarnation} of task {event.task} {event.error}, although nothing had gone "
+            "wrong that would have kept it from a commit.",
+            Anomaly.STUCK,
+            task=event.task,
+            actual=event.error,
+        )
+
+    def _may_drop(self, incarnation: int) -> bool:
+        """Whether something has happened to a transaction that was not committed since."""
+        spoilt = incarnation in self._spoilt or incarnation in self._suspended
+        return spoilt or bool(self._standing) or self._uncaused
 
     def _overtaken(self, task: str, incarnation: int) -> bool:
         return self._owner.get(task) != incarnation

@@ -164,6 +164,10 @@ class Evidence:
         """What the durability of a task's stores depends on, for a process with these changed settings."""
         return self._pipeline(settings).kinds.get(task.partition("_")[0], {})
 
+    def config(self, settings: Mapping[str, Any]) -> StreamsConfig:
+        """The configuration of a process with these changed settings."""
+        return self._pipeline(settings).config
+
     def exactly_once_with(self, settings: Mapping[str, Any]) -> bool:
         """Whether a process with these changed settings runs under exactly once."""
         return self._pipeline(settings).config.exactly_once

@@ -2,17 +2,18 @@
 offsets, and never less than before.
 
 Once opened it has all that was committed to the topic when it was opened, and a process that had nothing left to do and
-was asked to end has all of it. While a store that keeps no offsets with its rows is being opened it may replay what it
-has, so nothing is asked of it there; nor of one that was left by such a store and is found without an offset.
+was asked to end has all of it. None is set aside as long as every process ends in order. While a store that keeps no
+offsets with its rows is being opened it may replay what it has, so nothing is asked of it there; nor of one that was
+left by such a store and is found without an offset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.faults import FAULTS
-from harness.history import End, Ended, GlobalObserved, Injected, Reached, Row, Started
+from harness.history import End, Ended, GlobalObserved, Injected, Reached, Row, SetAside, Started
 from harness.oracles.evidence import Evidence
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
@@ -32,6 +33,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         for topology in evidence.topologies.values()
         for store in topology.global_stores
     }
+    yield from _set_aside(evidence, suppliers)
     rested = _ended_at_rest(evidence)
     last: dict[tuple[int, str], dict[int, int]] = {}
     least: dict[tuple[int, str], Mapping[int, int]] = {}
@@ -73,6 +75,28 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             )
             return
         last[place] = has
+
+
+def _set_aside(evidence: Evidence, names: Collection[str]) -> Iterator[Finding]:
+    """The first global store that was set aside although nothing had happened by which it could be in disorder."""
+    for index, event in evidence.among(Injected, Ended, SetAside):
+        if isinstance(event, Injected):
+            fault = FAULTS[event.fault]
+            if not fault.asks_to_end or fault.changes_settings:
+                return
+        elif isinstance(event, Ended):
+            if event.reason is not End.DONE:
+                return
+        elif isinstance(event, SetAside) and event.store in names:
+            yield Finding(
+                "global",
+                f"Incarnation {event.incarnation} has set the global store {event.store} aside that it found on host "
+                f"{event.host}, although every process had ended in order "
+                f"({evidence.story_before(index, event.task)}).",
+                Anomaly.DIVERGED,
+                task=event.task,
+            )
+            return
 
 
 def _ended_at_rest(evidence: Evidence) -> dict[int, int]:

@@ -3,7 +3,8 @@
 A store that is closed takes its metrics along. While it is open it has some, also beside another task's store of its
 name; its restore has counted the changelog records between the offset at which it was opened and the one at which it
 was restored; every commit of the task is one of the rate; after a commit, an abort and a restore nothing is
-uncommitted; a store without a cache holds nothing in one; the count of dropped records never falls, and at a commit it
+uncommitted, and before a commit that has moved the store something was; a cache holds no more than its share, and
+nothing once it was flushed; the count of dropped records never falls, and at a commit it
 has all that came too late since the restore. What is exported for Prometheus has every metric once.
 """
 
@@ -26,6 +27,8 @@ from store.points import Point
 _ISOLATED = (Kind.SYNCED, Kind.TRANSACTIONAL)
 
 _EMPTY_AFTER = (Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED)
+_FLUSHED = (*_EMPTY_AFTER, Point.COMMIT_STARTED)
+"""Where no cache holds anything back."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -60,6 +63,12 @@ class _Life:
         self.reached: dict[str, Positions] = {}
         """Store → how far it was at the last commit."""
         self.aborted = False
+        self.held: dict[str, float] = {}
+        """Store → its uncommitted bytes when the last commit started."""
+        self.logged: dict[str, int] = {}
+        """Store → the changelog offset that it had at the last commit, or was restored to."""
+        self.written: dict[str, bool] = {}
+        """Store → whether that commit has moved it."""
 
 
 class _Judge:
@@ -91,6 +100,9 @@ class _Judge:
                 life = self._lives[incarnation]
                 for store, image in event.stores.items():
                     offset = -1 if image.changelog_offset is None else image.changelog_offset
+                    if event.moment is not Moment.OPENED:
+                        life.written[store] = offset > life.logged.get(store, offset)
+                        life.logged[store] = offset
                     if event.moment is Moment.OPENED:
                         if (
                             image.changelog_offset is None
@@ -124,12 +136,18 @@ class _Judge:
             life.commits += 1
         for store in sorted(self._evidence.suppliers_of(event.task).keys() - event.stores.keys()):
             yield self._finding(index, event, store, "metrics, although it is open", 1, 0)
+        caching = sum(
+            supplier.cached for supplier in self._evidence.suppliers_of(event.task, life.settings).values()
+        )
         for store, values in sorted(event.stores.items()):
             isolated = kinds.get(store) in _ISOLATED
             if isolated and event.point in _EMPTY_AFTER and values["uncommitted-bytes"]:
                 yield self._finding(index, event, store, "uncommitted-bytes", 0, values["uncommitted-bytes"])
-            if not config.statestore_cache_max_bytes and values["cache-size-bytes"]:
-                yield self._finding(index, event, store, "cache-size-bytes", 0, values["cache-size-bytes"])
+            yield from self._held(index, event, life, store, isolated=isolated)
+            cached = values["cache-size-bytes"]
+            most = 0 if event.point in _FLUSHED else config.statestore_cache_max_bytes // max(1, caching)
+            if cached > most:
+                yield self._finding(index, event, store, "cache-size-bytes, at most,", most, cached)
             dropped = values["dropped-records-total"]
             if dropped < life.dropped.get(store, 0):
                 least = life.dropped[store]
@@ -139,6 +157,17 @@ class _Judge:
                 yield from self._dropped(index, event, life, store)
             yield from self._restored(index, event, life, store, isolated=isolated)
             yield from self._commits(index, event, life, store)
+
+    def _held(
+        self, index: int, event: Measured, life: _Life, store: str, *, isolated: bool
+    ) -> Iterator[Finding]:
+        """Whether a store said that it held something before a commit that has moved it."""
+        if event.point is Point.COMMIT_STARTED:
+            life.held[store] = event.stores[store]["uncommitted-bytes"]
+            return
+        moved = event.point is Point.STORE_COMMITTED and life.written.get(store)
+        if isolated and moved and not life.held.get(store, 1):
+            yield self._finding(index, event, store, "uncommitted-bytes, at least, before that", 1, 0)
 
     def _restored(
         self, index: int, event: Measured, life: _Life, store: str, *, isolated: bool

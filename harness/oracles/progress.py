@@ -1,16 +1,23 @@
 """Once the faults stop, everything comes to rest: no transaction is left open that blocks read_committed readers, and
-who has ended in order, or was moved, holds nothing that a successor needs."""
+who has ended in order, or was moved, holds nothing that a successor needs. On the way there each transaction ends as
+soon as its task's settings ask for that, by its records, its age, or what it holds that is not committed, or the
+processing function does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import STILL_HELD, End, Ended
+from harness.history import STILL_HELD, End, Ended, Measured, Processed, Reached, Started
 from harness.oracles.evidence import Evidence
 from harness.verdict import Anomaly, Finding
+from harness.worlds.actors import partition_of
+from scenarios import InputRecord, Scenario
+from store.config import StreamsConfig
+from store.points import Point
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
+    yield from _held_back(evidence)
     for index, event in evidence.of(Ended):
         if event.reason is End.DONE and event.error.startswith(STILL_HELD):
             yield Finding(
@@ -35,3 +42,83 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                     expected=high,
                     actual=stable,
                 )
+
+
+class _Open:
+    """The transaction of one incarnation."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self.config = config
+        self.records = 0
+        self.due = ""
+        """Why a commit has to come before the next record."""
+        self.coming = ""
+        """The same, by the record that is about to count as processed."""
+
+    def processed(self) -> str:
+        """One more record; why a commit was due before, empty if none was."""
+        late = self.due
+        self.records += 1
+        if self.records >= self.config.commit_records:
+            self.due = f"commit.records={self.config.commit_records}"
+        elif not self.config.commit_interval_ms:
+            self.due = "commit.interval.ms=0"
+        else:
+            self.due = self.due or self.coming
+        self.coming = ""
+        return late
+
+
+def _held_back(evidence: Evidence) -> Iterator[Finding]:
+    """The first commit that a task should have made, and processed one more record instead."""
+    open_ones: dict[int, _Open] = {}
+    for index, event in evidence.among(
+        Started,
+        Processed,
+        Measured,
+        Point.TRANSACTION_BEGUN,
+        Point.RECORD_PROCESSED,
+        Point.COMMIT_STARTED,
+    ):
+        match event:
+            case Started():
+                open_ones[event.incarnation] = _Open(evidence.config(event.settings))
+            case Processed():
+                if _asks(evidence, event):
+                    open_ones[event.incarnation].coming = "what its function asked for"
+            case Measured(point=Point.RECORD_PROCESSED):
+                one = open_ones[event.incarnation]
+                most = one.config.statestore_uncommitted_max_bytes
+                held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
+                if 0 <= most < held:
+                    one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
+            case Reached(point=Point.RECORD_PROCESSED):
+                one = open_ones[event.incarnation]
+                why = one.processed()
+                if why:
+                    yield Finding(
+                        "progress",
+                        f"Incarnation {event.incarnation} of task {event.task} has processed record {one.records} of "
+                        f"its transaction, though a commit was due before, by {why} "
+                        f"({evidence.story_before(index, event.task)}).",
+                        Anomaly.STUCK,
+                        task=event.task,
+                        actual=one.records,
+                    )
+                    return
+            case Reached():
+                open_ones[event.incarnation] = _Open(open_ones[event.incarnation].config)
+
+
+def _asks(evidence: Evidence, event: Processed) -> bool:
+    """Whether the pipeline asks for a commit after that record."""
+    scenario, partition = evidence.scenario, partition_of(event.task)
+    if type(scenario).commits_after is Scenario.commits_after:
+        return False
+    return any(
+        scenario.commits_after(
+            InputRecord(event.topic, partition, row.offset, row.key, row.value, row.timestamp, row.headers)
+        )
+        for row in evidence.rows(event.topic, partition)
+        if row.offset == event.offset
+    )

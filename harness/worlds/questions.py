@@ -113,6 +113,11 @@ class Questions:
         self._offered = False
         """Whether the task is open."""
 
+    @property
+    def resting(self) -> bool:
+        """Whether no answer is held open, and nobody is asking."""
+        return not self._open and not self._threads
+
     def processed(self) -> None:
         """A record was processed: iterators may have been open long enough."""
         self._processed += 1

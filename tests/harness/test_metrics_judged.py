@@ -9,6 +9,7 @@ from harness.history import Measured, SetAside
 from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
+from harness.worlds.sim.run import MEASURED_AT
 from scenarios import load
 from store.points import Point
 
@@ -26,7 +27,7 @@ def test_metrics_are_read_at_commits_restores_and_ends() -> None:
     history, verdict = simulate(BALANCES, SCHEDULE)
     assert verdict.outcome is Outcome.HOLDS, verdict
     looked = {event.point for event in history.events if isinstance(event, Measured)}
-    assert looked == {Point.RESTORED, Point.STORE_COMMITTED, Point.TASK_CLOSED}
+    assert looked == MEASURED_AT - {Point.ABORTED}
 
 
 def test_without_the_setting_nothing_is_measured() -> None:

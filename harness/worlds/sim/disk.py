@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.choices import Chooser
 from store.engine import Engine, Write
-from store.engine.memory import MemoryEngine
+from store.engine.memory import MemoryEngine, MemorySnapshot
 from store.engine.protocol import Checkpointed, View
 from store.errors import StateLockedError
 from store.types import TopicPartition
@@ -68,6 +68,28 @@ class _Watched:
         self._around(lambda: self._append(batch))
 
 
+class _Counted(MemoryEngine):
+    """An engine that knows which of its snapshots nobody has closed."""
+
+    def __init__(self, journal: File | _Watched, name: str) -> None:
+        super().__init__(journal, name=name)
+        self._snapshots: list[MemorySnapshot] = []
+
+    def snapshot(self) -> MemorySnapshot:
+        self.left_open()
+        self._snapshots.append(super().snapshot())
+        return self._snapshots[-1]
+
+    def left_open(self) -> int:
+        """How many snapshots are open."""
+        self._snapshots = [one for one in self._snapshots if one._contents is not None]
+        return len(self._snapshots)
+
+    def is_open(self) -> bool:
+        """Whether nobody has closed it."""
+        return self._contents is not None
+
+
 class Host:
     """The disk of one machine: files, checkpoints and locks by task.
 
@@ -111,10 +133,10 @@ class Host:
             del self.files[key]
         self.checkpoints.pop(task_id, None)
 
-    def open(self, task_id: str, store_name: str, around: AroundWrite | None = None) -> Engine:
+    def open(self, task_id: str, store_name: str, around: AroundWrite | None = None) -> _Counted:
         """`around` is called with every write."""
         file = self.files.setdefault((task_id, store_name), File())
-        return MemoryEngine(
+        return _Counted(
             file if around is None else _Watched(file, around),
             name=f"host {self.number}/{task_id}/{store_name}",
         )
@@ -132,6 +154,8 @@ class HostStorage:
         self._around = around
         self._host = host
         self._incarnation = incarnation
+        self._engines: dict[tuple[str, str], _Counted] = {}
+        """The last one of each store."""
 
     @contextmanager
     def lock(self, task_id: str) -> Iterator[None]:
@@ -152,7 +176,21 @@ class HostStorage:
         return known[ordinal]
 
     def open(self, task_id: str, store_name: str) -> Engine:
-        return self._host.open(task_id, store_name, self._around)
+        before = self._engines.get((task_id, store_name))
+        if before is not None and before.is_open():
+            raise StateLockedError(f"store {store_name} of task {task_id} is open in this process")
+        engine = self._engines[task_id, store_name] = self._host.open(task_id, store_name, self._around)
+        return engine
+
+    def still_open(self, task_id: str, *, snapshots: bool) -> str:
+        """What of a task this process has not closed, in words; empty if that is nothing. `snapshots`: whether nobody
+        has a right to one any more."""
+        for (task, store), engine in self._engines.items():
+            if task == task_id and engine.is_open():
+                return f"the database of store {store} of task {task}"
+            if task == task_id and snapshots and engine.left_open():
+                return f"an open snapshot of store {store} of task {task}"
+        return ""
 
     def directory(self, task_id: str, store_name: str) -> Path | None:  # noqa: ARG002
         return None

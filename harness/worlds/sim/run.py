@@ -22,6 +22,7 @@ from harness.faults import Capability, Fault, Occasion, SkipError
 from harness.faults.description import OF_STORAGE
 from harness.faults.logs import CHANGELOGS
 from harness.history import (
+    LET_GO_OPEN,
     STILL_HELD,
     End,
     Ended,
@@ -60,7 +61,7 @@ from harness.worlds.run import Run, Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
-from harness.worlds.sim.disk import Host
+from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from scenarios import Scenario
@@ -80,7 +81,16 @@ MOST_ROWS = 1_000_000
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
 
-MEASURED_AT = frozenset({Point.RESTORED, Point.STORE_COMMITTED, Point.ABORTED, Point.TASK_CLOSED})
+MEASURED_AT = frozenset(
+    {
+        Point.RESTORED,
+        Point.RECORD_PROCESSED,
+        Point.COMMIT_STARTED,
+        Point.STORE_COMMITTED,
+        Point.ABORTED,
+        Point.TASK_CLOSED,
+    }
+)
 """The protocol points at which metrics are read, where there are any."""
 
 READ_ONLY_EVERY = 4
@@ -118,6 +128,8 @@ class Process:
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
+        self._begun: set[Actor] = set()
+        """Of those that share the process: whose transaction is open."""
         # Writes to real files are met at the engine, not at the disk.
         met = OF_STORAGE if run.schedule.files else OF_STORAGE - {Occasion.WRITE}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
@@ -219,8 +231,13 @@ class Process:
         last = Point.CHECKPOINT_WRITTEN if exactly_once else Point.KAFKA_COMMITTED
         if point in (Point.RESTORED, Point.ABORTED, last):
             self._clean.add(actor)
+            self._begun.discard(actor)
         elif point is not Point.TASK_CLOSED:
             self._clean.discard(actor)
+        if point is Point.TRANSACTION_BEGUN:
+            self._begun.add(actor)
+        elif point is Point.PRODUCER_READY:
+            self._begun.discard(actor)
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:
@@ -299,12 +316,20 @@ class Process:
         leaving = [one for one in self.actor.crew if one.leaves_for is not None]
         for one in [one for one in leaving if (partition_of(one.task), one.standby) not in kept]:
             self._remain_without(one)
-            self.run.left(one, End.DONE if one in self._clean else End.BROKEN_OFF, self._holds(one))
+            open_still = LET_GO_OPEN if one in self._begun else ""
+            reason = End.DONE if one in self._clean else End.BROKEN_OFF
+            self.run.left(one, reason, self._holds(one) or open_still)
 
     def _holds(self, actor: Actor) -> str:
         """What the process still has of an actor that should be gone from it; empty if nothing."""
         holder = self.run.hosts[actor.host].holder(actor.task)
-        return f"{STILL_HELD} the directory of task {actor.task}" if holder == actor.process else ""
+        if holder == actor.process:
+            return f"{STILL_HELD} the directory of task {actor.task}"
+        if not isinstance(self.disk, HostStorage):
+            return ""
+        asked = self._asked.get(actor.task)
+        left = self.disk.still_open(actor.task, snapshots=asked is None or asked.resting)
+        return f"{STILL_HELD} {left}" if left else ""
 
     def lost(self, lost: Mapping[int, FencedError]) -> bool:
         gone = [one for one in self.actor.crew if not one.standby and partition_of(one.task) in lost]
