@@ -42,7 +42,8 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = (Point.PRODUCER_READY, Point.TRANSACTION_BEGUN, Point.ABORTED, Point.KAFKA_COMMITTED)
+_OF_TRANSACTIONS = (Point.TRANSACTION_BEGUN, Point.KAFKA_COMMITTED)
+_NOTED = (Point.PRODUCER_READY, Point.ABORTED, *_OF_TRANSACTIONS)
 """The protocol points that can need an excuse, and those after which nothing of before does."""
 
 _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
@@ -126,14 +127,22 @@ class _Ledger:
     def judge(self, events: Iterable[Event]) -> Iterator[Finding]:
         for event in events:
             self._moment += 1
-            yield from self.take(event)
+            if type(event) is Reached and event.point in _OF_TRANSACTIONS:
+                self._note(event)
+            else:
+                yield from self.take(event)
+
+    def _note(self, event: Reached) -> None:
+        """A transaction has begun, or was committed."""
+        if event.point is Point.TRANSACTION_BEGUN:
+            self._open.add(event.incarnation)
+            return
+        self._open.discard(event.incarnation)
+        self._spoilt.discard(event.incarnation)
+        if event.incarnation in self._loose.get(event.task, ()):
+            self._moved[event.task] = self._moment
 
     def take(self, event: Event) -> Iterator[Finding]:
-        if type(event) is Reached:
-            if event.point is Point.TRANSACTION_BEGUN:
-                self._open.add(event.incarnation)
-                return
-            self._open.discard(event.incarnation)
         match event:
             case Started(incarnation=incarnation, host=host):
                 self._alive[incarnation] = host
@@ -145,6 +154,7 @@ class _Ledger:
             case Injected():
                 self._strike(event)
             case Reached(point=Point.PRODUCER_READY):
+                self._open.discard(event.incarnation)
                 since = self._late.pop(event.incarnation, self._moment)
                 if since < self._owned_since.get(event.task, 0):
                     # It hears of it after another one has fenced it.
@@ -162,11 +172,8 @@ class _Ledger:
                 self._ready.add(event.incarnation)
                 self._set_aside.discard(event.incarnation)
                 self._starting.pop(event.incarnation, None)
-            case Reached(point=Point.KAFKA_COMMITTED):
-                self._spoilt.discard(event.incarnation)
-                if event.incarnation in self._loose.get(event.task, ()):
-                    self._moved[event.task] = self._moment
             case Reached(point=Point.ABORTED):
+                self._open.discard(event.incarnation)
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
             case SetAside(incarnation=incarnation):

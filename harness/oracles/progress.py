@@ -80,19 +80,13 @@ def _held_back(evidence: Evidence) -> Iterator[Finding]:
         Point.RECORD_PROCESSED,
         Point.COMMIT_STARTED,
     ):
+        if type(event) is Reached and event.point is not Point.RECORD_PROCESSED:
+            one = open_ones[event.incarnation]
+            if one.records or one.coming:
+                open_ones[event.incarnation] = _Open(one.config)
+            continue
         match event:
-            case Started():
-                open_ones[event.incarnation] = _Open(evidence.config(event.settings))
-            case Processed():
-                if _asks(evidence, event):
-                    open_ones[event.incarnation].coming = "what its function asked for"
-            case Measured(point=Point.RECORD_PROCESSED):
-                one = open_ones[event.incarnation]
-                most = one.config.statestore_uncommitted_max_bytes
-                held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
-                if 0 <= most < held:
-                    one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
-            case Reached(point=Point.RECORD_PROCESSED):
+            case Reached():
                 one = open_ones[event.incarnation]
                 why = one.processed()
                 if why:
@@ -106,8 +100,17 @@ def _held_back(evidence: Evidence) -> Iterator[Finding]:
                         actual=one.records,
                     )
                     return
-            case Reached():
-                open_ones[event.incarnation] = _Open(open_ones[event.incarnation].config)
+            case Started():
+                open_ones[event.incarnation] = _Open(evidence.config(event.settings))
+            case Processed():
+                if _asks(evidence, event):
+                    open_ones[event.incarnation].coming = "what its function asked for"
+            case Measured(point=Point.RECORD_PROCESSED):
+                one = open_ones[event.incarnation]
+                most = one.config.statestore_uncommitted_max_bytes
+                held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
+                if 0 <= most < held:
+                    one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
 
 
 def _asks(evidence: Evidence, event: Processed) -> bool:
