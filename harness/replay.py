@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -115,30 +115,41 @@ class DidNotEndError(BaseException):
 
 
 @contextmanager
-def watchdog(seconds: float) -> Iterator[None]:
+def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
     """Raise `DidNotEndError` inside the block when it takes longer. Only in the main thread, where signals arrive.
 
     That is time of the processor, so that a busy machine makes no difference; and who takes none, for it waits for
-    something, has ten times as long by the clock. A timer that runs already goes on afterwards.
+    something, has ten times as long by the clock. Gives a function that lets the time begin anew, also after the
+    error. A timer that runs already goes on afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
 
     worked = time.process_time()
     waited = time.monotonic()
+    barked = False
 
     def bark(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal barked
         left = worked + seconds - time.process_time()
         if left <= 0 or time.monotonic() >= waited + 10 * seconds:
+            barked = True
             raise DidNotEndError
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left))
+
+    def begin() -> None:
+        nonlocal worked, waited, barked
+        worked, waited = time.process_time(), time.monotonic()
+        if barked:
+            barked = False
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     handler = signal.signal(signal.SIGALRM, bark)
     started = time.monotonic()
     left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        yield begin
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
@@ -147,11 +158,11 @@ def watchdog(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) -> Iterator[None]:
-    """Raise `ScenarioError` inside the block when what the scenario has to say takes longer."""
+def bounded(scenario: Scenario, what: str, seconds: float = WATCHDOG_SECONDS) -> Iterator[Callable[[], None]]:
+    """Raise `ScenarioError` inside the block when what the scenario has to say takes longer; see `watchdog`."""
     try:
-        with watchdog(seconds):
-            yield
+        with watchdog(seconds) as begin:
+            yield begin
     except DidNotEndError:
         raise ScenarioError(
             f"scenario {scenario.name} did not end: after {seconds:g} s {what} was still going on"
@@ -175,31 +186,36 @@ def simulate_all(
     """`simulate_within` of several schedules, in their order: all are run first and then judged, which a processor's
     caches like better than taking turns."""
     with _collected_afterwards():
-        histories = [_run_within(seconds, scenario, schedule, mutant) for schedule in schedules]
-        return [
-            (History(SIMULATION, []), _violated_for_ever(seconds))
-            if history is None
-            else (history, _judge_within(seconds, scenario, schedule, history))
-            for schedule, history in zip(schedules, histories, strict=True)
-        ]
+        histories = _run_all(seconds, scenario, schedules, mutant)
+        found: list[tuple[History, Verdict]] = []
+        with bounded(scenario, "what its reference function says of one run", seconds) as begin:
+            for schedule, history in zip(schedules, histories, strict=True):
+                begin()
+                if history is None:
+                    found.append((History(SIMULATION, []), _endless(seconds)))
+                else:
+                    found.append((history, judge(scenario, schedule, history)))
+        return found
 
 
-def _violated_for_ever(seconds: float) -> Verdict:
+def _run_all(
+    seconds: float, scenario: Scenario, schedules: Sequence[Schedule], mutant: str | None
+) -> list[History | None]:
+    """The histories of these schedules; None for one that does not end."""
+    found: list[History | None] = []
+    with watchdog(seconds) as begin:
+        for schedule in schedules:
+            begin()
+            try:
+                found.append(_SIMULATION.run(scenario, schedule, mutant))
+            except DidNotEndError:
+                found.append(None)
+    return found
+
+
+def _endless(seconds: float) -> Verdict:
     sentence = f"The run did not end: after {seconds:g} s it was still going on between two protocol points."
     return Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
-
-
-def _run_within(seconds: float, scenario: Scenario, schedule: Schedule, mutant: str | None) -> History | None:
-    try:
-        with watchdog(seconds):
-            return _SIMULATION.run(scenario, schedule, mutant)
-    except DidNotEndError:
-        return None
-
-
-def _judge_within(seconds: float, scenario: Scenario, schedule: Schedule, history: History) -> Verdict:
-    with bounded(scenario, "what its reference function says of one run", seconds):
-        return judge(scenario, schedule, history)
 
 
 def replay(

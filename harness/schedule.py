@@ -63,6 +63,8 @@ _FAULT_OF_V1 = {
 """How version 1 called some faults."""
 
 TRANSACTION_TIMEOUT_MS = 60_000
+MAX_TRANSACTION_TIMEOUT_MS = 900_000
+"""`transaction.max.timeout.ms` of the brokers of all worlds, which is Kafka's default."""
 
 
 class ScheduleError(Exception):
@@ -194,7 +196,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One run: what goes in, how it runs, and what happens to it."""
 
     scenario: str
-    """How `load` finds it: a name, a file or a module."""
+    """A name, a file (from the directory of the schedule's file, or else from the current one), or a module."""
     input: tuple[Input, ...] = ()
     """Records, in the order in which they are written."""
     steps: tuple[Step, ...] = ()
@@ -254,7 +256,10 @@ _CONFIGS: dict[str, StreamsConfig] = {}
 
 
 def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> StreamsConfig:
-    """The configuration of the tasks of a run; `changed` are settings that a step of it has changed since."""
+    """The configuration of the tasks of a run; `changed` are settings that a step of it has changed since.
+
+    Raises `ConfigError` for one that cannot be, or that no world's broker would take.
+    """
     name = repr((schedule.settings, changed or {}))
     config = _CONFIGS.get(name)
     if config is None:
@@ -268,6 +273,13 @@ def config_of(schedule: Schedule, changed: Mapping[str, Any] | None = None) -> S
             # Exactly once raises an isolation level that is too low, which is right here and not worth a word.
             warnings.simplefilter("ignore", UserWarning)
             config = StreamsConfig.of(values)
+        if config.exactly_once and config.transaction_timeout_ms > MAX_TRANSACTION_TIMEOUT_MS:
+            raise ConfigError(
+                "transaction.timeout.ms",
+                timeout,
+                f"at most {MAX_TRANSACTION_TIMEOUT_MS}, the transaction.max.timeout.ms of the brokers that schedules "
+                "run on",
+            )
         if len(_CONFIGS) == MOST_CONFIGS:
             _CONFIGS.clear()
         _CONFIGS[name] = config

@@ -205,7 +205,7 @@ class Stores:
 
 State = Mapping[str, Any]
 """The reference's own tables of one task, by store name; see `harness.reference.tables` for what each can do. That of
-a key-value store is a dict."""
+a key-value store is a dict. There is one for each store, and what the reference has to know is in them alone."""
 
 
 class Scenario(ABC):

@@ -113,7 +113,12 @@ class StoreClosedError(StoreError):
 
 
 class StoreCorruptedError(StoreError):
-    """The engine found data that fails its own checks. The store can be set aside and restored."""
+    """The engine found data that fails its own checks. The store can be set aside and restored, by the rules of
+    `store.recovery.decision`."""
+
+
+class StoreTypeError(StoreError):
+    """The directory holds a store of another type under this name. It is whole, and nothing of it was changed."""
 
 
 class SerdeError(StoreError, ValueError):

@@ -53,11 +53,11 @@ def open_store(
     a write-back cache: 0 is none, and by default a builder `with_caching_enabled` has 10 MiB. `metrics` gets those
     of the store while it is open.
 
-    Raises `StateLockedError` when a live process has the store open, `StoreCorruptedError` when its files cannot
-    be trusted, `StoreIOError` when the operating system refuses. Nothing was changed then. With
-    `on_corruption="set_aside"` files that cannot be opened are renamed, a warning says to what, and the store starts
-    empty; when damage is found later, in the block, that error is raised and the files are renamed once the block has
-    ended. Nothing is ever deleted.
+    Raises `StateLockedError` when a live process has the store open, `StoreTypeError` when a store of another type has
+    its name there, `StoreCorruptedError` when its files cannot be trusted, `StoreIOError` when the operating system
+    refuses. Nothing was changed then. With `on_corruption="set_aside"` files that cannot be opened are renamed, a
+    warning says to what, and the store starts empty; when damage is found later, in the block, that error is raised and
+    the files are renamed once the block has ended. Nothing is ever deleted.
     """
     if on_corruption not in ("raise", "set_aside"):
         raise ConfigError("on_corruption", on_corruption, "raise or set_aside")

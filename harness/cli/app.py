@@ -21,6 +21,7 @@ from harness.bench.store import run as measure_store
 from harness.campaign import default_jobs
 from harness.cli.errors import scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
+from harness.cli.places import located
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
@@ -59,6 +60,18 @@ def _worlds(name: str) -> tuple[str, ...]:
             f"no world is named {name!r}; there are {', '.join(WORLDS)} and {_ALL}", param_hint="--world"
         )
     return tuple(WORLDS) if name == _ALL else (name,)
+
+
+def _options(port: int | None, worlds: Iterable[str]) -> Options:
+    """What the worlds of a command are told. One that is told what none of them uses has another world in mind."""
+    asked = tuple(dict.fromkeys(worlds))
+    if port is not None and not any(WORLDS[name].listens for name in asked):
+        others = ", ".join(name for name, kind in WORLDS.items() if kind.listens)
+        raise typer.BadParameter(
+            f"{port} is of no use: {', '.join(asked)} has no broker that listens on a port; {others} has one",
+            param_hint="--port",
+        )
+    return Options(port=port)
 
 
 class Bench(StrEnum):
@@ -195,9 +208,10 @@ def run(
     if schedules is not None and seconds is not None:
         _error("--schedules and --for exclude each other; give one of them")
         raise typer.Exit(EXIT_USAGE)
+    worlds = _worlds(world)
     campaign = Campaign(
         scenarios=chosen,
-        worlds=_worlds(world),
+        worlds=worlds,
         schedules=schedules,
         seconds=seconds,
         seed=seed,
@@ -205,7 +219,7 @@ def run(
         out=out,
         mutant=_mutant(mutant),
         max_failures=max_failures,
-        port=port,
+        options=_options(port, worlds),
     )
     with _answer_alone():
         result = execute(campaign)
@@ -220,6 +234,9 @@ def run(
 @app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="A schedule file, as `crashproof run` writes them.")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Another place of its scenario than the one that the file names.")
+    ] = None,
     world: Annotated[
         str, typer.Option(metavar=_WORLDS, help=f"Where to run it. {_WORLDS_HELP}")
     ] = SIMULATION,
@@ -231,15 +248,17 @@ def replay(
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
     schedule = load(file)
+    with _answer_alone():
+        schedule = located(schedule, file, scenario)
     planted = _mutant(mutant)
     verdicts: dict[str, Verdict] = {}
     skipped: dict[str, tuple[str, ...]] = {}
-    for name in _worlds(world):
+    worlds = _worlds(world)
+    options = _options(port, worlds)
+    for name in worlds:
         say(f"{name}: starting")
         with _answer_alone():
-            verdicts[name], skipped[name] = replay_schedule(
-                schedule, name, planted, str(file), Options(port=port)
-            )
+            verdicts[name], skipped[name] = replay_schedule(schedule, name, planted, str(file), options)
     outcomes = {verdict.outcome for verdict in verdicts.values()}
     outcome = next(
         each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes
@@ -356,12 +375,13 @@ def mutants(
     if only_list:
         _print_lines(f"{one.name}: {one.summary} In {one.place}; {one.known}." for one in asked)
         return
+    options = _options(port, (one.worlds[0] for one in asked))
     exam = examine_mutants(
         [one.name for one in asked],
         _jobs(jobs),
         lambda sat: say(f"{sat.name}: {'caught by ' + sat.oracle if sat.caught else 'not caught'}"),
         seconds=_duration(duration) or SECONDS,
-        options=Options(port=port),
+        options=options,
     )
     if json:
         _print_json(exam)

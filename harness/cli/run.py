@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,8 @@ from harness import schedule as schedules
 from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_of
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
-from harness.replay import tell
+from harness.cli.places import to_be_kept
+from harness.replay import scenario_of, tell
 from harness.result import Failure, Result, WorldResult
 from harness.verdict import Outcome
 from harness.worlds import SIMULATION, Options
@@ -39,6 +41,7 @@ from store.errors import ConfigError
 
 PLAIN_INTERVAL_S = 5.0
 REPORTS = {"report.html": html.write, "report.json": json_report.write, "junit.xml": junit.write}
+_FAILURES = "failures"
 INVOCATION = ["uv", "run", "crashproof"] if "UV" in os.environ else ["crashproof"]
 """How this command was called, so that what is printed can be pasted; `uv run` sets UV."""
 
@@ -57,7 +60,7 @@ class Campaign:
     out: Path
     mutant: str | None
     max_failures: int
-    port: int | None
+    options: Options
 
 
 def execute(campaign: Campaign) -> Result:
@@ -79,6 +82,7 @@ def _execute(campaign: Campaign) -> Result:
             notes.append(f"the world {world} was not run, because {next(iter(parts))} is violated already")
             break
         parts[world] = _run_world(campaign, world)
+    _set_apart(campaign.out)
     details = [
         _failure(campaign, world, number, found)
         for world, part in parts.items()
@@ -90,11 +94,25 @@ def _execute(campaign: Campaign) -> Result:
     return result
 
 
+def _set_apart(out: Path) -> None:
+    """Move the failing schedules of an earlier run out of the way of this one's, whose report does not speak of them.
+    As deep as before: they name scenarios' files from where they are."""
+    failures = out / _FAILURES
+    if not any(failures.iterdir()):
+        return
+    earlier = next(
+        place for number in count(1) if not os.path.lexists(place := out / f"{_FAILURES}-{number}")
+    )
+    failures.rename(earlier)
+    failures.mkdir()
+    say(f"the failing schedules of an earlier run are kept in {earlier}")
+
+
 @contextmanager
 def _output(out: Path) -> Iterator[None]:
     """The directory for the reports, checked before the work rather than after, and held against a second run."""
     try:
-        (out / "failures").mkdir(parents=True, exist_ok=True)
+        (out / _FAILURES).mkdir(parents=True, exist_ok=True)
         for name in REPORTS:
             if (out / name).is_dir():
                 raise IsADirectoryError(21, f"{name} is a directory")
@@ -125,7 +143,7 @@ def _run_world(campaign: Campaign, world: str) -> Part:
         campaign.max_failures,
     )
     with _progress(world, schedules_of(plan, world)) as report:
-        part = run_campaign(plan, world, campaign.jobs, Options(port=campaign.port), report)
+        part = run_campaign(plan, world, campaign.jobs, campaign.options, report)
     if part.traceback:
         part.inconclusive[-1] += f" ({keep(part.traceback, campaign.out)})"
     return part
@@ -173,10 +191,10 @@ def say(line: str) -> None:
 def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failure:
     say(f"{world}: making a failing schedule of {found.schedule.scenario} small")
     reduced = reduce(found, campaign.mutant)
-    scenario = re.sub(r"[^A-Za-z0-9._-]", "_", reduced.minimal.scenario)
+    scenario = re.sub(r"[^A-Za-z0-9._-]", "_", scenario_of(reduced.minimal).name)
     name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
-    file = campaign.out / "failures" / name
-    file.write_bytes(schedules.encode(reduced.minimal))
+    file = campaign.out / _FAILURES / name
+    file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
     words = [*INVOCATION, "replay", str(file)]
     if world != SIMULATION:
         words += ["--world", world]

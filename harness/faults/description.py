@@ -46,8 +46,11 @@ class Where(Enum):
     """When a fault strikes, see `harness.faults`."""
 
     POINT = 1
+    """When a process of its task reaches a protocol point: that process is struck."""
     NOW = 2
+    """When its turn comes, whoever is where: nobody in particular is struck, and its event names no task."""
     OCCASION = 3
+    """When a process of its task is about to do something that it lies in wait for."""
 
 
 class Occasion(StrEnum):
@@ -176,6 +179,9 @@ class Fault:
     """What happens, for people: stands alone, ends with a full stop."""
     where: Where
     needs: frozenset[Capability] = frozenset({Capability.PROCESSES})
+    """What a world must be able to do for it. Oracles go by it too: a fault that needs `POWER` may take what was not
+    synced, one that needs `LOGS` has topics cleaned, one that needs `GROUPS` has positions forgotten, and one that
+    needs `TIME` lets time pass for all."""
     deadly: bool = False
     """Whether the process dies of it."""
     removes_state: bool = False
@@ -195,10 +201,14 @@ class Fault:
     """Whether a step names a topic."""
     asks_to_end: bool = False
     """Whether the process is asked to end by itself."""
+    moves: bool = False
+    """Whether the task is let go of by a process that runs on."""
     without_stores: bool = False
     """Whether it means something to tasks without stores alone."""
     changes_settings: bool = False
     """Whether a step names settings."""
+    suspends: bool = False
+    """Whether the process stands still until it is told to go on, and time may pass for its transactions meanwhile."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     after: str = ""

@@ -35,6 +35,7 @@ FAULTS = (
         "The process that runs the task is stopped, as a zombie, and a new incarnation starts on another host.",
         Where.POINT,
         needs=_HOSTS,
+        suspends=True,
         apply=lambda stage, actor, _: stage.pause(actor),
     ),
     Fault(
@@ -73,6 +74,7 @@ FAULTS = (
         "The worker that runs the task lets go of it and runs its others on, and another host's worker takes it.",
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.SHARED}),
+        moves=True,
         runtimes=("worker",),
         apply=lambda stage, actor, _: stage.move(actor),
     ),

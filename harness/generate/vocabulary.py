@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from harness.faults import Fault
-from harness.schedule import LATEST_INPUT, Input, Runtime
+from harness.schedule import LATEST_INPUT, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
 from scenarios import (
     InputRecord,
@@ -25,7 +25,7 @@ from scenarios import (
     topologies,
     words_of,
 )
-from store.config import StreamsConfig
+from store.errors import ConfigError
 from store.points import Point
 
 TASK_POINTS = tuple(point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED))
@@ -57,9 +57,14 @@ class Parts(NamedTuple):
 
 @cache
 def parts_of(scenario: Scenario) -> Parts:
-    """The parts of a scenario's pipeline, the same whatever its settings."""
+    """The parts of a scenario's pipeline, the same whatever its settings. `ScenarioError` if no run could have those
+    that it pins."""
     application = "a"
-    made = topologies(scenario, application, StreamsConfig.of(scenario.settings))
+    try:
+        config = config_of(Schedule(scenario.name, settings=scenario.settings))
+    except ConfigError as error:
+        raise ScenarioError(f"scenario {scenario.name}: settings: {error}") from None
+    made = topologies(scenario, application, config)
     places = places_of(made)
     prefix = f"{application}-"
     stores = tuple((topology.ordinal, name) for topology in made for name in topology.store_names)

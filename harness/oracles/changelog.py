@@ -153,7 +153,7 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
 def _times(evidence: Evidence) -> Iterator[Finding]:
     """The first record of each changelog that has the time of no input record which accounts for it."""
     for task, model in evidence.tasks.items():
-        if model.unknown:
+        if model.unknown or not evidence.judges(task, len(evidence.events)):
             continue
         partition = partition_of(task)
         for store, supplier in evidence.suppliers_of(task).items():

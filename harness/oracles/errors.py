@@ -4,6 +4,7 @@ A fault says what a process may do because of it (`Fault.excuses`). One that str
 once. One that struck the cluster (time, markers, logs) excuses them for every process that lived then, and being
 blocked for all that come later, for nobody can say when its effects end. A process under at least once that did not
 end in order may have left the group's positions behind the stores: later ones under exactly once may refuse to go on.
+One that commits while another one's transaction runs out of time leaves that what a newer incarnation would.
 Whoever comes upon damaged files refuses them by name, or sets the store aside. An incarnation that another one of its
 task has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
 schedule, only failing, and being fenced or blocked by nobody, is judged.
@@ -55,6 +56,9 @@ _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 _TIMED_OUT = "TransactionTimedOutError: "
 """How the error of a process begins whose own transaction was open for too long."""
 
+_MOVED_ON = "so a newer one has the task"
+"""What a process says that finds the positions of the group moved, when its transaction was open for too long."""
+
 _JUDGED = (Started, Injected, SetAside, Ended)
 """What else can need an excuse, or is one."""
 
@@ -87,6 +91,8 @@ class _Ledger:
         """Incarnations that have set a store aside since they began with their task."""
         self._loose: dict[str, set[int]] = {}
         """Task → incarnations under at least once that have not ended in order."""
+        self._moved: dict[str, int] = {}
+        """Task → the moment of the last commit of such a one."""
         self._damaged: set[str] = set()
         """Tasks with files that were damaged: any process that reads them finds out, and none of them may read it."""
         self._spoilt: set[int] = set()
@@ -112,8 +118,8 @@ class _Ledger:
         """Those that were asked to end: an error that they would have gone on after ends them."""
         self._open: set[int] = set()
         """Those in the middle of a transaction."""
-        self._paused: set[int] = set()
-        """Those that were stopped once, while time may have passed for their transactions."""
+        self._suspended: set[int] = set()
+        """Those that stood still once, while time may have passed for their transactions."""
         self._cut = False
         """Whether logs were cleaned or cut."""
 
@@ -158,6 +164,8 @@ class _Ledger:
                 self._starting.pop(event.incarnation, None)
             case Reached(point=Point.KAFKA_COMMITTED):
                 self._spoilt.discard(event.incarnation)
+                if event.incarnation in self._loose.get(event.task, ()):
+                    self._moved[event.task] = self._moment
             case Reached(point=Point.ABORTED):
                 if not self._overtaken(event.task, event.incarnation):
                     yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
@@ -200,9 +208,13 @@ class _Ledger:
             return
         if event.error.startswith(POSITIONS_LEFT_BEHIND) and self._loose.get(event.task):
             return
-        if event.error.startswith(_TIMED_OUT) and incarnation in self._paused:
+        if event.error.startswith(_TIMED_OUT) and incarnation in self._suspended:
             # Others that waited for its transaction have let time pass until that was given up.
             return
+        if needed is Excuse.FENCED and _MOVED_ON in event.error:
+            loose = self._loose.get(event.task, set()) - {incarnation}
+            if loose or self._moved.get(event.task, 0) > self._owned_since.get(event.task, 0):
+                return
         # Who has fenced it may have stopped, or died, before it could say so.
         others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
         if needed is Excuse.FENCED and (others or incarnation in self._crossed):
@@ -230,7 +242,7 @@ class _Ledger:
 
     def _may_drop(self, incarnation: int) -> bool:
         """Whether something has happened to a transaction that was not committed since."""
-        spoilt = incarnation in self._spoilt or incarnation in self._paused
+        spoilt = incarnation in self._spoilt or incarnation in self._suspended
         return spoilt or bool(self._standing) or self._uncaused
 
     def _overtaken(self, task: str, incarnation: int) -> bool:
@@ -241,8 +253,8 @@ class _Ledger:
         self._cut |= Capability.LOGS in fault.needs
         if event.call == _FENCING and event.incarnation is not None:
             self._late[event.incarnation] = self._moment
-        if event.fault == "pause" and event.incarnation is not None:
-            self._paused.add(event.incarnation)
+        if fault.suspends and event.incarnation is not None:
+            self._suspended.add(event.incarnation)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:

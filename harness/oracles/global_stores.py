@@ -111,7 +111,7 @@ def _ended_at_rest(evidence: Evidence) -> dict[int, int]:
             case Injected(incarnation=incarnation):
                 last = index
                 fault = FAULTS[event.fault]
-                if incarnation is not None and (fault.excuses or fault.asks_to_end):
+                if incarnation is not None and (fault.excuses or fault.asks_to_end or fault.moves):
                     disturbed.add(incarnation)
             case Started() | Reached(point=Point.RECORD_PROCESSED):
                 last = index

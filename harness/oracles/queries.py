@@ -4,7 +4,8 @@ answer's own position, in the store's order, complete and of one commit.
 At READ_COMMITTED that is a committed state, no older than the last one when the query began; at READ_UNCOMMITTED the
 state with everything that the task had processed then. An iterator that is held open goes on showing its moment. A
 bound is respected both ways. A store without transactions has nothing to keep uncommitted writes apart with: there
-READ_COMMITTED may show them, and with a cache a part of them, so that is not judged.
+READ_COMMITTED may show them, and with a cache a part of them, so that is not judged. Another process that reads such a
+store in its files finds the stream time there as of the last commit: to it, what has expired since may still be there.
 
 What nobody can answer is refused with the reason for it: a partition that is elsewhere or nowhere, a standby where the
 active copy is wanted, a query of an unknown type, an iterator that was closed, uncommitted data of another process.
@@ -250,8 +251,11 @@ class _Judge:
 
     def _shown(self, table: Table) -> Answer:
         """The rows of the answer, but for versions that ended too long ago for the store to have to know them. One that
-        has read a cleaned changelog may also know some that others had replaced, which were cleaned away."""
+        has read a cleaned changelog may also know some that others had replaced, which were cleaned away. And but for
+        windows and sessions that have expired since the last commit, where that is not known, see above."""
         shown = list(self._event.rows or ())
+        if self._read_in_files and isinstance(table, WindowTable | SessionTable):
+            return [row for row in shown if not (table.expired(row[0]) and self._there_at_the_commit(row[0]))]
         if not isinstance(table, VersionedTable) or self._query.kind is QueryKind.KEY:
             return shown
         if self._index > self._evidence.first_cleaning:
@@ -259,6 +263,23 @@ class _Judge:
             return [row for row in shown if row[0] in rows]
         outdated = table.outdated()
         return [row for row in shown if row[0] not in outdated]
+
+    @property
+    def _read_in_files(self) -> bool:
+        """Whether another process was asked, for a store without transactions."""
+        assert self._supplier is not None
+        asked = self._query.elsewhere and self._evidence.schedule.files
+        return asked and not transactional(self._supplier, self._config)
+
+    def _there_at_the_commit(self, name: str) -> bool:
+        """Whether a window or session of this name had not expired when the task last committed."""
+        committed = (
+            line.prefixes[number].state[self._query.store]
+            for line, number in self._model.at(self._event.committed)
+        )
+        return any(
+            isinstance(table, WindowTable | SessionTable) and not table.expired(name) for table in committed
+        )
 
     def _difference(self, should: Answer, shown: Answer) -> tuple[str, Anomaly]:
         if sorted(map(repr, should)) == sorted(map(repr, shown)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from harness.history import Row
 from harness.reference.orders import (
@@ -26,7 +26,7 @@ from harness.reference.orders import (
     first_occurrences,
     search,
 )
-from harness.reference.tables import GlobalTable, Table, VersionedTable
+from harness.reference.tables import GlobalTable, Table, VersionedTable, own
 from scenarios import InputRecord, Json, Output, Scenario, ScenarioError, words_of
 
 Positions = Mapping[str, int]
@@ -66,6 +66,19 @@ class Prefix(NamedTuple):
         return table.newest()
 
 
+class _Given(dict[str, Table]):
+    """The tables as a reference function has them: it changes what is in them, and has no others, which nobody would
+    put back to an earlier moment."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError(
+            "it adds, replaces or removes a table; it has one for each store of its task "
+            f"({', '.join(self) or 'there is none'}), and changes what is in them"
+        )
+
+    __setitem__ = __delitem__ = setdefault = update = pop = popitem = clear = __ior__ = _refuse
+
+
 class Line:
     """One order of a task's records, with the expectation after each of them."""
 
@@ -99,10 +112,10 @@ class Line:
         """The outputs of a record with any tables, which change."""
         topic, row = record
         given = InputRecord(
-            topic, self._partition, row.offset, row.key, row.value, row.timestamp, row.headers
+            topic, self._partition, row.offset, row.key, own(row.value), row.timestamp, row.headers
         )
         try:
-            outputs: list[Output] = list(self._scenario.reference(state, given))
+            outputs: list[Output] = list(self._scenario.reference(_Given(state), given))
         except Exception as error:
             raise ScenarioError(
                 f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "
@@ -112,7 +125,7 @@ class Line:
             Expected(
                 output.topic,
                 output.key,
-                output.value,
+                own(output.value),
                 row.timestamp if output.timestamp is None else output.timestamp,
                 output.headers,
                 (topic, row.offset),

@@ -1,9 +1,9 @@
 """The reference's own tables: what each type of store promises, said with dicts alone.
 
 They are made from the documentation of the stores, not from their code, and share nothing with it. A table belongs to
-one task. `rows` gives what a reader can see, named as `harness.history` names rows. Values are JSON and are replaced,
-never changed; those of a timestamped store are `[value, timestamp]`. Times are milliseconds since the epoch, and
-bounds are inclusive.
+one task. `rows` gives what a reader can see, named as `harness.history` names rows. Values are JSON; those of a
+timestamped store are `[value, timestamp]`. A value may be changed in place, which changes no copy of its table. Times
+are milliseconds since the epoch, and bounds are inclusive.
 
 Nothing that expires is forgotten here. A table keeps the greatest time ever put, and a read leaves out what that time
 has expired, so there are no segments but in one place: the order in which the stores list several keys.
@@ -107,7 +107,7 @@ class KeyValueTable(_Touched):
         return self
 
     def copy(self) -> KeyValueTable:
-        return KeyValueTable(self)
+        return KeyValueTable({key: own(value) for key, value in self.items()})
 
     def between(self, lower: str | None, upper: str | None) -> list[tuple[str, Json]]:
         """Pairs in the order of keys."""
@@ -123,7 +123,7 @@ class ListTable(_Touched):
         return dict(self)
 
     def copy(self) -> ListTable:
-        return ListTable({key: list(values) for key, values in self.items()})
+        return ListTable({key: own(values) for key, values in self.items()})
 
     def put(self, key: str, value: Json) -> None:
         """Append; None removes the list."""
@@ -152,6 +152,10 @@ class _Expiring:
         self.dropped = 0
         """Puts that came when all of the time around theirs had expired."""
         self.touched: set[str] = set()
+
+    def expired(self, name: str) -> bool:
+        """Whether a row of this name is not visible, whether there is one or not."""
+        return not self._visible(int(name.rpartition("@")[2].rpartition("..")[2]))
 
     def _observe(self, time: int) -> bool:
         """Take note of the time of a put; whether a row of this time is visible then."""
@@ -241,7 +245,7 @@ class WindowTable(_Expiring):
         other = WindowTable(self.retention_ms, retain_duplicates=self.retain_duplicates)
         other.stream_time = self.stream_time
         other.dropped = self.dropped
-        other._values = dict(self._values)
+        other._values = {window: tuple(map(own, values)) for window, values in self._values.items()}
         return other
 
 
@@ -324,7 +328,7 @@ class SessionTable(_Expiring):
         other = SessionTable(self.retention_ms)
         other.stream_time = self.stream_time
         other.dropped = self.dropped
-        other._values = dict(self._values)
+        other._values = {session: own(value) for session, value in self._values.items()}
         return other
 
 
@@ -426,7 +430,7 @@ class VersionedTable:
         other = VersionedTable(self.history_retention_ms)
         other.stream_time = self.stream_time
         other.dropped = self.dropped
-        other._versions = dict(self._versions)
+        other._versions = {key: own(versions) for key, versions in self._versions.items()}
         return other
 
     def _oldest(self) -> int:
@@ -498,16 +502,23 @@ def fill(table: Table, rows: Mapping[str, Json], stream_time: int | None) -> boo
     next: the rows of versions leave tombstones out, and a row ahead of the stream time, which a process leaves that
     died between the two writes, is seen from some time on."""
     match table:
-        case KeyValueTable():
-            table.update(rows)
-            return True
-        case ListTable():
-            # Lists grow, and those of the look stay as they are.
-            table.update({key: list(values) for key, values in rows.items()})
+        case KeyValueTable() | ListTable():
+            table.update(own(rows))
             return True
         case WindowTable() | SessionTable():
-            return table.restore(rows, -1 if stream_time is None else stream_time)
+            return table.restore(own(rows), -1 if stream_time is None else stream_time)
     return False
+
+
+def own(value: Json) -> Json:
+    """A value that nobody else can change: a copy of what can be changed in place, such as a list that a reference
+    function appends to."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return kind([own(item) for item in value])
+    if kind is dict:
+        return {key: own(item) for key, item in value.items()}
+    return value
 
 
 def _key_of(pair: tuple[str, Json]) -> str:

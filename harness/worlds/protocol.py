@@ -54,6 +54,8 @@ class WorldKind:
     """Whether a campaign can run it in several processes at once, and each schedule twice, at little cost."""
     uncaused: bool = False
     """Whether calls can fail without the schedule."""
+    listens: bool = False
+    """Whether it has a broker that listens on a port."""
     schedules: int = 0
     """Schedules in a run that says neither a number nor a time: of each scenario where the world spreads, else of all
     scenarios together, beside the tours."""

@@ -65,6 +65,7 @@ class ReadOnlyStore:
             name=store_name,
             open_engine=lambda: self._engine,
             task_id=task_id,
+            followed=True,
             isolation=IsolationLevel.READ_COMMITTED,
         )
         try:

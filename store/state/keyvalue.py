@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from store.engine.protocol import Family, View, Write
+from store.state import metadata
 from store.state import timestamped as timestamped_rows
 from store.state.iterator import KeyValueIterator
 from store.state.protocol import StoreContext
@@ -95,12 +96,16 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
     owner may change later is refused with `TypeError`, and so is a key of None.
     """
 
+    _type = metadata.Type.KEY_VALUE
+
     def __init__(self, context: StoreContext, *, timestamped: bool = False) -> None:
         """Open it. With `timestamped` values are rows of `store.state.timestamped`.
 
         Raises `StoreCorruptedError` when the stored offsets cannot be read.
         """
         self.timestamped = timestamped
+        if timestamped:
+            self._type = metadata.Type.TIMESTAMPED_KEY_VALUE
         EngineStore.__init__(self, context, to_record=timestamped_rows.to_record if timestamped else None)
         self._reads = self._rows
 
@@ -154,7 +159,9 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
         else:
             data = [(Family.DATA, record.key, record.value) for record in records if record.key is not None]
         data += self._offset_rows(changelog_offsets)
+        data += self._type_rows()
         self._engine.write(data, sync=self._syncs_restores)
+        self._type_kept = True
 
     def _restore_record(self, rows: Transaction, record: Record) -> None:
         assert record.key is not None

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from store.engine.protocol import Pairs, View
 from store.errors import StoreCorruptedError
+from store.state import metadata
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import ReadOnlyKeyValueStore
 from store.state.protocol import StoreContext
@@ -79,6 +80,8 @@ class ListValueStore(ReadOnlyListValueStore, EngineStore):
 
     Its own reads see its uncommitted writes. Keys and values are `bytes`, and only those.
     """
+
+    _type = metadata.Type.LIST_VALUE
 
     def __init__(self, context: StoreContext) -> None:
         """Open it. Raises what opening raises."""

@@ -1,4 +1,5 @@
-"""The rows of `Family.META`: changelog offsets with their times, input positions, the stream time, and a sequence.
+"""The rows of `Family.META`: the type of the store, changelog offsets with their times, input positions, the stream
+time, and a sequence.
 
 A row's key is its kind and the partition in words (`offset:orders-changelog-3`), its value one byte of format
 version and an 8-byte big-endian number. A row that cannot be read means that the store's offset is unknown,
@@ -14,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 
 from store.engine.protocol import Family, View, Write
-from store.errors import StoreCorruptedError
+from store.errors import StoreCorruptedError, StoreTypeError
 from store.types import TopicPartition
 
 _VERSION = 1
@@ -22,7 +23,13 @@ _ROW = struct.Struct(">Bq")
 _STREAM_TIME = b"stream-time"
 _SEQUENCE = b"sequence"
 _SEGMENT_INTERVAL = b"segment-interval"
-_SINGLE = {_STREAM_TIME: "stream time", _SEQUENCE: "sequence number", _SEGMENT_INTERVAL: "segment interval"}
+_TYPE = b"store-type"
+_SINGLE = {
+    _TYPE: "type of store",
+    _STREAM_TIME: "stream time",
+    _SEQUENCE: "sequence number",
+    _SEGMENT_INTERVAL: "segment interval",
+}
 """Rows that belong to no partition, as errors name them."""
 _KEY = re.compile(rb"(offset:|position:|caught-up:)([A-Za-z0-9._-]+)-([0-9]+)")
 
@@ -41,6 +48,18 @@ class Kind(bytes, Enum):
     def words(self) -> str:
         """The name of the kind in errors."""
         return self.name.lower().replace("_", " ")
+
+
+class Type(Enum):
+    """What the rows of a store are; the value is the number on disk and the name for people."""
+
+    KEY_VALUE = 1, "key-value"
+    VERSIONED = 2, "versioned key-value"
+    WINDOW = 3, "window"
+    SESSION = 4, "session"
+    LIST_VALUE = 5, "list-value"
+    TIMESTAMPED_KEY_VALUE = 6, "timestamped key-value"
+    TIMESTAMPED_WINDOW = 7, "timestamped window"
 
 
 def row(kind: Kind, tp: TopicPartition, number: int | None) -> Write:
@@ -73,6 +92,36 @@ def read_all(view: View, *, where: str) -> Iterator[tuple[Kind, TopicPartition, 
             continue
         kind, tp = _parse(key, where)
         yield kind, tp, _number(value, (kind, tp), where)
+
+
+def type_row(of: Type) -> Write:
+    """The write that says of which type the store is."""
+    return _single_row(_TYPE, of.value[0])
+
+
+def check_type(view: View, of: Type, *, where: str) -> bool:
+    """Whether the rows are known to be of a store of this type; false before the first commit, and for those that were
+    written before types were noted. Raises `StoreTypeError` when they are of another.
+    """
+    kept = _read_single(view, _TYPE, where)
+    if kept is None:
+        single = of in (Type.KEY_VALUE, Type.TIMESTAMPED_KEY_VALUE, Type.LIST_VALUE)
+        if single and view.get(Family.META, _SEGMENT_INTERVAL) is not None:
+            raise other_type(where, of, "one whose rows expire in segments")
+        return False
+    if kept != of.value[0]:
+        names = {number: f"a {name} store" for number, name in (one.value for one in Type)}
+        raise other_type(where, of, names.get(kept, "one that this version does not know"))
+    return True
+
+
+def other_type(where: str, wanted: Type, found: str) -> StoreTypeError:
+    """What to raise where a store of another type is found."""
+    return StoreTypeError(
+        f"{where}: it is to be a {wanted.value[1]} store, and its directory holds a store of another type under this "
+        f"name: {found}. Give one of the two another name, or move the directory away and start without what it holds. "
+        "Nothing was changed"
+    )
 
 
 def stream_time_row(time_ms: int) -> Write:

@@ -109,6 +109,8 @@ class StoreContext:
     """None: the store is not logged."""
     mechanism: Mechanism | None = Mechanism.INDEXED_BATCH
     """None: no transactions, writes go straight to the engine."""
+    followed: bool = False
+    """Whether another process writes to the engine, and this one only reads."""
     sync: Sync = Sync.NEVER
     cache_max_bytes: int = 0
     """0: no cache."""

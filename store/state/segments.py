@@ -154,9 +154,8 @@ class SegmentedStore(EngineStore):
         self._interval_kept = metadata.check_segment_interval(
             self._engine, self.segment_interval_ms, where=f"store {self._name}"
         )
-        first, last = self._end_segment(reverse=False), self._end_segment(reverse=True)
-        # Without transactions rows reach the engine before the stream time does: there was one in their segment.
-        self._opened_at = _NO_TIME if last is None else last * self.segment_interval_ms
+        first = self._end_segment(self._engine, reverse=False)
+        self._opened_at = self._time_of_rows(self._engine)
         self._back_to_commit()
         self._lowest_kept = self._lowest_segment if first is None else min(first, self._lowest_segment)
 
@@ -211,7 +210,17 @@ class SegmentedStore(EngineStore):
     def _stream_time_in(self, view: View) -> int:
         """The committed stream time, as the engine or a snapshot of it has it."""
         time = metadata.read_stream_time(view, where=f"store {self._name}")
-        return self._opened_at if time is None else max(time, self._opened_at)
+        # One that another process writes to goes on without a word, and may have been rebuilt.
+        reached = self._time_of_rows(view) if self._context.followed else self._opened_at
+        return reached if time is None else max(time, reached)
+
+    def _time_of_rows(self, view: View) -> int:
+        """A time that the stream time has reached by the rows alone, -1 without any.
+
+        Without transactions rows reach the engine before the stream time does: there was one in their segment.
+        """
+        last = self._end_segment(view, reverse=True)
+        return _NO_TIME if last is None else last * self.segment_interval_ms
 
     def _observe(self, time: int) -> None:
         if time > self._stream_time:
@@ -222,15 +231,19 @@ class SegmentedStore(EngineStore):
         """The lowest segment that is live at a stream time."""
         return max(0, stream_time - self.retention_ms) // self.segment_interval_ms
 
-    def _end_segment(self, *, reverse: bool) -> int | None:
+    def _end_segment(self, view: View, *, reverse: bool) -> int | None:
         """The segment of the first row, or the last."""
-        with closing(self._engine.scan(Family.DATA, None, None, reverse=reverse)) as pairs:
+        with closing(view.scan(Family.DATA, None, None, reverse=reverse)) as pairs:
             row, _ = next(pairs, (None, b""))
         if row is None:
             return None
         segment = int.from_bytes(row[:PREFIX_SIZE]) - _FIRST_SEGMENT
         time = self._time_of(row[PREFIX_SIZE:])
         if time is None or time // self.segment_interval_ms != segment:
+            if not self._interval_kept:
+                raise metadata.other_type(
+                    f"store {self._name}", self._type, f"its row {row!r} is in no segment"
+                )
             raise StoreCorruptedError(
                 f"store {self._name}: the row {row!r} is in no segment of {self.segment_interval_ms} ms. If "
                 f"segment_interval_ms or retention_ms was changed, put it back, or have the store set aside "
@@ -286,9 +299,10 @@ class SegmentedReads:
                 reads = held.enter_context(reads.pinned())
             stream_time = self._stream_time(reads)
             oldest = max(first, stream_time - self._store.retention_ms + 1, 0)
+            newest = min(last, self._newest(stream_time))
             scans = [
                 held.enter_context(closing(reads.scan(lower, upper, reverse=reverse)))
-                for lower, upper in self._ranges(oldest, min(last, stream_time), bounds, reverse)
+                for lower, upper in self._ranges(oldest, newest, bounds, reverse)
             ]
             yield cast(tuple[K, bytes], None)
             for scan in scans:
@@ -313,6 +327,14 @@ class SegmentedReads:
             prefix = segment_prefix(segment)
             ranges.append((prefix + lower, _end_of(segment) if upper is None else prefix + upper))
         return ranges
+
+    def _newest(self, stream_time: int) -> int:
+        """The greatest time that a row may have at a stream time."""
+        store = self._store
+        if store.transactional() and not store._context.followed:
+            return stream_time
+        # One that reached the engine before the stream time did is in its segment at most.
+        return min((stream_time // store.segment_interval_ms + 1) * store.segment_interval_ms - 1, LATEST)
 
     def _stream_time(self, reads: Reads) -> int:
         store = self._store

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 
 from store.engine.protocol import View
+from store.state import metadata
 from store.state.iterator import StoreIterator
 from store.state.protocol import StoreContext
 from store.state.segments import (
@@ -193,6 +194,8 @@ class SessionStore(SegmentedStore, ReadOnlySessionStore):
 
     Keys and aggregates must be `bytes`; anything else is refused with `TypeError`.
     """
+
+    _type = metadata.Type.SESSION
 
     def __init__(
         self, context: StoreContext, *, retention_ms: int, segment_interval_ms: int | None = None

@@ -16,7 +16,7 @@ from warnings import warn
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Snapshot, View, Write
 from store.errors import LogError, ProtocolError, StoreClosedError
 from store.state import metadata
-from store.state.metadata import Kind
+from store.state.metadata import Kind, Type
 from store.state.protocol import Offsets, StateStore, StoreContext, Sync
 from store.transaction import open_transaction
 from store.transaction.caching import CachingLayer
@@ -69,6 +69,9 @@ class CommittedReads:
 class EngineStore(StateStore):
     """A store over an engine, see `store.state.protocol.StateStore`."""
 
+    _type: Type
+    """What its rows are."""
+
     def __init__(
         self,
         context: StoreContext,
@@ -81,7 +84,8 @@ class EngineStore(StateStore):
 
         `to_record` turns a row into its changelog record, see `ChangeloggingLayer`. A type whose writes are
         not single rows says `logged=False` and logs by itself; one whose writes must not be held back says
-        `cached=False`. Raises what opening raises; `StoreCorruptedError` when the offsets cannot be read.
+        `cached=False`. Raises what opening raises; `StoreCorruptedError` when the offsets cannot be read, and
+        `StoreTypeError` when a store of another type is there.
         """
         self._context = context
         self._name = context.name
@@ -90,6 +94,7 @@ class EngineStore(StateStore):
         self._engine: Engine = context.open_engine()
         self._open = True
         try:
+            self._type_kept = metadata.check_type(self._engine, self._type, where=f"store {self._name}")
             self._transaction = open_transaction(self._engine, context.mechanism)
             self._syncs_restores = context.sync == Sync.EVERY_COMMIT
             self._timed = context.metrics is not None or context.sync.interval_ms is not None
@@ -197,8 +202,10 @@ class EngineStore(StateStore):
             meta += metadata.rows(Kind.CAUGHT_UP, times)
         if position is not None:
             meta += metadata.rows(Kind.POSITION, position)
+        meta += self._type_rows()
         meta += self._meta()
         rows.commit(meta, drop=self._expired(), sync=self._sync_due(began))
+        self._type_kept = True
         self._committed()
         if self._context.metrics is not None:
             self._context.metrics.committed(self._context.clock.monotonic() - began)
@@ -285,8 +292,9 @@ class EngineStore(StateStore):
         rows = IndexedBatchTransaction(self._engine)
         for record in records:
             self._restore_record(rows, record)
-        meta = self._offset_rows(changelog_offsets) + self._meta()
+        meta = self._offset_rows(changelog_offsets) + self._type_rows() + self._meta()
         rows.commit(meta, drop=self._expired(), sync=self._syncs_restores)
+        self._type_kept = True
         self._committed()
 
     def close(self) -> None:
@@ -329,6 +337,9 @@ class EngineStore(StateStore):
                 f"commit a mapping of partitions to offsets, or None"
             )
         return {self._context.changelog: given}
+
+    def _type_rows(self) -> list[Write]:
+        return [] if self._type_kept else [metadata.type_row(self._type)]
 
     def _offset_rows(self, offsets: Mapping[TopicPartition, int | None]) -> list[Write]:
         return metadata.rows(Kind.OFFSET, offsets) if self._manages_offsets else []

@@ -161,6 +161,8 @@ class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore, EngineStore):
     than the version), this one does not.
     """
 
+    _type = metadata.Type.VERSIONED
+
     def __init__(
         self, context: StoreContext, *, history_retention_ms: int, segment_interval_ms: int | None = None
     ) -> None:

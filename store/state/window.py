@@ -33,6 +33,8 @@ from store.types import IsolationLevel, Record
 
 _SUFFIX = struct.Struct(">qi")
 _LAST_SEQUENCE = (1 << 31) - 1
+_FAR = 1 << 30
+"""A sequence number that is further ahead of another is behind it."""
 
 
 class WindowStoreIterator(StoreIterator[int, bytes]):
@@ -191,6 +193,8 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
     Keys and values must be `bytes`; anything else is refused with `TypeError`.
     """
 
+    _type = metadata.Type.WINDOW
+
     def __init__(
         self,
         context: StoreContext,
@@ -221,6 +225,8 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
         self.window_size_ms = window_size_ms
         self.retain_duplicates = retain_duplicates
         self.timestamped = timestamped
+        if timestamped:
+            self._type = metadata.Type.TIMESTAMPED_WINDOW
         SegmentedStore.__init__(
             self,
             context,
@@ -317,10 +323,11 @@ class WindowStore(SegmentedStore, ReadOnlyWindowStore):
     def _restore_record(self, rows: Transaction, record: Record) -> None:
         super()._restore_record(rows, record)
         if self.retain_duplicates and record.key is not None:
-            # The last record has the last number given, also once numbers have started over.
-            self._sequence = (
-                _SUFFIX.unpack_from(record.key, len(record.key) - _SUFFIX.size)[1] & _LAST_SEQUENCE
-            )
+            number: int = _SUFFIX.unpack_from(record.key, len(record.key) - _SUFFIX.size)[1] & _LAST_SEQUENCE
+            # The last record has the last number given, also once numbers have started over; but one of a process that
+            # had been overtaken under at least once may be behind.
+            if not self._sequence or (number - self._sequence) & _LAST_SEQUENCE < _FAR:
+                self._sequence = number
 
 
 def _record(row: bytes, value: bytes | None) -> tuple[bytes, bytes | None, int | None]:

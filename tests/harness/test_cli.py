@@ -100,6 +100,9 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
         (["run", "--schedules", "0"], 2, ["greater than or equal to 1"]),
         (["run", "--jobs", "none"], 2, ["--jobs", "'none' is no number of processes"]),
         (["run", "--jobs", "²"], 2, ["'²' is no number of processes"]),
+        (["run", "--world", "sim", "--port", "9092"], 2, ["--port", "sim has no broker", "local has one"]),
+        (["replay", "good.json", "--port", "9092"], 2, ["--port", "sim has no broker", "local has one"]),
+        (["mutants", "restore-drops-deletions", "--port", "9092"], 2, ["--port", "sim has no broker"]),
         (["run", "--world", "sim", "--out", "/dev/null/x"], 2, ["/dev/null/x"]),
         (["replay", "absent.json"], 2, ["absent.json: No such file"]),
         (["replay", "bad.json"], 2, ["bad.json: not JSON"]),
@@ -142,7 +145,8 @@ def test_the_list_of_faults_is_the_registry_with_the_worlds_that_can_make_each(t
 
 def test_the_fields_of_a_schedule_file_are_listed_as_tables_for_a_document(tmp_path: Path) -> None:
     lines = crashproof("format", "--markdown", cwd=tmp_path).stdout.splitlines()
-    assert "| `scenario` | string | required | How `load` finds it: a name, a file or a module. |" in lines
+    scenario = "A name, a file (from the directory of the schedule's file, or else from the current one), or a module."
+    assert f"| `scenario` | string | required | {scenario} |" in lines
     assert '| `fault` | string | "" | A name of `harness.faults.FAULTS`. |' in lines
     assert sum(line.startswith("|---") for line in lines) == 4
 
@@ -181,8 +185,62 @@ def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> 
     answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
     assert answer.returncode == 1, answer.stderr
     (file,) = json.loads(answer.stdout)["failures"]
-    assert decode((own / file).read_bytes()).scenario == "wrong.py"
     assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
+
+
+def test_the_failures_of_earlier_runs_are_kept_apart_from_those_of_this_one(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+
+    def run(every: int, code: int) -> subprocess.CompletedProcess[str]:
+        (own / "mine.py").write_text(text.replace("if count % 3 == 0", f"if count % {every} == 0"))
+        answer = crashproof("run", "mine.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
+        assert answer.returncode == code, answer.stderr
+        return answer
+
+    (file,) = json.loads(run(4, 1).stdout)["failures"]
+    report = own / "crashproof-report"
+    first = (own / file).read_bytes()
+    assert json.loads(run(5, 1).stdout)["failures"] == [file]
+    again = run(3, 0)
+    assert json.loads(again.stdout)["failures"] == []
+    assert "the failing schedules of an earlier run are kept in crashproof-report/failures-2" in again.stderr
+    assert not list((report / "failures").iterdir())
+    assert (report / "failures-1" / Path(file).name).read_bytes() == first
+    assert crashproof("replay", report / "failures-1" / Path(file).name, cwd=own / "shop").returncode == 0
+    run(3, 0)
+    assert sorted(path.name for path in report.glob("failures*")) == ["failures", "failures-1", "failures-2"]
+
+
+def test_a_scenarios_file_is_named_from_the_schedules_own_directory(own: Path, tmp_path: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "shop" / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
+    answer = crashproof("run", "shop/wrong.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
+    (file,) = json.loads(answer.stdout)["failures"]
+    assert decode((own / file).read_bytes()).scenario == "../../shop/wrong.py"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert crashproof("replay", own / file, cwd=elsewhere).stdout.startswith("FAILED")
+    for each in ("shop", "crashproof-report"):
+        shutil.move(own / each, elsewhere / each)
+    assert crashproof("replay", elsewhere / file, cwd=own).stdout.startswith("FAILED")
+    shutil.move(elsewhere / file, elsewhere / "alone.json")
+    lost = ["replay", "elsewhere/alone.json"]
+    refused(
+        crashproof(*lost, cwd=own), 2, "../../shop/wrong.py: No such file", "from elsewhere", "--scenario"
+    )
+    found = crashproof(*lost, "--scenario", "elsewhere/shop/wrong.py", cwd=own)
+    assert found.stdout.startswith("FAILED")
+    refused(crashproof(*lost, "--scenario", "gone.py", cwd=own), 2, "gone.py: No such file")
+
+
+def test_a_schedule_of_before_names_a_scenarios_file_from_the_current_directory(own: Path) -> None:
+    kept = own / "kept"
+    kept.mkdir()
+    (kept / "old.json").write_text('{"version": 2, "scenario": "mine.py", "input": []}')
+    refused(crashproof("replay", "old.json", cwd=kept), 2, "mine.py: No such file")
+    assert "no input" in crashproof("replay", "kept/old.json", cwd=own).stdout
+    (kept / "other.json").write_text('{"version": 2, "scenario": "shop.points:SCENARIO", "input": []}')
+    refused(crashproof("replay", "other.json", cwd=kept), 2, "ModuleNotFoundError", "--scenario")
 
 
 def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) -> None:
@@ -190,6 +248,19 @@ def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) ->
     (own / "wrong.py").write_text(text.replace('points = state["points"]', 'points = state["pints"]'))
     answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
     refused(answer, 2, "scenario loyalty", "KeyError: 'pints'")
+
+
+@pytest.mark.parametrize(
+    "change", ['state["own"] = {}', 'state["points"] = {}', 'state.setdefault("own", {})']
+)
+def test_a_reference_that_adds_a_table_is_an_error_of_its_author(own: Path, change: str) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(
+        text.replace('points = state["points"]', f'{change}\n        points = state["points"]')
+    )
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
+    told = "adds, replaces or removes a table; it has one for each store of its task (points)"
+    refused(answer, 2, "the reference function of scenario loyalty", told, "wrong.py line")
 
 
 def test_a_reference_that_writes_to_a_topic_that_is_no_sink_is_an_error_of_its_author(own: Path) -> None:

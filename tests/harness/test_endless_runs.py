@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from harness.campaign import Plan, reduce, run_simulation
 from harness.history import Reached
-from harness.replay import simulate, simulate_within, watchdog
+from harness.replay import simulate, simulate_all, simulate_within, watchdog
 from harness.schedule import Input, Schedule
 from harness.verdict import Outcome
 from store.streams.task import Task
@@ -21,12 +21,12 @@ RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))
 
 
 @contextmanager
-def looping_forever() -> Iterator[None]:
-    def loop(_task: Task) -> None:
+def looping_forever(method: str = "commit") -> Iterator[None]:
+    def loop(_task: Task, *_given: object) -> None:
         while True:
             pass
 
-    with patch.object(Task, "commit", loop):
+    with patch.object(Task, method, loop):
         yield
 
 
@@ -37,6 +37,14 @@ def test_production_code_that_loops_between_two_points_is_a_violation() -> None:
     assert (verdict.findings[0].oracle, history.events) == ("errors", [])
     assert "did not end" in verdict.findings[0].sentence
     assert simulate(BALANCES, Schedule("balances", RECORDS))[1].outcome is Outcome.HOLDS
+
+
+def test_each_run_that_does_not_end_is_a_violation_and_those_beside_it_are_judged() -> None:
+    with looping_forever("process"):
+        judged = simulate_all(
+            0.2, BALANCES, [Schedule("balances", items) for items in (RECORDS, (), RECORDS, ())]
+        )
+    assert [verdict.outcome for _, verdict in judged] == [Outcome.VIOLATED, Outcome.HOLDS] * 2
 
 
 def test_production_code_that_waits_for_ever_is_a_violation() -> None:

@@ -91,8 +91,9 @@ def test_a_store_that_has_stood_still_is_found_at_the_end() -> None:
     assert "has to hold 4" in found(OPENED, *end)[0]
 
 
-def test_a_process_that_was_asked_to_end_earlier_may_lack_the_end_of_the_topic() -> None:
-    asked = Injected(0, "clean_stop", "0_0", 0, 0, None)
+@pytest.mark.parametrize("fault", ["clean_stop", "move"])
+def test_a_process_that_was_asked_to_end_earlier_may_lack_the_end_of_the_topic(fault: str) -> None:
+    asked = Injected(0, fault, "0_0", 0, 0, None)
     end = (look(Point.TASK_CLOSED, ALL, {0: 1, 1: 0}), Ended("0_0", 0, End.DONE))
     assert not found(OPENED, asked, *end)
 

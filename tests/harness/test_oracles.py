@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 import scenarios
+from harness.faults import FAULTS
 from harness.history import (
     End,
     Ended,
@@ -211,6 +213,31 @@ def test_being_fenced_by_a_successor_is_right() -> None:
 
 
 @pytest.mark.parametrize(
+    ("guarantee", "commits", "ended", "excused"),
+    [
+        ("at_least_once", True, True, True),
+        ("at_least_once", True, False, True),
+        ("at_least_once", False, True, False),
+        ("exactly_once_v2", True, True, False),
+    ],
+)
+def test_who_finds_the_positions_moved_was_fenced_by_a_commit_at_least_once(
+    guarantee: str, commits: bool, ended: bool, excused: bool
+) -> None:
+    error = "FencedError: the group app stands in app-input-0 at 3, not 2, so a newer one has the task"
+    events = (
+        Started("0_0", 0, 0, {"processing.guarantee": guarantee}),
+        *reached(Point.PRODUCER_READY),
+        Started("0_0", 1, 1),
+        *reached(Point.PRODUCER_READY, incarnation=1),
+        *(reached(Point.KAFKA_COMMITTED) if commits else ()),
+        *((Ended("0_0", 0, End.DONE),) if ended else ()),
+        Ended("0_0", 1, End.FENCED, error),
+    )
+    assert bool(list(errors.find_in(events, SCHEDULE))) is not excused
+
+
+@pytest.mark.parametrize(
     ("error", "excused"),
     [
         ("LogError: offset 4 of app-input-0 is out of range: 8 to 10 are there", True),
@@ -275,6 +302,19 @@ def test_who_comes_upon_damaged_files_begins_anew_only_if_it_sets_a_store_aside(
     assert not list(errors.find_in(events, SCHEDULE))
     events.remove(aside)
     assert [finding.oracle for finding in errors.find_in(events, SCHEDULE)] == ["errors"]
+
+
+@pytest.mark.parametrize("suspends", [True, False])
+def test_who_stood_still_by_any_fault_may_find_its_transaction_timed_out(suspends: bool) -> None:
+    fault = replace(FAULTS["pause"], name="freeze", suspends=suspends)
+    events: list[Event] = [
+        Started("0_0", 0, 0),
+        *reached(Point.PRODUCER_READY),
+        Injected(0, "freeze", "0_0", 0, 0, None),
+        Ended("0_0", 0, End.RETRIED, "TransactionTimedOutError: it was open for too long"),
+    ]
+    with patch.dict(FAULTS, {"freeze": fault}):
+        assert bool(list(errors.find_in(events, SCHEDULE))) is not suspends
 
 
 def test_one_fault_excuses_one_abort() -> None:
@@ -937,6 +977,39 @@ def test_a_query_shows_one_moment(
         assert found.outcome is Outcome.HOLDS, found
     else:
         assert (only(found).oracle, only(found).anomaly) == ("queries", anomaly)
+
+
+SEEN = {"x@5000": 0, "a@100000": 1, "b@200000": 2, "c@250000": 3}
+
+
+@pytest.mark.parametrize(
+    ("shown", "files", "right"),
+    [
+        (("b@200000", "c@250000"), True, True),
+        (("a@100000", "b@200000", "c@250000"), True, True),
+        (("a@100000", "b@200000", "c@250000"), False, False),
+        (("a@100000", "b@200000"), True, False),
+        (("x@5000", "a@100000", "b@200000", "c@250000"), True, False),
+        (("a@100000",), True, True),
+        ((), True, False),
+    ],
+)
+def test_in_files_without_transactions_what_expired_since_the_commit_may_still_be_there(
+    shown: tuple[str, ...], files: bool, right: bool
+) -> None:
+    rows = [Row(0, offset, name[0], 1, int(name[2:])) for name, offset in SEEN.items()]
+    schedule = Schedule(
+        "dedupe",
+        tuple(Input(0, row.key, 1, timestamp=row.timestamp) for row in rows),
+        (Step(query=Query("seen", isolation=RC, elsewhere=True)),),
+        settings={"default.dsl.store": "rocksDB"},
+        files=files,
+    )
+    answer = tuple((name, SEEN[name]) for name in shown)
+    event = Queried(0, "0_0", 0, answer, {"input": 1}, {"input": 1}, {"input": 3})
+    final = changed(RIGHT, inputs={"input": Topic("input", tuple(rows), {0: 4}, {0: 4})})
+    evidence = Evidence(load_all()["dedupe"], schedule, [*BEGIN, event, final], final)
+    assert (not list(ORACLES["queries"](evidence))) is right
 
 
 @pytest.mark.parametrize(("bound", "right"), [(1, True), (0, False), (None, False)])

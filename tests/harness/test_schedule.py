@@ -15,6 +15,7 @@ from harness.generate.strategy import schedules
 from harness.replay import check, check_input, replay
 from harness.schedule import (
     MAX_INPUT,
+    MAX_TRANSACTION_TIMEOUT_MS,
     VERSION,
     Edge,
     Input,
@@ -27,6 +28,7 @@ from harness.schedule import (
     decode,
     encode,
     load,
+    validate,
 )
 from harness.verdict import Outcome
 from scenarios import Scenario, load_all
@@ -116,6 +118,14 @@ UNUSABLE: list[tuple[bytes, str]] = [
     (a_step('{"fault": "change_settings"}'), "change_settings needs settings"),
     (a_step('{"fault": "kill", "settings": {"commit.records": 1}}'), "kill takes no settings"),
     (a_step('{"fault": "change_settings", "settings": {"colour": 1}}'), "steps[0].settings: "),
+    (
+        a_step('{"fault": "change_settings", "settings": {"transaction.timeout.ms": 900001}}'),
+        "steps[0].settings: transaction.timeout.ms=900001 is not allowed: at most 900000, the transaction.max.timeout",
+    ),
+    (
+        b'{"version": 2, "scenario": "balances", "settings": {"transaction.timeout.ms": "900001"}}',
+        "settings: transaction.timeout.ms='900001' is not allowed: at most 900000",
+    ),
     (a_step('{"query": {"store": "s"}, "amount": 1}'), "a query takes task, at and wait alone"),
     (a_step('{"query": {"store": "s", "hold": -1}}'), "steps[0].query.hold is -1"),
     (a_step('{"query": {"store": "s", "bound": -1}}'), "steps[0].query.bound is -1"),
@@ -130,6 +140,13 @@ def test_an_unusable_schedule_is_refused_with_its_name_and_the_reason(text: byte
         decode(text, "some.json")
     assert str(caught.value).startswith("some.json: ")
     assert reason in str(caught.value)
+
+
+def test_a_transaction_timeout_means_nothing_at_least_once_and_may_be_that_of_the_brokers() -> None:
+    most = MAX_TRANSACTION_TIMEOUT_MS
+    validate(Schedule("balances", settings={"transaction.timeout.ms": most}))
+    loose = {"transaction.timeout.ms": most + 1, "processing.guarantee": "at_least_once"}
+    validate(Schedule("balances", settings=loose))
 
 
 def test_more_input_than_a_run_can_take_is_refused() -> None:

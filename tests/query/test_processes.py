@@ -242,6 +242,50 @@ def test_every_type_of_store_is_read_from_another_process(tmp_path: Path) -> Non
 
 
 @pytest.mark.requirement("x.5")
+def test_a_reader_sees_windows_of_a_later_segment_before_their_commit_where_there_are_no_transactions(
+    directory: StateDirectory,
+) -> None:
+    def windows(given: StoreContext) -> WindowStore:
+        return WindowStore(given, retention_ms=100_000, window_size_ms=10)
+
+    whole, of_key = WindowRangeQuery.with_window_start_range(0, 999_999), WindowKeyQuery(b"a", 0, 999_999)
+    with ExitStack() as opened:
+        owner = windows(context(directory, mechanism=None))
+        opened.callback(owner.close)
+        owner.put(b"a", b"1", 100_000)
+        owner.commit({})
+        reader = opened.enter_context(open_read_only(directory, "0_0", "orders", windows))
+        owner.put(b"a", b"2", 170_000)
+        later = opened.enter_context(open_read_only(directory, "0_0", "orders", windows))
+        for one in (reader, later):
+            assert [value for _, value in query(one, whole).result] == [b"1", b"2"]
+            assert [value for _, value in query(one, of_key).result] == [b"1", b"2"]
+
+
+@pytest.mark.requirement("x.5")
+def test_a_reader_that_saw_what_was_not_committed_sees_older_windows_once_the_store_is_rebuilt(
+    directory: StateDirectory,
+) -> None:
+    def windows(given: StoreContext) -> WindowStore:
+        return WindowStore(given, retention_ms=100_000, window_size_ms=10)
+
+    whole = WindowRangeQuery.with_window_start_range(0, 999_999)
+    with ExitStack() as opened:
+        owner = windows(context(directory, mechanism=None))
+        owner.put(b"a", b"2", 900_000)
+        reader = opened.enter_context(open_read_only(directory, "0_0", "orders", windows))
+        assert [value for _, value in query(reader, whole).result] == [b"2"]
+        owner.close()
+        directory.set_aside("0_0", "orders")
+        assert query(reader, whole).failure_reason is FailureReason.STORE_EXCEPTION
+        owner = windows(context(directory, mechanism=None))
+        opened.callback(owner.close)
+        owner.put(b"a", b"1", 100_000)
+        owner.commit({})
+        assert [value for _, value in query(reader, whole).result] == [b"1"]
+
+
+@pytest.mark.requirement("x.5")
 def test_all_partitions_of_another_process_answer_one_query(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "app")
     with ExitStack() as opened:

@@ -131,7 +131,7 @@ def test_records_of_several_partitions_are_one_commit_with_all_their_offsets() -
         topic[partition].append((b"key %d" % partition, b"1"))
     with over(disk, topic):
         data = [batch for batch in disk.files["prices"].batches if batch[0][0] is Family.DATA]
-    assert [len(batch) for batch in data] == [6], "three rows and three offsets"
+    assert [len(batch) for batch in data] == [7], "three rows, three offsets and the type"
 
 
 @pytest.mark.requirement("892.11")

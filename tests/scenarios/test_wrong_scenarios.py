@@ -98,6 +98,15 @@ def test_a_pipeline_that_cannot_run_is_refused(tmp_path: Path, made: str, reason
         sample_of(scenario, Random(0))
 
 
+def test_settings_that_no_broker_would_take_are_refused_by_the_scenarios_name(tmp_path: Path) -> None:
+    text = BALANCES.replace(NAME, f'{NAME}\n    settings = {{"transaction.timeout.ms": 1_000_000}}')
+    file = scenario_file(tmp_path, text)
+    with pytest.raises(
+        ScenarioError, match=r"balances: settings: transaction.timeout.ms=1000000 .* at most 900000"
+    ):
+        simulate_part(file, 0, 0, 1, None)
+
+
 def test_an_input_record_is_what_its_schedule_file_gives_back(tmp_path: Path) -> None:
     text = changed(INPUT, "        return Sample('x', (1, {2: 3.0}))\n").replace(
         "def accepts", "def accepts_not"

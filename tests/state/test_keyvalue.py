@@ -405,7 +405,10 @@ def test_a_batch_of_changelog_records_and_its_offset_are_one_write() -> None:
     store = KeyValueStore(context_over(MemoryEngine(journal)))
     store.restore_batch([record(1, b"a", b"1"), record(2, b"b", None)], {CHANGELOG: 2})
     [batch] = journal.batches
-    assert sorted(family for family, _, _ in batch) == [Family.DATA, Family.DATA, Family.META]
+    # The first one also says of which type the store is.
+    assert sorted(family for family, _, _ in batch) == [Family.DATA] * 2 + [Family.META] * 2
+    store.restore_batch([record(3, b"a", b"1")], {CHANGELOG: 3})
+    assert sorted(family for family, _, _ in journal.batches[1]) == [Family.DATA, Family.META]
 
 
 @pytest.mark.parametrize("sync", [False, True])

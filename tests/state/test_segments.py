@@ -170,10 +170,10 @@ def test_a_commit_that_moves_no_time_writes_none(store_type: Any) -> None:
     store.write(200)
     store.commit()
     interval = metadata.segment_interval_row(store.segment_interval_ms)
-    assert engine.meta == [interval, metadata.stream_time_row(200)]
+    assert engine.meta == [metadata.type_row(store._type), interval, metadata.stream_time_row(200)]
     store.write(199)
     store.commit()
-    assert len(engine.meta) == 2
+    assert len(engine.meta) == 3
 
 
 @every_mechanism

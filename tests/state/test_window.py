@@ -258,6 +258,7 @@ def test_a_commit_without_new_duplicates_writes_no_sequence_number() -> None:
         store.commit()
     rows = [write for batch in journal.batches for write in batch if write[0] is Family.META]
     assert rows == [
+        metadata.type_row(metadata.Type.WINDOW),
         metadata.segment_interval_row(store.segment_interval_ms),
         metadata.stream_time_row(100),
         metadata.sequence_row(1),
@@ -289,6 +290,32 @@ def test_no_duplicate_is_overwritten_after_a_restore(open_engine: OpenEngine) ->
         restored.put(b"a", b"3", 100)
         assert [value for _, value in restored.fetch(b"a", 100, 100)] == [b"1", b"2", b"3"]
         restored.close()
+
+
+def test_duplicates_stay_in_order_after_a_changelog_that_two_processes_have_written_to() -> None:
+    changelog = Changelog()
+    overtaken, successor = (
+        windows(context_over(MemoryEngine(), log_change=changelog), retain_duplicates=True) for _ in range(2)
+    )
+    for key, value in ((b"b", b"0"), (b"a", b"1"), (b"a", b"2")):
+        successor.put(key, value, 100)
+    overtaken.put(b"b", b"late", 200)
+    restored = windows(context_over(MemoryEngine()), retain_duplicates=True)
+    restored.restore_batch(changelog.records, {})
+    restored.put(b"a", b"3", 100)
+    assert [value for _, value in restored.fetch(b"a", 100, 100)] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("last", [(1 << 31) - 1, 3 << 29])
+def test_a_restore_goes_on_behind_the_last_number_also_once_numbers_have_started_over(last: int) -> None:
+    changelog = Changelog()
+    store = windows(context_over(MemoryEngine(), log_change=changelog), retain_duplicates=True)
+    store._sequence = last - 1
+    for value in (b"1", b"2", b"3"):
+        store.put(b"a", value, 100)
+    restored = windows(context_over(MemoryEngine()), retain_duplicates=True)
+    restored.restore_batch(changelog.records, {})
+    assert restored._sequence == store._sequence
 
 
 @pytest.mark.requirement("844.4")

@@ -55,7 +55,7 @@ class WindowsAgainstDicts(SegmentedMachine[WindowStore]):
     def applied(self, state: State, record: Record) -> State:
         assert record.key is not None
         sequence = SUFFIX.unpack(record.key[-SUFFIX.size :])[1]
-        return super().applied(state, record)._replace(sequence=sequence)
+        return super().applied(state, record)._replace(sequence=max(state.sequence, sequence))
 
     def windows(self, isolation: IsolationLevel) -> list[tuple[bytes, int, bytes]]:
         """Key, start and value of what is visible, in the order of a forward read."""

@@ -29,5 +29,6 @@ KIND = WorldKind(
         }
     ),
     uncaused=True,
+    listens=True,
     schedules=8,
 )

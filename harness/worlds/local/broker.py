@@ -26,6 +26,7 @@ import psutil
 
 from harness.provision import broker_classpath, java
 from harness.provision.errors import ProvisionError
+from harness.schedule import MAX_TRANSACTION_TIMEOUT_MS
 from harness.worlds.local.guard import watch
 from store.errors import ConfigError, CrashproofError, RetriableError, UnreachableError
 from store.log.kafka import KafkaLog
@@ -71,7 +72,7 @@ _SETTINGS: Mapping[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "broker.heartbeat.interval.ms": 200,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
-    "transaction.max.timeout.ms": 900_000,
+    "transaction.max.timeout.ms": MAX_TRANSACTION_TIMEOUT_MS,
     # The time of a record is what a schedule says, often long ago; by default the broker removes what is older than
     # a week, 30 s after its start and then every 5 minutes.
     "log.retention.ms": -1,

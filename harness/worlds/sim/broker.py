@@ -26,6 +26,7 @@ from enum import StrEnum
 from typing import NamedTuple, NoReturn, TypeVar
 
 from harness.choices import Chooser, FirstChoice
+from harness.schedule import MAX_TRANSACTION_TIMEOUT_MS
 from harness.worlds.sim.group import (
     NO_GENERATION,
     Group,
@@ -179,7 +180,7 @@ class SimBroker:
         *,
         linger_records: int | None = None,
         hold_markers: bool = False,
-        max_transaction_timeout_ms: int = 900_000,
+        max_transaction_timeout_ms: int = MAX_TRANSACTION_TIMEOUT_MS,
         now: int = 0,
         chooser: Chooser | None = None,
     ) -> None:

@@ -1,0 +1,117 @@
+"""The table of differences from Kafka Streams: what it says of this side is so, and it can be found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.config import StreamsConfig
+from store.engine.memory import MemoryEngine
+from store.errors import ConfigError
+from store.serdes import BytesSerde
+from store.state.session import SessionStore
+from store.state.versioned import VersionedKeyValueStore
+from store.state.window import WindowStore
+from store.state.windowed import Window, Windowed
+from store.suppliers import (
+    StoreSupplier,
+    persistent_key_value_store,
+    persistent_session_store,
+    persistent_versioned_key_value_store,
+    persistent_window_store,
+    timestamped_key_value_store_builder,
+)
+from tests.state.opening import context_over
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "kafka-streams-differences.md"
+TEXT = PAGE.read_text()
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+def rows() -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in TEXT.splitlines()
+        if line.startswith("| ") and not line.startswith("| |")
+    ]
+
+
+def row(beginning: str) -> str:
+    """What is said of this side."""
+    (found,) = (cells for cells in rows() if cells[0].startswith(beginning))
+    return found[1]
+
+
+def test_the_readme_leads_to_it_and_each_row_says_where_it_is_from() -> None:
+    assert "(docs/kafka-streams-differences.md)" in (ROOT / "README.md").read_text()
+    assert rows()
+    for cells in rows():
+        assert len(cells) == 4, cells
+        assert re.match(r"R$|R, S: `|S: `", cells[3]), cells
+    for path in re.findall(r"`((?:tests|store|docs)/[^`]+)`", TEXT):
+        assert (ROOT / path).is_file(), path
+
+
+def test_the_settings_are_those_of_the_configuration() -> None:
+    defaults = StreamsConfig().as_dict()
+    assert row("`processing.guarantee` by default") == f"`{defaults['processing.guarantee']}`"
+    assert row("`default.dsl.store` by default").startswith(f"`{defaults['default.dsl.store']}`")
+    assert row("`transaction.timeout.ms` by default") == str(defaults["transaction.timeout.ms"])
+    own = next(cells[0] for cells in rows() if cells[0].startswith("`commit.records`"))
+    assert set(re.findall(r"`([^`]+)`", own)) <= defaults.keys()
+    assert StreamsConfig.of({"processing.guarantee": "exactly_once"}).exactly_once
+    with pytest.raises(ConfigError):
+        StreamsConfig.of({"transaction.timeout.ms": 1000, "commit.interval.ms": 1000})
+
+
+def test_what_has_expired_is_not_logged() -> None:
+    logged: list[object] = []
+    context = context_over(MemoryEngine(), log_change=lambda *change: logged.append(change))
+    windows = WindowStore(context, retention_ms=100, window_size_ms=10, segment_interval_ms=50)
+    windows.put(b"a", b"1", 1_000)
+    logged.clear()
+    windows.put(b"a", b"2", 100)
+    assert not logged
+    sessions = SessionStore(
+        context_over(MemoryEngine(), log_change=lambda *change: logged.append(change)),
+        retention_ms=100,
+        segment_interval_ms=50,
+    )
+    sessions.put(Windowed(b"a", Window(1_000, 1_000)), b"1")
+    logged.clear()
+    sessions.put(Windowed(b"a", Window(100, 100)), b"2")
+    sessions.remove(Windowed(b"a", Window(100, 100)))
+    assert not logged
+
+
+def test_an_older_version_is_logged_with_the_newest_after_it_and_an_expired_one_not_at_all() -> None:
+    logged: list[tuple[object, ...]] = []
+    context = context_over(MemoryEngine(), log_change=lambda *change: logged.append(change))
+    versions = VersionedKeyValueStore(context, history_retention_ms=100)
+    versions.put(b"a", b"new", 1_000)
+    versions.put(b"a", b"old", 950)
+    versions.put(b"a", b"expired", 1)
+    assert [change[1:] for change in logged] == [(b"new", 1_000), (b"old", 950), (b"new", 1_000)]
+
+
+@pytest.mark.parametrize(
+    "supplier",
+    [
+        persistent_key_value_store("s"),
+        persistent_window_store("s", 600_000, 60_000),
+        persistent_session_store("s", 600_000),
+        persistent_versioned_key_value_store("s", 600_000),
+    ],
+)
+def test_changelogs_keep_deletions_for_as_long_as_it_says(supplier: StoreSupplier[Any]) -> None:
+    days = int(supplier.changelog_config()["delete.retention.ms"]) // DAY_MS
+    assert row("`delete.retention.ms` of a changelog") == f"{days} days"
+
+
+def test_a_timestamped_builder_takes_no_plain_supplier() -> None:
+    with pytest.raises(ValueError, match="timestamped"):
+        timestamped_key_value_store_builder(persistent_key_value_store("s"), BytesSerde(), BytesSerde())
