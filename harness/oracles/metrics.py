@@ -213,7 +213,11 @@ class _Judge:
         if event.now_ms != before.now_ms:
             # The rate is of a time that goes on.
             return
-        should = before.stores[store]["commit-rate"] + life.commits / WINDOW_SECONDS
+        earlier = before.stores[store]["commit-rate"]
+        count = round(earlier * WINDOW_SECONDS)
+        # Since the first of them the clock may have gone on.
+        seconds = count / earlier if count else WINDOW_SECONDS
+        should = (count + life.commits) / seconds
         if abs(event.stores[store]["commit-rate"] - should) > 1e-9:
             rate = event.stores[store]["commit-rate"]
             yield self._finding(index, event, store, "commit-rate", round(should, 6), round(rate, 6))
