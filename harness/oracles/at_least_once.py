@@ -2,8 +2,9 @@
 happens, the other oracles ask for all.
 
 A record of the input may be processed again by a process that started before the group had its position. It must not
-be left out: some process has processed it and then committed its stores. Nor does any process leave one out between two
-others, even if another has processed it: what the other has made of it may be written over since.
+be left out: some process has processed it and then committed its stores, unless all that came last have refused to go
+on, because the group was set back to where a topic of theirs had been cut. Nor does any process leave one out between
+two others, even if another has processed it: what the other has made of it may be written over since.
 
 A store may have records counted again, or some whose outputs were lost: what it is restored to is judged by its
 changelog alone (`harness.oracles.changelog`). From there on all is given: what a process has processed since, applied
@@ -19,7 +20,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from harness.history import Event, Moment, Processed, Reached, Row, Started, StateObserved, StoreImage
+from harness.history import (
+    OUT_OF_RANGE,
+    End,
+    Ended,
+    Event,
+    Moment,
+    Processed,
+    Reached,
+    Row,
+    Started,
+    StateObserved,
+    StoreImage,
+)
 from harness.oracles.evidence import PREFIX, Evidence
 from harness.oracles.output import content
 from harness.oracles.state import plain
@@ -49,20 +62,25 @@ def _lost(evidence: Evidence, task: str) -> Iterator[Finding]:
     """Records that nobody has processed and then committed."""
     pending: dict[int, set[Place]] = {}
     safe: set[Place] = set()
-    told = False
+    told = refused = False
     for event in evidence.events:
-        if isinstance(event, Processed) and event.task == task:
+        if isinstance(event, Ended) and event.task == task:
+            refused |= event.reason is End.FAILED and event.error.startswith(OUT_OF_RANGE)
+        elif isinstance(event, Processed) and event.task == task:
             told = True
             pending.setdefault(event.incarnation, set()).add((event.topic, event.offset))
         elif isinstance(event, Reached) and event.task == task:
             # In a run that changes its guarantee, a commit under exactly once may count without an answer.
             if event.point in _SAFE or event.point is Point.OFFSETS_SENT:
+                refused = False
                 safe |= pending.pop(event.incarnation, set())
             elif event.point in _AGAIN:
                 pending.pop(event.incarnation, None)
     if not told and evidence.uncaused:
         return
     sources = evidence.tasks[task].sources
+    if refused and not evidence.cleaned.isdisjoint(sources.rows):
+        return
     for topic, rows in sources.rows.items():
         for row in rows:
             if (topic, row.offset) in safe or topic in evidence.cleaned:
