@@ -35,7 +35,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     directory = tmp_path_factory.mktemp("suite")
     lines = [f"Test{kind.__name__} = conformance(broken.{kind.__name__}, examples=1)" for kind in DEFECTS]
     tests = [f"test_suite.py::Test{kind.__name__}::{named}" for kind, named in DEFECTS.items()]
-    lines += ["TestByChance = conformance(broken.DiscardDoesNothing)"]
+    lines += ["TestByChance = conformance(broken.DiscardDoesNothing, examples=500)"]
     tests += [f"test_suite.py::TestByChance::{RANDOM}"]
     lines += [f"Test{kind} = conformance(stores.{kind}, examples=5)" for kind in ("FileStore", "SqliteStore")]
     lines += ["TestOfAnotherKind = conformance(OfAnotherKind)"]
