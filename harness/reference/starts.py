@@ -450,7 +450,8 @@ class Starts:
             disk.current_ms = self._now_ms if restored else life.begun_ms
             if restored or changed or life.exactly_once:
                 # At least once others may write to its changelog: a commit without changes does not make it younger.
-                disk.told_ms = disk.current_ms
+                # A restore vouches for what there was when it began: time may pass while it waits.
+                disk.told_ms = life.opened_ms.get(store, disk.current_ms) if restored else disk.current_ms
 
     def _restored(self, life: _Life, store: str, kind: Kind) -> None:
         disk = self._disk(life.task, life.host, store)
