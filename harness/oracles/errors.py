@@ -223,8 +223,9 @@ class _Ledger:
             if loose or self._moved.get(event.task, 0) > self._owned_since.get(event.task, 0):
                 return
         # Who has fenced it may have stopped, or died, before it could say so.
-        others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
-        if needed is Excuse.FENCED and (others or incarnation in self._crossed):
+        if needed is Excuse.FENCED and (
+            self._awaited(event.task, incarnation) or incarnation in self._crossed
+        ):
             return
         what = {
             Excuse.FENCED: "was fenced",
@@ -235,8 +236,8 @@ class _Ledger:
         yield from self._spend(event, needed, what)
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
-        others = [one for one, task in self._starting.items() if task == event.task and one != incarnation]
-        if others or self._may_drop(incarnation) or self._overtaken(event.task, incarnation):
+        taken = self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation)
+        if taken or self._may_drop(incarnation):
             return
         yield Finding(
             "errors",
@@ -251,6 +252,10 @@ class _Ledger:
         """Whether something has happened to a transaction that was not committed since."""
         spoilt = incarnation in self._spoilt or incarnation in self._suspended
         return spoilt or bool(self._standing) or self._uncaused
+
+    def _awaited(self, task: str, incarnation: int) -> bool:
+        """Whether another incarnation of the task has started, and has not said that it is the owner."""
+        return any(of == task and one != incarnation for one, of in self._starting.items())
 
     def _overtaken(self, task: str, incarnation: int) -> bool:
         return self._owner.get(task) != incarnation
