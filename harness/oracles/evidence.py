@@ -170,14 +170,12 @@ class Evidence:
 
     def exactly_once_with(self, settings: Mapping[str, Any]) -> bool:
         """Whether a process with these changed settings runs under exactly once."""
-        return self._pipeline(settings).config.exactly_once
+        return self.config(settings).exactly_once
 
     @cached_property
     def caches(self) -> bool:
         """Whether any process had a cache for the stores that want one."""
-        return any(
-            self._pipeline(event.settings).config.statestore_cache_max_bytes for _, event in self.of(Started)
-        )
+        return any(self.config(event.settings).statestore_cache_max_bytes for _, event in self.of(Started))
 
     def longest_absence(self, store: str) -> int | None:
         """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
@@ -246,7 +244,7 @@ class Evidence:
     @cached_property
     def exactly_once(self) -> bool:
         """Whether every process ran under exactly once."""
-        return all(self._pipeline(event.settings).config.exactly_once for _, event in self.of(Started))
+        return all(self.config(event.settings).exactly_once for _, event in self.of(Started))
 
     @cached_property
     def calm(self) -> bool:

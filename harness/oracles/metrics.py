@@ -18,7 +18,6 @@ from harness.history import Injected, Measured, Moment, Reached, Started, StateO
 from harness.oracles.evidence import Evidence
 from harness.reference.durability import Kind
 from harness.reference.model import Positions
-from harness.schedule import config_of
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from store.metrics import WINDOW_SECONDS
@@ -128,7 +127,7 @@ class _Judge:
             for store in sorted(event.stores):
                 yield self._finding(index, event, store, "metrics, although it is closed", 0, 1)
             return
-        config = config_of(self._evidence.schedule, life.settings)
+        config = self._evidence.config(life.settings)
         kinds = self._evidence.kinds(event.task, life.settings)
         if event.point is Point.RESTORED:
             life.at_restored = event

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from harness.history import STILL_HELD, End, Ended, Measured, Processed, Reached, Started
 from harness.oracles.evidence import Evidence
+from harness.reference.model import input_record
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
-from scenarios import InputRecord, Scenario
+from scenarios import Scenario
 from store.config import StreamsConfig
 from store.points import Point
 
@@ -119,9 +120,7 @@ def _asks(evidence: Evidence, event: Processed) -> bool:
     if type(scenario).commits_after is Scenario.commits_after:
         return False
     return any(
-        scenario.commits_after(
-            InputRecord(event.topic, partition, row.offset, row.key, row.value, row.timestamp, row.headers)
-        )
+        scenario.commits_after(input_record(event.topic, partition, row))
         for row in evidence.rows(event.topic, partition)
         if row.offset == event.offset
     )

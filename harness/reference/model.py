@@ -79,6 +79,11 @@ class _Given(dict[str, Table]):
     __setitem__ = __delitem__ = setdefault = update = pop = popitem = clear = __ior__ = _refuse
 
 
+def input_record(topic: str, partition: int, row: Row) -> InputRecord:
+    """A row of a topic as a scenario meets it, which may change its value."""
+    return InputRecord(topic, partition, row.offset, row.key, own(row.value), row.timestamp, row.headers)
+
+
 class Line:
     """One order of a task's records, with the expectation after each of them."""
 
@@ -111,9 +116,7 @@ class Line:
     def step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
         """The outputs of a record with any tables, which change."""
         topic, row = record
-        given = InputRecord(
-            topic, self._partition, row.offset, row.key, own(row.value), row.timestamp, row.headers
-        )
+        given = input_record(topic, self._partition, row)
         try:
             outputs: list[Output] = list(self._scenario.reference(_Given(state), given))
         except Exception as error:
