@@ -361,6 +361,11 @@ def load_all() -> Mapping[str, Scenario]:
     return found
 
 
+def names_a_file(reference: str) -> bool:
+    """Whether a reference that `load` takes is the path of a Python file."""
+    return reference.endswith(".py")
+
+
 @cache
 def load(reference: str) -> Scenario:
     """The scenario that `reference` names: one of this package by name, a Python file by its path, or an object by
@@ -371,7 +376,7 @@ def load(reference: str) -> Scenario:
     known = load_all()
     if reference in known:
         return known[reference]
-    if reference.endswith(".py"):
+    if names_a_file(reference):
         return _named(_scenario_in(_load_file(Path(reference)), "SCENARIO", reference), reference)
     module, colon, name = reference.partition(":")
     if colon:
@@ -394,7 +399,7 @@ def _named(scenario: Scenario, reference: str) -> Scenario:
 def module_of(scenario: Scenario) -> ModuleType | None:
     """The module of a scenario that was loaded from a file, which no other process can import; None of any other."""
     reference = scenario.reference_name
-    return sys.modules.get(_module_name(Path(reference).resolve())) if reference.endswith(".py") else None
+    return sys.modules.get(_module_name(Path(reference).resolve())) if names_a_file(reference) else None
 
 
 def _module_name(path: Path) -> str:

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from harness.schedule import Schedule, ScheduleError
-from scenarios import ScenarioError, load
+from scenarios import ScenarioError, load, names_a_file
 
 
 def to_be_kept(schedule: Schedule, file: Path) -> Schedule:
     """The schedule as `file` should have it: a scenario's file is named from the directory of the schedule's, or
     from the root where the two have no other directory in common."""
-    if not _names_a_file(schedule.scenario):
+    if not names_a_file(schedule.scenario):
         return schedule
     scenario, directory = Path(schedule.scenario).resolve(), file.parent.resolve()
     apart = os.path.commonpath([scenario, directory]) == scenario.anchor
@@ -37,7 +37,7 @@ def located(schedule: Schedule, file: Path, given: str | None) -> Schedule:
         load(given)
         return msgspec.structs.replace(schedule, scenario=given)
     reference = schedule.scenario
-    if _names_a_file(reference):
+    if names_a_file(reference):
         places = [file.parent.resolve() / reference, Path(reference)]
         there = next((place for place in places if place.is_file()), None)
         if there is None:
@@ -55,7 +55,3 @@ def located(schedule: Schedule, file: Path, given: str | None) -> Schedule:
         )
         raise ScheduleError(f"{file}: {error}{remedy}") from None
     return msgspec.structs.replace(schedule, scenario=reference)
-
-
-def _names_a_file(reference: str) -> bool:
-    return reference.endswith(".py")
