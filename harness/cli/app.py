@@ -59,7 +59,9 @@ def _worlds(name: str) -> tuple[str, ...]:
         raise typer.BadParameter(
             f"no world is named {name!r}; there are {', '.join(WORLDS)} and {_ALL}", param_hint="--world"
         )
-    return tuple(WORLDS) if name == _ALL else (name,)
+    if name == _ALL:
+        return tuple(kind.name for kind in WORLDS.values() if not kind.on_request)
+    return (name,)
 
 
 def _options(port: int | None, worlds: Iterable[str]) -> Options:

@@ -16,15 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from harness.faults.brokers import FAULTS as _BROKERS
 from harness.faults.calls import FAULTS as _CALLS
-from harness.faults.description import Capability, Excuse, Fault, Occasion, SkipError, Stage, Where
+from harness.faults.description import Capability, Excuse, Fault, Link, Occasion, SkipError, Stage, Where
 from harness.faults.disk import FAULTS as _DISK
 from harness.faults.groups import FAULTS as _GROUPS
 from harness.faults.logs import FAULTS as _LOGS
+from harness.faults.machines import FAULTS as _MACHINES
+from harness.faults.network import FAULTS as _NETWORK
 from harness.faults.processes import FAULTS as _PROCESSES
 
 FAULTS: Mapping[str, Fault] = {
-    fault.name: fault for module in (_PROCESSES, _CALLS, _DISK, _LOGS, _GROUPS) for fault in module
+    fault.name: fault
+    for module in (_PROCESSES, _CALLS, _DISK, _LOGS, _GROUPS, _NETWORK, _BROKERS, _MACHINES)
+    for fault in module
 }
 """Every fault by name, in the order in which people should read them."""
 
@@ -44,6 +49,7 @@ __all__ = [
     "Capability",
     "Excuse",
     "Fault",
+    "Link",
     "Occasion",
     "SkipError",
     "Stage",

@@ -40,6 +40,27 @@ class Capability(StrEnum):
     """Stores are real files, which can be damaged."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
+    NETWORK = "network"
+    """The links between hosts and brokers can be cut, and made lossy or slow."""
+    BROKERS = "brokers"
+    """Brokers can be killed, stopped and paused."""
+    MACHINES = "machines"
+    """A host can be lost as a whole, with or without its disk."""
+    SMALL_DISKS = "small disks"
+    """Each host has a disk of its own that is small enough to be filled."""
+
+
+class Link(StrEnum):
+    """What becomes of the link between a host and the brokers."""
+
+    CUT = "cut"
+    """Packets vanish."""
+    REFUSING = "refusing"
+    """Connections are reset and refused."""
+    LOSSY = "lossy"
+    """Some packets vanish."""
+    SLOW = "slow"
+    """Packets wait for each other."""
 
 
 class Where(Enum):
@@ -161,6 +182,27 @@ class Stage(Protocol):
 
     def forget_positions(self, task: str) -> None:
         """Take the group's committed positions in a task's inputs away. `SkipError` where they are nowhere else."""
+
+    def disturb(self, actor: Actor, link: Link, way: int) -> None:
+        """Spoil the link between the host of the process and the brokers for a while, whatever the process does
+        meanwhile. `way`: 0 in both directions, 1 only what the host sends, 2 only what is sent to it."""
+
+    def isolate(self, actor: Actor, way: int) -> None:
+        """Cut the host of the process off from the brokers until it is told to go on, see `resume`; its processes run
+        on, and new incarnations of its tasks start on other hosts."""
+
+    def kill_broker(self, actor: Actor, which: int) -> None:
+        """End the broker that coordinates the task's transactions (0) or leads its input (1) as SIGKILL does, and start
+        it again while the process goes on."""
+
+    def pause_broker(self, actor: Actor, which: int) -> None:
+        """Stop that broker, and let it go on a moment later."""
+
+    def restart_broker(self, actor: Actor, which: int) -> None:
+        """Stop that broker in order, and start it again."""
+
+    def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
+        """End the host of the process, and start it again. `wipe`: with an empty disk."""
 
     def hold_open(self, topic: str) -> None:
         """Have an open transaction of somebody else in the topic, which settles when nothing else is left to do."""

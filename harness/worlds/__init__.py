@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.worlds import local, sim
+from harness.worlds import containers, local, sim
 from harness.worlds.protocol import Options, World, WorldKind
 
-WORLDS: Mapping[str, WorldKind] = {kind.name: kind for kind in (sim.KIND, local.KIND)}
+WORLDS: Mapping[str, WorldKind] = {kind.name: kind for kind in (sim.KIND, local.KIND, containers.KIND)}
 """Every world by name, the cheapest first."""
 
 SIMULATION = next(name for name, kind in WORLDS.items() if kind.spreads)

@@ -35,6 +35,8 @@ class Options:
 
     port: int | None = None
     """For a real broker: its port on loopback; None: a free one."""
+    brokers: int | None = None
+    """How many brokers a world with brokers has; None: as it likes."""
     directory: Path | None = None
     """Where its files go; None: the directory for temporary files."""
 
@@ -56,6 +58,8 @@ class WorldKind:
     """Whether calls can fail without the schedule."""
     listens: bool = False
     """Whether it has a broker that listens on a port."""
+    on_request: bool = False
+    """Whether it runs only where it is asked for by name: it needs what not every machine has."""
     schedules: int = 0
     """Schedules in a run that says neither a number nor a time: of each scenario where the world spreads, else of all
     scenarios together, beside the tours."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from harness.choices import Chooser
-from harness.faults import FAULTS, Excuse, Fault, SkipError
+from harness.faults import FAULTS, Excuse, Fault, Link, SkipError
 from harness.history import POSITIONS_LEFT_BEHIND, End, Event, History, Injected
 from harness.schedule import Input, Schedule, config_of
 from harness.worlds.actors import WORKER, Actor, Life, is_driver, ordinal_of
@@ -143,6 +143,24 @@ class Run(ABC):
 
     def hold_open(self, topic: str) -> None:
         raise SkipError(f"the world {self.kind.name} cannot hold a transaction open in {topic}")
+
+    def disturb(self, actor: Actor, link: Link, way: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has no link of {actor} that could be {link} ({way})")
+
+    def isolate(self, actor: Actor, way: int) -> None:
+        raise SkipError(f"the world {self.kind.name} cannot cut {actor} off ({way})")
+
+    def kill_broker(self, actor: Actor, which: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to kill")
+
+    def pause_broker(self, actor: Actor, which: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to pause")
+
+    def restart_broker(self, actor: Actor, which: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to restart")
+
+    def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
+        raise SkipError(f"the world {self.kind.name} cannot take the host of {actor} away ({wipe})")
 
     def history(self) -> History:
         """What was observed so far; it grows with the run."""

@@ -24,7 +24,7 @@ from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.led import Ready
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.processes import ForkServer, Job, SlowForkServerError, WorkerProcessError
+from harness.worlds.local.processes import Job, LocalForkServer, SlowForkServerError, WorkerProcessError
 from harness.worlds.local.world import LocalWorld
 from harness.worlds.sim.world import SimWorld
 from scenarios import load
@@ -117,9 +117,15 @@ def told(world: LocalWorld) -> Callable[[str], History]:
     return cache(lambda name: world.run(SCENARIO, STORIES[name]))
 
 
+def pid_of(world: LocalWorld) -> int:
+    server = world.machine.fork_server(0)
+    assert isinstance(server, LocalForkServer)
+    return server.pid
+
+
 @pytest.fixture
-def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
-    server = ForkServer(tmp_path / "fork-server.log")
+def fork_server(tmp_path: Path) -> Iterator[LocalForkServer]:
+    server = LocalForkServer(tmp_path / "fork-server.log")
     yield server
     server.close()
 
@@ -281,7 +287,7 @@ def test_a_worker_that_reports_nothing_makes_the_run_inconclusive(
     schedule = Schedule(scenario.reference_name, records(6))
     with LocalWorld(tmp_path, broker=broker, answer_seconds=3) as world:
         history = world.run(scenario, schedule)
-        assert psutil.Process(world.machine.fork_server.pid).children() == []
+        assert psutil.Process(pid_of(world)).children() == []
     verdict = judge(scenario, schedule, history)
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "Task 0_0 (incarnation 0, process" in verdict.reason
@@ -290,24 +296,26 @@ def test_a_worker_that_reports_nothing_makes_the_run_inconclusive(
 
 def test_a_run_leaves_no_process_and_no_file(world: LocalWorld) -> None:
     world.run(SCENARIO, ZOMBIE)
-    assert psutil.Process(world.machine.fork_server.pid).children() == []
+    assert psutil.Process(pid_of(world)).children() == []
     assert [path.name for path in world.machine.directory.iterdir()] == ["fork-server.log"]
 
 
 def test_a_world_leaves_nothing_when_it_ends(broker: LocalBroker, tmp_path: Path) -> None:
     with LocalWorld(tmp_path, broker=broker) as world:
-        server = psutil.Process(world.machine.fork_server.pid)
+        server = psutil.Process(pid_of(world))
     assert not server.is_running()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_fork_server_has_one_thread(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_the_fork_server_has_one_thread(fork_server: LocalForkServer, tmp_path: Path) -> None:
     worker = fork_server.start(job(tmp_path))
     assert worker.next() == Ready()
     assert psutil.Process(fork_server.pid).num_threads() == 1
 
 
-def test_a_paused_worker_is_stopped_by_the_operating_system(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_a_paused_worker_is_stopped_by_the_operating_system(
+    fork_server: LocalForkServer, tmp_path: Path
+) -> None:
     worker = fork_server.start(job(tmp_path))
     assert worker.next() == Ready()
     process = psutil.Process(worker.pid)
@@ -319,7 +327,7 @@ def test_a_paused_worker_is_stopped_by_the_operating_system(fork_server: ForkSer
         time.sleep(0.01)
 
 
-def test_a_killed_worker_has_really_been_killed(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_a_killed_worker_has_really_been_killed(fork_server: LocalForkServer, tmp_path: Path) -> None:
     worker = fork_server.start(job(tmp_path))
     process = psutil.Process(worker.pid)
     assert worker.kill()
@@ -328,7 +336,7 @@ def test_a_killed_worker_has_really_been_killed(fork_server: ForkServer, tmp_pat
 
 
 def test_a_fork_server_that_was_too_slow_once_does_not_mistake_one_worker_for_another(tmp_path: Path) -> None:
-    server = ForkServer(tmp_path / "fork-server.log", answer_seconds=0.5)
+    server = LocalForkServer(tmp_path / "fork-server.log", answer_seconds=0.5)
     try:
         process = psutil.Process(server.pid)
         process.suspend()
@@ -346,7 +354,9 @@ def test_a_fork_server_that_was_too_slow_once_does_not_mistake_one_worker_for_an
         server.close()
 
 
-def test_a_kill_of_a_worker_that_died_before_does_not_count(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_a_kill_of_a_worker_that_died_before_does_not_count(
+    fork_server: LocalForkServer, tmp_path: Path
+) -> None:
     worker = fork_server.start(job(tmp_path))
     psutil.Process(worker.pid).terminate()
     await_gone([psutil.Process(worker.pid)])
@@ -355,7 +365,7 @@ def test_a_kill_of_a_worker_that_died_before_does_not_count(fork_server: ForkSer
 
 
 def test_a_worker_that_cannot_start_is_not_blamed_on_the_pipeline(
-    fork_server: ForkServer, tmp_path: Path
+    fork_server: LocalForkServer, tmp_path: Path
 ) -> None:
     worker = fork_server.start(replace(job(tmp_path), output=tmp_path / "missing" / "out"))
     with pytest.raises(WorkerProcessError, match=r"did not start.*exit code 1.*FileNotFoundError"):
@@ -365,9 +375,9 @@ def test_a_worker_that_cannot_start_is_not_blamed_on_the_pipeline(
 FORKS_TWO_AND_STOPS_ONE = """
 import sys, time
 from pathlib import Path
-from tests.local.test_processes import ForkServer, Ready, job
+from tests.local.test_processes import LocalForkServer, Ready, job
 directory = Path(sys.argv[1])
-server = ForkServer(directory / "fork-server.log")
+server = LocalForkServer(directory / "fork-server.log")
 workers = [server.start(job(directory)) for _ in range(2)]
 assert [worker.next() for worker in workers] == [Ready(), Ready()]
 workers[0].stop()
@@ -378,9 +388,9 @@ time.sleep(600)
 RUNS_FOR_EVER = """
 import sys
 from pathlib import Path
-from tests.local.test_processes import SCENARIO, TOUR, LocalWorld
+from tests.local.test_processes import SCENARIO, TOUR, LocalWorld, pid_of
 with LocalWorld(Path(sys.argv[1])) as world:
-    print(world.machine.fork_server.pid, flush=True)
+    print(pid_of(world), flush=True)
     while True:
         world.run(SCENARIO, TOUR)
 """
@@ -408,7 +418,9 @@ def test_no_worker_survives_the_sigkill_of_its_leader_not_even_a_stopped_one(tmp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process when its parent dies")
-def test_no_worker_survives_the_sigkill_of_the_fork_server(fork_server: ForkServer, tmp_path: Path) -> None:
+def test_no_worker_survives_the_sigkill_of_the_fork_server(
+    fork_server: LocalForkServer, tmp_path: Path
+) -> None:
     worker = fork_server.start(job(tmp_path))
     assert worker.next() == Ready()
     worker.stop()

@@ -41,7 +41,7 @@ _ATTEMPTS = 5
 _PORTS = range(20_000, 32_000)
 _TAKEN = "Address already in use"
 
-_LOGGING = """\
+LOGGING = """\
 status = warn
 appender.out.type = Console
 appender.out.name = out
@@ -51,7 +51,7 @@ rootLogger.level = info
 rootLogger.appenderRef.out.ref = out
 """
 
-_SETTINGS: Mapping[str, object] = {
+SETTINGS: Mapping[str, object] = {
     "process.roles": "broker,controller",
     "node.id": 1,
     "controller.listener.names": "CONTROLLER",
@@ -93,7 +93,7 @@ over, and on a busy machine a fenced broker is an outage that nobody has asked f
 _SESSION_AFTER_KILL_MS = 5_000
 """The same for a broker that comes back: it is let in only after its old session has expired."""
 
-_JVM = (
+JVM = (
     "-Xms64m",
     "-Xmx512m",
     "-XX:+UseSerialGC",
@@ -137,7 +137,7 @@ class LocalBroker:
     ) -> None:
         self._asked_port = port
         self._parent = directory
-        self._settings = {**_SETTINGS, **(settings or {})}
+        self._settings = {**SETTINGS, **(settings or {})}
         self._port: int | None = None
         self._directory: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -264,11 +264,11 @@ class LocalBroker:
             "log.dirs": self._directory / "data",
         }
         self._configure(_SESSION_MS)
-        (self._directory / "log4j2.properties").write_text(_LOGGING)
+        (self._directory / "log4j2.properties").write_text(LOGGING)
         (self._directory / "classpath").write_text(f'-cp "{classpath}"\n')
         self._command = [
             str(found.executable),
-            *_JVM,
+            *JVM,
             f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",
             f"@{self._directory / 'classpath'}",
         ]

@@ -37,7 +37,10 @@ PATIENCE_S = 300.0
 SETTLE_S = 60.0
 """How long transactions may stay undecided after the last process has ended."""
 
+_TRANSACTIONS = "__transaction_state"
 _PAUSE_S = 0.005
+_AS_USUAL = -1
+"""As many copies of a topic as the brokers make by themselves."""
 _CALL_S = 10.0
 
 _MAY_PASS = frozenset(
@@ -113,8 +116,16 @@ class PlainCluster:
         self.close()
         self._admin = AdminClient(self._settings)
 
+    def ready(self) -> None:
+        """Wait until transactions and groups have coordinators."""
+        self._writer()
+        self._call("find the coordinator of a group", lambda: self._positions("judge", "none", 0))
+
     def create(self, topics: Sequence[TopicSpec]) -> None:
-        made = [NewTopic(spec.name, spec.partitions, 1, config={**spec.config, **_KEPT}) for spec in topics]
+        made = [
+            NewTopic(spec.name, spec.partitions, _AS_USUAL, config={**spec.config, **_KEPT})
+            for spec in topics
+        ]
         futures = self._admin.create_topics(made, request_timeout=self._patience_s) if made else {}
         for name, future in futures.items():
             try:
@@ -214,6 +225,23 @@ class PlainCluster:
         )
         return list(answers[group].result().topic_partitions)
 
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition; waits until there is one."""
+
+        def ask() -> int:
+            found = self._admin.list_topics(topic, timeout=self._call_s).topics[topic]
+            node = found.partitions[partition].leader if partition in found.partitions else -1
+            if node < 0:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            return int(node)
+
+        return self._call(f"ask who leads {topic}-{partition}", ask)
+
+    def coordinator(self, transactional_id: str) -> int:
+        """The node that coordinates the transactions of an id: the leader of the partition that its hash chooses."""
+        found = self._admin.list_topics(_TRANSACTIONS, timeout=self._call_s).topics[_TRANSACTIONS]
+        return self.leader(_TRANSACTIONS, java_hash(transactional_id) % max(1, len(found.partitions)))
+
     def settled(self, places: Iterable[tuple[str, int]], seconds: float = SETTLE_S) -> bool:
         """Wait until no transaction is open in any of these partitions; False if that takes too long."""
         deadline = time.monotonic() + seconds
@@ -272,6 +300,15 @@ class PlainCluster:
                 if not again or time.monotonic() > deadline:
                     raise ClientError(f"The judge could not {what}: {known}.") from error
             time.sleep(_PAUSE_S)
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` without its sign, as Kafka takes it to choose a partition."""
+    units = text.encode("utf-16-be")
+    code = 0
+    for place in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[place : place + 2])) & 0xFFFFFFFF
+    return code & 0x7FFFFFFF
 
 
 def _record(message: Any) -> Record:

@@ -93,34 +93,20 @@ class Job:
 
 
 class ForkServer:
-    """Makes worker processes. `log` gets what it prints itself. One thread.
+    """Makes worker processes, wherever it runs: at the other end of a socket that a process of this kernel holds. `log`
+    has what it prints itself, `name` says which one it is. One thread."""
 
-    It leaves the session of its maker, so that Ctrl-C reaches the maker alone.
-    """
-
-    def __init__(self, log: Path, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, control: socket.socket, log: Path, name: str, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self.log = log
+        self.name = name
         self._answer_seconds = answer_seconds
         self._exits: dict[int, int] = {}
         self._given_up = 0
         """Workers that were asked for, and of which nothing was heard in time: the next answers are theirs."""
-        self._control, theirs = socket.socketpair()
+        self._control = control
         self._control.settimeout(answer_seconds)
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        with theirs, log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def start(self, job: Job) -> WorkerProcess:
         """Make a worker. It waits to be told to begin."""
@@ -152,9 +138,8 @@ class ForkServer:
         return self._exits.pop(pid)
 
     def close(self) -> None:
-        """End the fork server and every worker that is left."""
+        """Have the fork server end, and every worker that is left."""
         self._control.close()
-        self._process.wait()
 
     def _forked(self) -> int:
         """The id of the worker that was asked for last. One that was given up finds nobody to talk to, and ends."""
@@ -176,7 +161,7 @@ class ForkServer:
             event = self._control.recv(_EVENT.size, socket.MSG_WAITALL)
         except TimeoutError:
             raise SlowForkServerError(
-                f"The fork server, process {self._process.pid}, did not answer within {self._answer_seconds:g} s."
+                f"The fork server, {self.name}, did not answer within {self._answer_seconds:g} s."
             ) from None
         if len(event) < _EVENT.size:
             raise self._gone()
@@ -187,7 +172,37 @@ class ForkServer:
         return None
 
     def _gone(self) -> WorkerProcessError:
-        return WorkerProcessError(f"The fork server, process {self.pid}, has ended. {_words_of(self.log)}")
+        return WorkerProcessError(f"The fork server, {self.name}, has ended. {_words_of(self.log)}")
+
+
+class LocalForkServer(ForkServer):
+    """A fork server that is a child of this process.
+
+    It leaves the session of its maker, so that Ctrl-C reaches the maker alone.
+    """
+
+    def __init__(self, log: Path, answer_seconds: float = ANSWER_SECONDS) -> None:
+        ours, theirs = socket.socketpair()
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        with theirs, log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        super().__init__(ours, log, f"process {self._process.pid}", answer_seconds)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        super().close()
+        self._process.wait()
 
 
 class WorkerProcess:
@@ -207,6 +222,13 @@ class WorkerProcess:
         """Let the worker go on with this answer to what it reported. If it is dead, `next` says how it died."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self._connection.send(value)
+
+    def reports_within(self, seconds: float) -> bool:
+        """Whether `next` would come back at once, now or within that time."""
+        try:
+            return self._connection.poll(seconds)
+        except (EOFError, ConnectionResetError):
+            return True
 
     def next(self, seconds: float = ANSWER_SECONDS) -> Message:
         """What it reports next.

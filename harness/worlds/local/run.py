@@ -9,7 +9,7 @@ Must survive: workers that crash by themselves or never answer (the run is then 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -52,7 +52,7 @@ from store.recovery.directory import StateDirectory
 from store.streams.topology import Topology
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Machine:
     """What the runs of one local world share. One thread."""
 
@@ -60,7 +60,8 @@ class Machine:
     """The address of the broker."""
     cluster: PlainCluster
     """The broker as the judge sees it."""
-    fork_server: ForkServer
+    fork_server: Callable[[int], ForkServer]
+    """Host → what makes processes there."""
     directory: Path
     """Where runs keep their files, each in a directory that it removes."""
     prefix: str
@@ -104,13 +105,13 @@ class LocalRun(Run):
             task=actor.task,
             incarnation=actor.incarnation,
             bootstrap=self.machine.bootstrap,
-            host=self._host(actor.host),
+            host=self.disk(actor.host),
             config=self.config_for(actor),
             output=self.directory / f"incarnation-{actor.incarnation}.log",
             standby=actor.standby,
             mutant=self.mutant,
         )
-        self.processes[actor] = self.machine.fork_server.start(job)
+        self.processes[actor] = self.machine.fork_server(actor.host).start(job)
 
     def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
@@ -142,23 +143,23 @@ class LocalRun(Run):
         self.machine.cluster.settled(places)
         return tuple(self.machine.cluster.bounds(*place).stable for place in places)
 
-    def _host(self, number: int) -> Path:
-        return self.directory / f"host-{number}"
+    def disk(self, host: int) -> Path:
+        """The root of the state directories of a host, for this run alone."""
+        return self.directory / f"host-{host}"
 
     def wipe(self, actor: Actor) -> None:
         """Put the task's state on the host out of the way. It goes with the run's other files at the end."""
-        state = self._host(actor.host) / self.application_id / actor.task
+        state = self.disk(actor.host) / self.application_id / actor.task
         if state.exists():
-            wiped = self.directory / "wiped"
+            wiped = self.disk(actor.host) / "wiped"
             wiped.mkdir(exist_ok=True)
             state.rename(wiped / str(next(self.wiped)))
 
     def turn(self, actor: Actor) -> None:
         process = self.processes[actor]
-        # The answer to `Ready`, to `Idle`, or to a point at which it let others go first.
-        process.answer(self.go(actor))
+        self.go_on(actor, process)
         while True:
-            message = process.next(self.machine.answer_seconds)
+            message = self.next_of(process)
             if isinstance(message, Ready):
                 continue
             if isinstance(message, Finished | Died):
@@ -174,6 +175,14 @@ class LocalRun(Run):
             if decision is not Decision.GO:
                 return
             process.answer(answer)
+
+    def go_on(self, actor: Actor, process: WorkerProcess) -> None:
+        """Answer its last report: `Ready`, `Idle`, or a point at which it let others go first or stood still."""
+        process.answer(self.go(actor))
+
+    def next_of(self, process: WorkerProcess) -> Message:
+        """What a process that was let go on reports next."""
+        return process.next(self.machine.answer_seconds)
 
     def heard(self, actor: Actor, message: Message) -> tuple[Decision, object]:
         """What becomes of a process that reported this, and the answer that it gets if it goes on."""
@@ -270,7 +279,7 @@ class LocalRun(Run):
 
     def _look(self, topology: Topology, partition: int, host: int) -> None:
         """Record what lies on the host's disk for the task, opened anew; nothing if no process opened its stores."""
-        storage = StateDirectory(self._host(host), self.application_id)
+        storage = StateDirectory(self.disk(host), self.application_id)
         task = topology.task_id(partition)
         suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
         if not suppliers or not all(storage.path(task, supplier.name).exists() for supplier in suppliers):

@@ -215,7 +215,7 @@ class SparkRun(LocalRun):
             spark,
             self._topology,
             bootstrap=self.machine.bootstrap,
-            state_dir=self._host(0),
+            state_dir=self.disk(0),
             checkpoint=self.directory / f"checkpoint-{self._topology.ordinal}",
             config=self.config,
             max_offsets_per_trigger=self.schedule.batch_records * self.schedule.partitions,

@@ -19,7 +19,7 @@ from harness.schedule import Runtime, Schedule
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.client import ClientError, PlainCluster
 from harness.worlds.local.guard import watch
-from harness.worlds.local.processes import ANSWER_SECONDS, ForkServer, WorkerProcessError
+from harness.worlds.local.processes import ANSWER_SECONDS, LocalForkServer, WorkerProcessError
 from harness.worlds.local.run import LocalRun, Machine
 from scenarios import Scenario
 
@@ -56,19 +56,19 @@ class LocalWorld:
             # Killed by SIGKILL, this process cannot clean up; the guard then removes the directory.
             stack.callback(watch(directory).wait)
             stack.callback(shutil.rmtree, directory)
-            fork_server = ForkServer(directory / "fork-server.log")
+            fork_server = LocalForkServer(directory / "fork-server.log")
             stack.callback(fork_server.close)
             broker = self._broker
             if broker is None:
                 broker = stack.enter_context(LocalBroker(directory=self._parent, port=self._port))
             self._machine = Machine(
-                broker.bootstrap,
-                stack.enter_context(PlainCluster(broker.bootstrap)),
-                fork_server,
-                directory,
+                bootstrap=broker.bootstrap,
+                cluster=stack.enter_context(PlainCluster(broker.bootstrap)),
+                fork_server=lambda _: fork_server,
+                directory=directory,
                 # A broker that was there before may have seen other worlds.
-                f"run-{secrets.token_hex(4)}",
-                self._answer_seconds,
+                prefix=f"run-{secrets.token_hex(4)}",
+                answer_seconds=self._answer_seconds,
             )
             self._exit = stack.pop_all()
         return self

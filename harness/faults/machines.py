@@ -1,0 +1,65 @@
+"""Faults of whole hosts: all processes of one die at once, with or without its disk, or its disk is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.faults.description import Capability, Excuse, Fault, Occasion, Where
+
+_MACHINES = frozenset({Capability.PROCESSES, Capability.HOSTS, Capability.MACHINES})
+_FILLER = "filler"
+_BLOCK = 1 << 16
+_LARGEST = 1 << 30
+
+
+def _fill(directory: Callable[[], Any]) -> None:
+    """Leave no byte free on the disk of the task that is about to open a store there. Whoever starts a process makes
+    room again: see `make_room`."""
+    place = Path(directory()).parent.parent
+    room = os.statvfs(place)
+    if room.f_bavail * room.f_frsize > _LARGEST:
+        raise OSError(errno.EFBIG, "only a disk made small for it may be filled", str(place))
+    for size in (_BLOCK, 1):
+        with suppress(OSError), (place / _FILLER).open("ab", buffering=0) as filler:
+            while True:
+                filler.write(bytes(size))
+
+
+def make_room(application: Path) -> None:
+    """Undo what `fill_disk` has done to the disk below the directory of an application."""
+    (application / _FILLER).unlink(missing_ok=True)
+
+
+FAULTS = (
+    Fault(
+        "kill_host",
+        "The host of the process dies with everything on it, and comes back with its disk.",
+        Where.POINT,
+        needs=_MACHINES,
+        deadly=True,
+        apply=lambda stage, actor, _: stage.kill_host(actor),
+    ),
+    Fault(
+        "lose_host",
+        "The host of the process dies with everything on it, and comes back with an empty disk.",
+        Where.POINT,
+        needs=_MACHINES,
+        deadly=True,
+        removes_state=True,
+        apply=lambda stage, actor, _: stage.kill_host(actor, wipe=True),
+    ),
+    Fault(
+        "fill_disk",
+        "The disk is full when the task opens its stores, and has room again when it is started anew.",
+        Where.OCCASION,
+        needs=frozenset({Capability.PROCESSES, Capability.WRITES, Capability.SMALL_DISKS}),
+        excuses=frozenset({Excuse.FAIL, Excuse.NEW_PRODUCER, Excuse.RETRY}),
+        occasions=(Occasion.OPEN,),
+        around=_fill,
+    ),
+)

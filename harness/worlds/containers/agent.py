@@ -1,0 +1,22 @@
+"""The first process of a host's container: a fork server, led through a socket in a directory that both sides have."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from harness.worlds.local.processes import serve
+
+
+def main(place: str, log: str) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    control.connect(place)
+    serve(control.detach())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,120 @@
+"""A host: a container with a disk of its own, whose fork server makes worker processes.
+
+It is led through a Unix socket in a mounted directory, and so are its workers: whatever becomes of its network, the
+director hears of them. Its disk is a small one in memory, mounted into the container under the path that it has here;
+it stays when the container dies.
+
+Must survive: its own death by SIGKILL, and return with the same disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from docker.models.containers import Container
+
+from harness.worlds.containers.disks import mount
+from harness.worlds.containers.engine import STOP_S, Engine, pid_of, until
+from harness.worlds.local.processes import ForkServer
+
+START_S = 120.0
+_AGENT = ("python3.11", "-m", "harness.worlds.containers.agent")
+
+
+class HostForkServer(ForkServer):
+    """The fork server of a container. Once the container was killed, all its workers have been killed."""
+
+    def __init__(self, control: socket.socket, log: Path, name: str) -> None:
+        super().__init__(control, log, name)
+        self._killed = False
+
+    def killed(self) -> None:
+        """The container is dead."""
+        self._killed = True
+        self._control.close()
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        if not self._killed:
+            super().signal(pid, number)
+
+    def wait(self, pid: int) -> int:
+        return -signal.SIGKILL if self._killed else super().wait(pid)
+
+
+class Host:
+    """One host. Not thread-safe."""
+
+    def __init__(self, engine: Engine, image: str, number: int, shared: Path, disk: Path) -> None:
+        """`shared` is a directory that all containers of the world have under the same path."""
+        self.number = number
+        self.name = f"host-{number}"
+        self.disk = disk
+        self.address = engine.address()
+        self._log = shared / f"{self.name}.log"
+        self._directory = shared
+        disk.mkdir()
+        mount(disk)
+        with self._listen() as listener:
+            self.container: Container = engine.start(
+                image,
+                self.name,
+                [*_AGENT, str(shared / f"{self.name}.sock"), str(self._log)],
+                address=self.address,
+                mounts={shared: shared, disk: disk},
+                init=True,
+            )
+            self.fork_server = self._meet(listener)
+
+    @property
+    def pid(self) -> int:
+        """The id, on this machine, of a process in the host's network."""
+        return pid_of(self.container)
+
+    def kill(self) -> None:
+        """SIGKILL to everything that runs there. Its disk stays."""
+        self.container.kill(signal="SIGKILL")
+        self.container.wait(timeout=STOP_S)
+        self.fork_server.killed()
+
+    def start(self) -> None:
+        """Come back after `kill`."""
+        with self._listen() as listener:
+            self.container.start()
+            self.fork_server = self._meet(listener)
+
+    def _listen(self) -> socket.socket:
+        place = self._directory / f"{self.name}.sock"
+        place.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # A path in a socket's address is short; the directory it lies in may be deep.
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            listener.bind(f"/proc/self/fd/{directory}/{place.name}")
+        finally:
+            os.close(directory)
+        listener.listen()
+        listener.setblocking(False)
+        return listener
+
+    def _meet(self, listener: socket.socket) -> HostForkServer:
+        met: list[socket.socket] = []
+
+        def ready() -> bool:
+            with suppress(BlockingIOError):
+                met.append(listener.accept()[0])
+            return bool(met)
+
+        until(self.container, ready, START_S, "starting")
+        met[0].setblocking(True)
+        return HostForkServer(met[0], self._log, f"that of {self.name}")
+
+
+def process_of(connection: socket.socket) -> psutil.Process:
+    """The process at the other end of a Unix socket, also one in a container, as this machine knows it."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return psutil.Process(int.from_bytes(credentials[:4], "little", signed=True))

@@ -1,0 +1,87 @@
+"""What is done to the links between a container and others: packet filters and queues in its own network.
+
+Every rule counts what it strikes, so that a fault which met no packet is not taken for one. Rules are in the network of
+the container, which is gone, with them, when it stops.
+
+Must survive: a container that is gone when its link is to be made whole again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+
+from harness.faults import Link
+from harness.worlds.containers.engine import ContainerError
+
+BOTH, OUT, IN = 0, 1, 2
+_INTERFACE = "eth0"
+_LOSS = "0.33"
+_SLOW = ("rate", "32kbit", "burst", "2kb", "latency", "2s")
+
+
+class Disturbance:
+    """A link that is not as it should be, until `heal`."""
+
+    def __init__(self, pid: int, addresses: Sequence[str], link: Link, way: int) -> None:
+        """`pid`: a process in the network of the container; `addresses`: of the other side."""
+        self._pid = pid
+        self.link = link
+        self._rules: list[tuple[str, ...]] = []
+        self._healed = False
+        if link is Link.SLOW:
+            self._run("tc", "qdisc", "add", "dev", _INTERFACE, "root", "tbf", *_SLOW)
+            return
+        for address in addresses:
+            if way in (BOTH, OUT):
+                self._add("OUTPUT", "-d", address)
+            if way in (BOTH, IN) and link is not Link.REFUSING:
+                self._add("INPUT", "-s", address)
+
+    def struck(self) -> int:
+        """Packets that it has struck so far."""
+        if self.link is Link.SLOW:
+            # ` Sent 1234 bytes 5 pkt (dropped 0, overlimits 3 requeues 0)`
+            words = self._run("tc", "-s", "qdisc", "show", "dev", _INTERFACE).split()
+            return int(words[words.index("overlimits") + 1])
+        struck = 0
+        for chain in ("INPUT", "OUTPUT"):
+            rows = self._run("iptables", "-w", "-v", "-x", "-n", "-L", chain).splitlines()[2:]
+            struck += sum(int(row.split()[0]) for row in rows)
+        return struck
+
+    def heal(self) -> None:
+        """Make the link whole again."""
+        if self._healed:
+            return
+        self._healed = True
+        # With the container, its network is gone.
+        with suppress(ContainerError):
+            if self.link is Link.SLOW:
+                self._run("tc", "qdisc", "del", "dev", _INTERFACE, "root")
+            for rule in self._rules:
+                self._run("iptables", "-w", "-D", *rule)
+
+    def _add(self, chain: str, *side: str) -> None:
+        match self.link:
+            case Link.REFUSING:
+                how: tuple[str, ...] = ("-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
+            case Link.LOSSY:
+                how = ("-m", "statistic", "--mode", "random", "--probability", _LOSS, "-j", "DROP")
+            case _:
+                how = ("-j", "DROP")
+        rule = (chain, *side, *how)
+        self._run("iptables", "-w", "-A", *rule)
+        self._rules.append(rule)
+
+    def _run(self, *command: str) -> str:
+        try:
+            done = subprocess.run(
+                ["nsenter", "-t", str(self._pid), "-n", *command], capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            raise ContainerError("nsenter is not installed. Type: crashproof doctor --fix") from None
+        if done.returncode:
+            raise ContainerError(f"`{' '.join(command)}` failed in a container: {done.stderr.strip()}")
+        return done.stdout

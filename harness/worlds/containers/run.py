@@ -1,0 +1,280 @@
+"""One run of one schedule with workers on hosts in containers, and what faults do to hosts, links and brokers.
+
+A fault that lasts (a link that is cut, a broker that stands still or comes back) is ended by the leader while it waits
+for the process that meets it: after a moment, and once the fault has struck something. Whether it has is counted; a run
+with a fault that struck nothing is inconclusive.
+
+Must survive: what `harness.worlds.local.run` survives.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.faults import Link, SkipError
+from harness.faults.machines import make_room
+from harness.history import History
+from harness.schedule import Schedule
+from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
+from harness.worlds.containers import KIND
+from harness.worlds.containers.broker import Broker, Brokers
+from harness.worlds.containers.host import Host
+from harness.worlds.containers.network import Disturbance
+from harness.worlds.led import Message
+from harness.worlds.local.processes import WorkerProcess
+from harness.worlds.local.run import LocalRun, Machine
+from harness.worlds.run import KILL, PAUSE
+from scenarios import Scenario
+
+COORDINATOR, LEADER = 0, 1
+_LOOK_S = 0.1
+"""How often a process that meets a fault is looked at."""
+
+_MOMENT_S = 1.5
+"""How long a fault lasts that ends by itself."""
+
+_STRIKES_S = 10.0
+"""How long such a fault is waited for to strike something, when nothing else is left to do."""
+
+
+@dataclass(kw_only=True)
+class Machines(Machine):
+    """What the runs of one world of containers share. One thread."""
+
+    host: Callable[[int], Host]
+    """The host with a number, started when it is asked for first."""
+    brokers: Brokers
+
+
+class Lasting(ABC):
+    """A fault that lasts until the leader ends it."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.over_at = time.monotonic() + _MOMENT_S
+
+    @abstractmethod
+    def struck(self) -> bool:
+        """Whether it has struck anything yet."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """End it."""
+
+
+class _Spoilt(Lasting):
+    """A link."""
+
+    def __init__(self, words: str, disturbance: Disturbance) -> None:
+        super().__init__(words)
+        self._disturbance = disturbance
+
+    def struck(self) -> bool:
+        return self._disturbance.struck() > 0
+
+    def end(self) -> None:
+        self._disturbance.heal()
+
+
+class _Standing(Lasting):
+    """A broker that was stopped."""
+
+    def __init__(self, words: str, broker: Broker) -> None:
+        super().__init__(words)
+        self._broker = broker
+        broker.pause()
+
+    def struck(self) -> bool:
+        return self._broker.stopped()
+
+    def end(self) -> None:
+        self._broker.resume()
+
+
+class ContainerRun(LocalRun):
+    """One run of one schedule with workers on hosts in containers."""
+
+    kind = KIND
+    machine: Machines
+
+    def __init__(
+        self, machine: Machines, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+    ) -> None:
+        super().__init__(machine, scenario, schedule, mutant)
+        self._lasting: list[Lasting] = []
+        self._isolated: dict[Actor, Disturbance] = {}
+        """Processes whose host is cut off, until they are told to go on."""
+        self._isolates: Disturbance | None = None
+        """The cut that processes are just being left to."""
+        self._told: set[Actor] = set()
+        """Of them, those that were let go on already."""
+        self._unmet: list[str] = []
+        """Faults that struck nothing."""
+
+    # -- processes --------------------------------------------------------------------------------------------
+
+    def disk(self, host: int) -> Path:
+        return self.machine.host(host).disk / self.application_id
+
+    def spawn(self, actor: Actor) -> None:
+        make_room(self.disk(actor.host))
+        super().spawn(actor)
+
+    def suspend(self, actor: Actor) -> None:
+        if self._isolates is None:
+            super().suspend(actor)
+            return
+        self._isolated[actor] = self._isolates
+
+    def proceed(self, actor: Actor) -> None:
+        cut = self._isolated.pop(actor, None)
+        if cut is None:
+            super().proceed(actor)
+        elif cut not in self._isolated.values():
+            self._until(lambda: cut.struck() > 0)
+            if not cut.struck():
+                self._unmet.append(f"nothing was sent while host {actor.host} was cut off")
+            cut.heal()
+
+    def turn(self, actor: Actor) -> None:
+        super().turn(actor)
+        make_room(self.disk(actor.host))
+
+    def go_on(self, actor: Actor, process: WorkerProcess) -> None:
+        if actor in self._told:
+            self._told.remove(actor)
+        else:
+            super().go_on(actor, process)
+
+    def next_of(self, process: WorkerProcess) -> Message:
+        deadline = time.monotonic() + self.machine.answer_seconds
+        while self._lasting and time.monotonic() < deadline:
+            if process.reports_within(_LOOK_S):
+                break
+            self._end_those_that_are_over()
+        return super().next_of(process)
+
+    def elapse(self) -> Actor | None:
+        """Nothing can be done any more: what lasts ends. Those that have struck nothing are given the time to."""
+        for lasting in self._lasting:
+            self._until(lasting.struck)
+            self._end(lasting)
+        self._lasting.clear()
+        return super().elapse()
+
+    def _end_those_that_are_over(self) -> None:
+        now = time.monotonic()
+        for lasting in [each for each in self._lasting if now >= each.over_at and each.struck()]:
+            self._end(lasting)
+            self._lasting.remove(lasting)
+
+    def _end(self, lasting: Lasting) -> None:
+        if not lasting.struck():
+            self._unmet.append(f"{lasting.words} met nothing")
+        lasting.end()
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _STRIKES_S
+        while not done() and time.monotonic() < deadline:
+            time.sleep(_LOOK_S)
+
+    # -- what faults ask --------------------------------------------------------------------------------------
+
+    def disturb(self, actor: Actor, link: Link, way: int) -> None:
+        host = self.machine.host(actor.host)
+        if any(isinstance(lasting, _Spoilt) for lasting in self._lasting) or self._isolated:
+            raise SkipError("a link is spoilt already")
+        disturbance = Disturbance(host.pid, self.machine.brokers.addresses, link, way)
+        self._lasting.append(_Spoilt(f"the {link} link of host {actor.host}", disturbance))
+
+    def isolate(self, actor: Actor, way: int) -> None:
+        there = [
+            worker
+            for worker in self.processes
+            if worker.host == actor.host and worker.life is Life.RUNNING and worker is not actor
+        ]
+        if self._isolated or self._lasting:
+            raise SkipError("a link is spoilt already")
+        active = [worker for worker in there if not worker.standby]
+        # Asked before anything is changed.
+        self._elsewhere(actor)
+        for other in active:
+            self._elsewhere(other)
+        host = self.machine.host(actor.host)
+        self._isolates = Disturbance(host.pid, self.machine.brokers.addresses, Link.CUT, way)
+        try:
+            for standby in (worker for worker in there if worker.standby):
+                standby.life = Life.PAUSED
+                self.suspend(standby)
+                self.forget(standby)
+            self.pause(actor)
+            self._told.add(actor)
+            self.processes[actor].answer(self.go(actor))
+            for other in active:
+                self.pause(other)
+                self.director.struck_too(other, PAUSE)
+        finally:
+            self._isolates = None
+
+    def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
+        others = [worker for worker in self.processes if worker.host == actor.host and worker is not actor]
+        host = self.machine.host(actor.host)
+        host.kill()
+        host.start()
+        self._isolated = {one: cut for one, cut in self._isolated.items() if one.host != actor.host}
+        for other in others:
+            self._die(other)
+            self.end(other, wipe=wipe, power=False)
+            self.director.struck_too(other, "wipe" if wipe else KILL)
+        self.kill(actor, wipe=wipe)
+        for other in others:
+            self.runtime.killed(other)
+
+    def kill_broker(self, actor: Actor, which: int) -> None:
+        broker = self._broker_of(actor, which)
+        broker.kill()
+        broker.start()
+        self.machine.cluster.renew()
+
+    def pause_broker(self, actor: Actor, which: int) -> None:
+        if any(isinstance(lasting, _Standing) for lasting in self._lasting):
+            raise SkipError("a broker stands still already")
+        broker = self._broker_of(actor, which)
+        self._lasting.append(_Standing(f"the standstill of {broker.name}", broker))
+
+    def restart_broker(self, actor: Actor, which: int) -> None:
+        broker = self._broker_of(actor, which)
+        broker.stop()
+        broker.start()
+        self.machine.cluster.renew()
+
+    def _broker_of(self, actor: Actor, which: int) -> Broker:
+        """The coordinator of the task's transactions, or the leader of its first input."""
+        topology, partition = self.topologies[ordinal_of(actor.task)], partition_of(actor.task)
+        cluster, brokers = self.machine.cluster, self.machine.brokers
+        if which == COORDINATOR:
+            node = cluster.coordinator(topology.transactional_id(partition))
+        else:
+            node = cluster.leader(topology.sources[0], partition)
+        return brokers.by_node(node)
+
+    # -- one run ----------------------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        try:
+            history = super().run()
+        finally:
+            for cut in self._isolated.values():
+                cut.heal()
+            for lasting in self._lasting:
+                lasting.end()
+            for host in range(self.schedule.hosts):
+                shutil.rmtree(self.disk(host), ignore_errors=True)
+        if self._unmet and not history.inconclusive:
+            history.inconclusive = "; ".join(self._unmet)
+        return history
