@@ -18,21 +18,23 @@ _LARGEST = 1 << 30
 
 
 def _fill(directory: Callable[[], Any]) -> None:
-    """Leave no byte free on the disk of the task that is about to open a store there. Whoever starts a process makes
-    room again: see `make_room`."""
-    place = Path(directory()).parent.parent
-    room = os.statvfs(place)
+    """Leave no byte free on the disk of the task that is about to open a store there. Whoever runs its processes makes
+    room again."""
+    disk = Path(directory())
+    while not disk.is_mount():
+        disk = disk.parent
+    room = os.statvfs(disk)
     if room.f_bavail * room.f_frsize > _LARGEST:
-        raise OSError(errno.EFBIG, "only a disk made small for it may be filled", str(place))
+        raise OSError(errno.EFBIG, "only a disk made small for it may be filled", str(disk))
     for size in (_BLOCK, 1):
-        with suppress(OSError), (place / _FILLER).open("ab", buffering=0) as filler:
+        with suppress(OSError), (disk / _FILLER).open("ab", buffering=0) as filler:
             while True:
                 filler.write(bytes(size))
 
 
-def make_room(application: Path) -> None:
-    """Undo what `fill_disk` has done to the disk below the directory of an application."""
-    (application / _FILLER).unlink(missing_ok=True)
+def make_room(disk: Path) -> None:
+    """Undo what `fill_disk` has done to a disk."""
+    (disk / _FILLER).unlink(missing_ok=True)
 
 
 FAULTS = (

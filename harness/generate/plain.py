@@ -50,6 +50,9 @@ RESTARTED = 0.4
 RESTARTED_RECORDS = 8
 """So many at least, for there have to be commits before, between and after the restarts."""
 
+OUTAGE = 0.75
+"""The share of the schedules that begin with a fault of a host, a link or a broker, in a world that can make them."""
+
 ELSEWHERE = 0.1
 """The share of the steps that are for a task which may have no record."""
 
@@ -65,6 +68,35 @@ _EXACTLY: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
 _LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
 _TRANSACTED: dict[str, object] = {"statestore.transactional.enabled": True}
 _UNTRANSACTED: dict[str, object] = {"statestore.transactional.enabled": False}
+
+_OF_MACHINES = frozenset(
+    {Capability.NETWORK, Capability.BROKERS, Capability.MACHINES, Capability.SMALL_DISKS}
+)
+
+_PLACES: tuple[Point | tuple[Occasion, Edge], ...] = (
+    Point.TRANSACTION_BEGUN,
+    Point.RECORD_PROCESSED,
+    Point.FLUSHED,
+    (Occasion.COMMIT_TRANSACTION, Edge.BEFORE),
+    Point.KAFKA_COMMITTED,
+    Point.OFFSETS_SENT,
+    (Occasion.COMMIT_TRANSACTION, Edge.AFTER),
+    Point.STORE_COMMITTED,
+    (Occasion.INIT_TRANSACTIONS, Edge.BEFORE),
+    Point.COMMIT_STARTED,
+    (Occasion.SEND_OFFSETS, Edge.BEFORE),
+    Point.RESTORED,
+    (Occasion.FLUSH, Edge.BEFORE),
+    Point.PRODUCER_READY,
+    (Occasion.SEND_OFFSETS, Edge.AFTER),
+    Point.CHECKPOINT_WRITTEN,
+)
+"""Where faults of machines strike: each phase of a transaction, and of a start."""
+
+_WHILE_BEGINNING = frozenset(
+    {Point.PRODUCER_READY, Point.RESTORED, (Occasion.INIT_TRANSACTIONS, Edge.BEFORE)},
+)
+"""Those that a process passes once."""
 
 _WHILE_STARTING = (
     *((Occasion.INIT_TRANSACTIONS, Edge.BEFORE),) * 3,
@@ -136,6 +168,8 @@ class _Generator:
             if str(runtime) in fault.runtimes and self._has_place(fault)
         }
 
+        self._outages = [fault for fault in self._possible.values() if fault.needs & _OF_MACHINES]
+
     def _has_place(self, fault: Fault) -> bool:
         if Capability.SHARED in fault.needs and not self._shared:
             return False
@@ -189,6 +223,8 @@ class _Generator:
             # First, for what is found is mostly what a commit has left, and each commit uses up input.
             steps = [*self._restarts(), *steps]
         steps += self._steps()
+        if self._outages and random.random() < OUTAGE:
+            steps = [*self._outage(), *steps]
         if self._files and random.random() < 0.6:
             steps = [*self._damage(self._task()), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
@@ -467,6 +503,28 @@ class _Generator:
                 return [self._call(Step(what, task=task, wait=wait))]
             case _:
                 return [Step(random.choice(("fail_processing", "kill", "move")), task=task, wait=wait)]
+
+    def _outage(self) -> list[Step]:
+        """A fault of a host, a link or a broker: by turns each of them, and each at every place of a transaction."""
+        random = self._random
+        fault = self._outages[self._index % len(self._outages)]
+        step = Step(fault.name, task=self._task(), wait=random.choice((0, 0, 1, 2)))
+        if Capability.HOSTS in fault.needs:
+            self._hosts = max(2, self._hosts)
+        if fault.amount:
+            step = replace(step, amount=random.choice(fault.amount))
+        if fault.where is Where.POINT:
+            place = _PLACES[self._index // len(self._outages) % len(_PLACES)]
+            if place in _WHILE_BEGINNING:
+                step = replace(step, wait=0)
+            if isinstance(place, Point):
+                step = replace(step, at=place)
+            elif Capability.CALLS in self._capable:
+                step = replace(step, call=place[0], edge=place[1])
+        if fault.suspends and random.random() < 0.5:
+            # It wakes up while its successor is at work, and not when nothing is left to do.
+            return [step, Step("resume", task=step.task, wait=random.choice((1, 2)))]
+        return [step]
 
     def _damage(self, task: str) -> list[Step]:
         """A file is damaged while the process is away, and another one may find it that way."""

@@ -122,7 +122,7 @@ class ContainerRun(LocalRun):
         return self.machine.host(host).disk / self.application_id
 
     def spawn(self, actor: Actor) -> None:
-        make_room(self.disk(actor.host))
+        make_room(self.machine.host(actor.host).disk)
         super().spawn(actor)
 
     def suspend(self, actor: Actor) -> None:
@@ -143,7 +143,7 @@ class ContainerRun(LocalRun):
 
     def turn(self, actor: Actor) -> None:
         super().turn(actor)
-        make_room(self.disk(actor.host))
+        make_room(self.machine.host(actor.host).disk)
 
     def go_on(self, actor: Actor, process: WorkerProcess) -> None:
         if actor in self._told:
