@@ -28,6 +28,7 @@ from harness.mutants import find as find_mutant
 from harness.mutants.exam import SECONDS
 from harness.mutants.exam import examine as examine_mutants
 from harness.provision.doctor import doctor as examine
+from harness.provision.images import provide
 from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
@@ -395,14 +396,25 @@ def mutants(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Bring what runs in containers need: Docker (with apt-get, as root), its daemon, and the images. "
+            "Says what it will do, and how long each step took.",
+        ),
+    ] = False,
+) -> None:
     """Say what is here, what is missing and what to type. Exit 4 if something is missing."""
+    if fix:
+        provide(say)
     findings = examine()
     _print_lines(
         line
         for finding in findings
         for line in (
-            f"{'ok     ' if finding.ok else 'missing'} {finding.name}: {finding.detail}",
+            f"{finding.word:<7} {finding.name}: {finding.detail}",
             *([] if finding.remedy is None else [f"          {finding.remedy}"]),
         )
     )

@@ -1,4 +1,4 @@
-"""What the real worlds need on this machine: Java, a Kafka broker, Spark's Kafka connector."""
+"""What the real worlds need on this machine: Java, a Kafka broker, Spark's Kafka connector, Docker and images."""
 
 from harness.provision.cache import cache_directory
 from harness.provision.doctor import Finding, doctor

@@ -8,28 +8,43 @@ import platform
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.provision import jars
+from harness.provision import docker, images, jars
 from harness.provision.cache import cache_directory
 from harness.provision.errors import ProvisionError
 from harness.provision.java import java
+
+if TYPE_CHECKING:
+    from docker import DockerClient
 
 _WHAT = {"broker": "Kafka broker", "spark": "Spark's Kafka connector"}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`ok` is False only for what stops a run. `remedy` is what to type, None when nothing is needed."""
+    """`ok` is False only for what stops a run in the simulation or the local world. `remedy` is what to type, None when
+    nothing is needed. `absent` is what only other runs need, and is not here."""
 
     name: str
     ok: bool
     detail: str
     remedy: str | None = None
+    absent: bool = False
+
+    @property
+    def word(self) -> str:
+        """What it is in one word."""
+        if not self.ok:
+            return "missing"
+        return "absent" if self.absent else "ok"
 
 
 def doctor() -> list[Finding]:
-    """Python, packages, Java, jars and the cache directory, in the order in which a run needs them."""
-    return [_python(), *_packages(), _cache(), _java(), *(_jars(name) for name in jars.CONFIGURATIONS)]
+    """Python, packages, Java, jars and the cache directory, in the order in which a run needs them; then what only
+    containers need."""
+    jar_findings = (_jars(name) for name in jars.CONFIGURATIONS)
+    return [_python(), *_packages(), _cache(), _java(), *jar_findings, *_containers()]
 
 
 def _python() -> Finding:
@@ -96,3 +111,36 @@ def _jars(configuration: str) -> Finding:
             f"Nothing: the first run that needs them fetches them{through}.",
         )
     return Finding(name, True, f"{len(lock)} jars in {directory / configuration}, all as locked")
+
+
+_ONLY = "only runs in containers need it"
+
+
+def _containers() -> list[Finding]:
+    """Nothing of it stops the other worlds, so all is `ok`."""
+    try:
+        client = docker.engine()
+    except ProvisionError as error:
+        detail = f"{' '.join(error.problem.split())} ({_ONLY})"
+        return [Finding("Docker", True, detail, error.remedy, absent=True)]
+    try:
+        found = f"{client.version()['Version']} answers; nsenter, iptables and tc are here"
+        return [Finding("Docker", True, found), _images(client)]
+    finally:
+        client.close()
+
+
+def _images(client: DockerClient) -> Finding:
+    try:
+        found = images.standing(client)
+    except ProvisionError as error:
+        return Finding("images", True, f"{error.problem} ({_ONLY})", error.remedy, absent=True)
+    here = ", ".join(f"{tag} ({size / 1e6:.0f} MB)" for tag, size in found.sizes.items())
+    lacking = [name for name in found.missing if name != "host"]
+    if lacking:
+        detail = f"not built yet: {', '.join(found.missing)}" + (f"; here: {here}" if here else "")
+        return Finding("images", True, f"{detail} ({_ONLY})", docker.FIX, absent=True)
+    if found.missing:
+        remedy = "Nothing: the first run in containers adds the project as it is now, in seconds."
+        return Finding("images", True, here, remedy)
+    return Finding("images", True, here)
