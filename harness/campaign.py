@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
 from multiprocessing import forkserver
@@ -59,6 +60,8 @@ class Found(msgspec.Struct, frozen=True):
     world: str
     schedule: Schedule
     verdict: Verdict
+    logs: str = ""
+    """The directory with what its processes printed; empty where nothing is kept."""
 
 
 class Part(msgspec.Struct):
@@ -168,11 +171,12 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
     return part
 
 
-def _record(part: Part, world: str, index: int, schedule: Schedule, verdict: Verdict) -> None:
+def _record(part: Part, world: str, index: int, schedule: Schedule, verdict: Verdict, logs: str = "") -> None:
     if verdict.outcome is Outcome.VIOLATED:
-        part.found.append(Found(world, schedule, verdict))
+        part.found.append(Found(world, schedule, verdict, logs))
     elif verdict.outcome is Outcome.INCONCLUSIVE:
-        part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}")
+        kept = f" (logs in {logs})" if logs else ""
+        part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}{kept}")
 
 
 class _Total:
@@ -193,12 +197,9 @@ class _Total:
         self.inconclusive += part.inconclusive
         room = self._plan.max_failures - len(self.found)
         self.found += part.found[: max(0, room)]
+        # Where there is one the world itself has failed, and nothing more can be run in it.
+        self._traceback = self._traceback or part.traceback
         self._progress(self._met.result.schedules, len(self.found))
-
-    def broken(self, reason: str, traceback: str) -> None:
-        """The world itself has failed, and nothing more can be run in it."""
-        self.inconclusive.append(reason)
-        self._traceback = traceback
 
     @property
     def failed(self) -> bool:
@@ -285,27 +286,60 @@ def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
 
 
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
-    """The campaign in a world that runs one schedule after the other: introductions, tours, a sample. Stops at the
-    first failures, and when its time is over, which it is not before the tours are done."""
+    """The campaign in a world in which schedules are dear: introductions, tours, a sample, as many at once as the world
+    can run. Stops at the first failures, and when its time is over, which it is not before the tours are done.
+
+    What was found is taken in the order of the schedules.
+    """
     total = _Total(plan, name, progress)
     killed = world.killed
-    for reference, index in _samples(plan, name):
-        if total.failed or (index >= 0 and total.enough):
-            break
-        scenario = load(reference)
-        schedule = schedule_at(scenario, plan.seed, index, name)
-        try:
-            history = world.run(scenario, schedule, plan.mutant)
-        except CrashproofError as error:
-            total.broken(f"schedule {index} of {scenario.name} could not be run: {error}", format_exc())
-            break
-        met = Met()
-        met.add(scenario, schedule, history)
-        part = Part(met.close())
-        _record(part, name, index, schedule, judge(scenario, schedule, history))
+    for index, part in _parts(plan, name, world):
         total.add(part)
+        if part.traceback or total.failed or (index >= 0 and total.enough):
+            break
     part = total.close()
     part.result.sigkills = world.killed - killed
+    return part
+
+
+def _parts(plan: Plan, name: str, world: World) -> Iterator[tuple[int, Part]]:
+    """What each schedule came to, with its index."""
+    samples = _samples(plan, name)
+    if world.slots == 1:
+        for reference, index in samples:
+            yield index, _run_one(plan, name, world, reference, index)
+        return
+    pool = ThreadPoolExecutor(world.slots, "schedule")
+    running: deque[tuple[int, Future[Part]]] = deque()
+    try:
+        for reference, index in samples:
+            running.append((index, pool.submit(_run_one, plan, name, world, reference, index)))
+            if len(running) > world.slots:
+                first, future = running.popleft()
+                yield first, future.result()
+        while running:
+            first, future = running.popleft()
+            yield first, future.result()
+    finally:
+        # Those that still run end with the world, or by themselves.
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_one(plan: Plan, name: str, world: World, reference: str, index: int) -> Part:
+    scenario = load(reference)
+    schedule = schedule_at(scenario, plan.seed, index, name)
+    try:
+        history = world.run(scenario, schedule, plan.mutant)
+    except CrashproofError as error:
+        reason = f"schedule {index} of {scenario.name} could not be run: {error}"
+        return Part(WorldResult(), [], [reason], format_exc())
+    met = Met()
+    met.add(scenario, schedule, history)
+    part = Part(met.close())
+    verdict = judge(scenario, schedule, history)
+    _record(part, name, index, schedule, verdict, history.logs)
+    if verdict.outcome is Outcome.HOLDS and history.logs:
+        shutil.rmtree(history.logs)
     return part
 
 

@@ -338,5 +338,7 @@ class History(msgspec.Struct):
     """Why the run could not be brought to an end by the world itself (not by the pipeline); empty if it was."""
     uncaused: bool = False
     """Whether calls may fail in this world without the schedule."""
+    logs: str = ""
+    """The directory with what the processes printed; empty where nothing is kept."""
     choices: tuple[tuple[str, int, int], ...] = ()
     """What the simulation was asked where it could go on in more than one way: question, answers there were, answer."""

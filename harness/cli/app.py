@@ -65,7 +65,7 @@ def _worlds(name: str) -> tuple[str, ...]:
     return (name,)
 
 
-def _options(port: int | None, worlds: Iterable[str]) -> Options:
+def _options(port: int | None, brokers: int | None, worlds: Iterable[str]) -> Options:
     """What the worlds of a command are told. One that is told what none of them uses has another world in mind."""
     asked = tuple(dict.fromkeys(worlds))
     if port is not None and not any(WORLDS[name].listens for name in asked):
@@ -74,7 +74,14 @@ def _options(port: int | None, worlds: Iterable[str]) -> Options:
             f"{port} is of no use: {', '.join(asked)} has no broker that listens on a port; {others} has one",
             param_hint="--port",
         )
-    return Options(port=port)
+    if brokers is not None and not any(brokers in WORLDS[name].brokers for name in asked):
+        others = "; ".join(
+            f"{name} with {' or '.join(map(str, kind.brokers))}" for name, kind in WORLDS.items()
+        )
+        raise typer.BadParameter(
+            f"{', '.join(asked)} cannot run with {brokers}; there are {others}", param_hint="--brokers"
+        )
+    return Options(port=port, brokers=brokers)
 
 
 class Bench(StrEnum):
@@ -185,7 +192,9 @@ def run(
         str | None, typer.Option("--for", metavar="30s", help="Time per world instead.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Which campaign; the same seed gives the same schedules.")] = 0,
-    jobs: Annotated[str, typer.Option(help="Processes for the simulation: auto or a number.")] = "auto",
+    jobs: Annotated[
+        str, typer.Option(help="Schedules at once, where a world can: auto or a number.")
+    ] = "auto",
     out: Annotated[Path, typer.Option(help="Directory for the reports and the failing schedules.")] = Path(
         "crashproof-report"
     ),
@@ -195,6 +204,9 @@ def run(
     ] = 1,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of a real broker on 127.0.0.1.")
+    ] = None,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, help="How many brokers a world of containers has: 1 or 3.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -222,7 +234,7 @@ def run(
         out=out,
         mutant=_mutant(mutant),
         max_failures=max_failures,
-        options=_options(port, worlds),
+        options=_options(port, brokers, worlds),
     )
     with _answer_alone():
         result = execute(campaign)
@@ -247,6 +259,9 @@ def replay(
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of a real broker on 127.0.0.1.")
     ] = None,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, help="How many brokers a world of containers has: 1 or 3.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
@@ -257,7 +272,7 @@ def replay(
     verdicts: dict[str, Verdict] = {}
     skipped: dict[str, tuple[str, ...]] = {}
     worlds = _worlds(world)
-    options = _options(port, worlds)
+    options = _options(port, brokers, worlds)
     for name in worlds:
         say(f"{name}: starting")
         with _answer_alone():
@@ -364,7 +379,9 @@ def schedule_format(
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(help="Which to ask; all of them by default.")] = None,
     only_list: Annotated[bool, typer.Option("--list", help="List them, and ask none.")] = False,
-    jobs: Annotated[str, typer.Option(help="Processes for the simulation: auto or a number.")] = "auto",
+    jobs: Annotated[
+        str, typer.Option(help="Schedules at once, where a world can: auto or a number.")
+    ] = "auto",
     duration: Annotated[
         str, typer.Option("--for", metavar="60s", help="Time of one processor for each mutant.")
     ] = "60s",
@@ -378,7 +395,7 @@ def mutants(
     if only_list:
         _print_lines(f"{one.name}: {one.summary} In {one.place}; {one.known}." for one in asked)
         return
-    options = _options(port, (one.worlds[0] for one in asked))
+    options = _options(port, None, (one.worlds[0] for one in asked))
     exam = examine_mutants(
         [one.name for one in asked],
         _jobs(jobs),

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from store.errors import ConfigError
 PLAIN_INTERVAL_S = 5.0
 REPORTS = {"report.html": html.write, "report.json": json_report.write, "junit.xml": junit.write}
 _FAILURES = "failures"
+_LOGS = "logs"
 INVOCATION = ["uv", "run", "crashproof"] if "UV" in os.environ else ["crashproof"]
 """How this command was called, so that what is printed can be pasted; `uv run` sets UV."""
 
@@ -143,7 +144,8 @@ def _run_world(campaign: Campaign, world: str) -> Part:
         campaign.max_failures,
     )
     with _progress(world, schedules_of(plan, world)) as report:
-        part = run_campaign(plan, world, campaign.jobs, campaign.options, report)
+        options = replace(campaign.options, jobs=campaign.jobs, logs=campaign.out / _LOGS)
+        part = run_campaign(plan, world, campaign.jobs, options, report)
     if part.traceback:
         part.inconclusive[-1] += f" ({keep(part.traceback, campaign.out)})"
     return part
@@ -195,6 +197,8 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
     name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / _FAILURES / name
     file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
+    if found.logs:
+        Path(found.logs).rename(file.with_suffix(".logs"))
     words = [*INVOCATION, "replay", str(file)]
     if world != SIMULATION:
         words += ["--world", world]

@@ -21,6 +21,10 @@ class World(Protocol):
     def killed(self) -> int:
         """Processes of the operating system that were really killed with SIGKILL on order of a schedule."""
 
+    @property
+    def slots(self) -> int:
+        """How many schedules can be run at once, each by a thread of its own."""
+
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Run a schedule, with a planted bug in the processes under test if one is named.
 
@@ -37,6 +41,10 @@ class Options:
     """For a real broker: its port on loopback; None: a free one."""
     brokers: int | None = None
     """How many brokers a world with brokers has; None: as it likes."""
+    jobs: int = 1
+    """How many schedules it is to run at once, if it can."""
+    logs: Path | None = None
+    """Where what processes printed is kept, a directory for each run; None: nowhere."""
     directory: Path | None = None
     """Where its files go; None: the directory for temporary files."""
 
@@ -58,6 +66,8 @@ class WorldKind:
     """Whether calls can fail without the schedule."""
     listens: bool = False
     """Whether it has a broker that listens on a port."""
+    brokers: tuple[int, ...] = (1,)
+    """How many brokers it can have."""
     on_request: bool = False
     """Whether it runs only where it is asked for by name: it needs what not every machine has."""
     schedules: int = 0

@@ -74,6 +74,7 @@ class Recorded:
     """A world that answers from the simulation and keeps what it was asked."""
 
     killed = 0
+    slots = 1
 
     def __init__(self, fails_at: int = 1_000_000) -> None:
         self.asked: list[Schedule] = []

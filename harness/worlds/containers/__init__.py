@@ -11,7 +11,7 @@ from harness.worlds.protocol import Options, World, WorldKind
 def _open(options: Options) -> AbstractContextManager[World]:
     from harness.worlds.containers.world import ContainerWorld
 
-    return ContainerWorld(options.directory, brokers=options.brokers)
+    return ContainerWorld(options.directory, brokers=options.brokers, jobs=options.jobs, logs=options.logs)
 
 
 KIND = WorldKind(
@@ -33,6 +33,7 @@ KIND = WorldKind(
         }
     ),
     uncaused=True,
+    brokers=(1, 3),
     on_request=True,
     schedules=20,
 )

@@ -15,33 +15,35 @@ import ipaddress
 import secrets
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import docker
 import psutil
 from docker.errors import APIError, DockerException, NotFound
 from docker.models.containers import Container
 from docker.models.networks import Network
 from docker.types import IPAMConfig, IPAMPool
 from requests.exceptions import RequestException
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.exceptions import ContainerStartException
 
+from harness.provision import docker
 from harness.worlds.containers import disks
 from harness.worlds.containers.maker import lives, maker
 from store.errors import CrashproofError
 
 RUN_LABEL = "crashproof.run"
 MAKER_LABEL = "crashproof.maker"
-TIMEOUT_S = 120
-"""How long the daemon may take for an answer."""
-
 STOP_S = 10
 
 _SUBNETS = ipaddress.IPv4Network("10.213.0.0/16")
 _LOG_LINES = 30
+_STARTING = threading.Lock()
 _REAPER = "harness.worlds.containers.reaper"
 
 
@@ -54,7 +56,7 @@ class ContainerError(CrashproofError):
 class Engine:
     """The Docker daemon, as one run uses it. Use it as a context manager: at its end nothing of the run is left.
 
-    Not thread-safe. Raises `ContainerError` for whatever Docker refuses.
+    Containers can be started by several threads. Raises `ContainerError` for whatever Docker refuses.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,13 +71,7 @@ class Engine:
         self._subnet: ipaddress.IPv4Network = _SUBNETS
 
     def __enter__(self) -> Engine:
-        try:
-            self._client = docker.from_env(timeout=TIMEOUT_S)
-            self._client.ping()
-        except (DockerException, RequestException) as error:
-            raise ContainerError(
-                f"The Docker daemon does not answer: {error}. Type: crashproof doctor --fix"
-            ) from error
+        self._client = docker.engine()
         sweep(self._client)
         me = str(psutil.Process().pid)
         self._reaper = subprocess.Popen(
@@ -134,28 +130,30 @@ class Engine:
         network = self._network.name
         assert network is not None
         endpoint = self._client.api.create_endpoint_config(ipv4_address=address, aliases=[name])
-        container: Container | None = None
-        try:
-            container = self._client.containers.create(
-                image,
-                list(command),
-                name=f"{self.run}-{name}",
+        made = (
+            DockerContainer(image)
+            .with_name(f"{self.run}-{name}")
+            .with_command(list(command))
+            .with_kwargs(
                 hostname=name,
                 labels=dict(self.labels),
                 network=network,
                 networking_config={network: endpoint},
-                volumes=[f"{here}:{there}:rw" for here, there in (mounts or {}).items()],
-                ports={f"{there}/tcp": ("127.0.0.1", here) for there, here in (ports or {}).items()},
-                detach=True,
                 **settings,
             )
-            assert container is not None
-            container.start()
+        )
+        for here, there in (mounts or {}).items():
+            made.with_volume_mapping(str(here), str(there), "rw")
+        # Its own way to say which port takes no address to bind it to.
+        made.ports = cast(Any, {f"{there}/tcp": ("127.0.0.1", here) for there, here in (ports or {}).items()})
+        try:
+            with _own_reaper():
+                made.start()
+            container = made.get_wrapped_container()
             container.reload()
         except (DockerException, RequestException) as error:
-            if container is not None:
-                with suppress(DockerException, RequestException):
-                    container.remove(force=True, v=True)
+            with suppress(DockerException, RequestException, ContainerStartException):
+                made.stop()
             raise ContainerError(f"The container {name} could not be started: {told(error)}.") from error
         return container
 
@@ -186,6 +184,18 @@ class Engine:
             f"No network could be made below {_SUBNETS}: {told(refused)}. `docker network ls` shows the others; "
             "remove those that nobody needs with `docker network prune`."
         )
+
+
+@contextmanager
+def _own_reaper() -> Iterator[None]:
+    """Leave the reaper of testcontainers out: its image is not to be had everywhere, and there is one of our own."""
+    with _STARTING:
+        before = testcontainers_config.ryuk_disabled
+        testcontainers_config.ryuk_disabled = True
+        try:
+            yield
+        finally:
+            testcontainers_config.ryuk_disabled = before
 
 
 def pid_of(container: Container) -> int:

@@ -49,10 +49,9 @@ class HostForkServer(ForkServer):
 class Host:
     """One host. Not thread-safe."""
 
-    def __init__(self, engine: Engine, image: str, number: int, shared: Path, disk: Path) -> None:
-        """`shared` is a directory that all containers of the world have under the same path."""
-        self.number = number
-        self.name = f"host-{number}"
+    def __init__(self, engine: Engine, image: str, name: str, shared: Path, disk: Path) -> None:
+        """`shared` is a directory that the hosts of a run have under the same path."""
+        self.name = name
         self.disk = disk
         self.address = engine.address()
         self._log = shared / f"{self.name}.log"

@@ -7,10 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import docker
-
+from harness.provision.docker import connect
 from harness.worlds.containers import disks
-from harness.worlds.containers.engine import RUN_LABEL, TIMEOUT_S, remove
+from harness.worlds.containers.engine import RUN_LABEL, remove
 
 _PERIOD = 0.2
 
@@ -18,7 +17,7 @@ _PERIOD = 0.2
 def main(parent: int, run: str, directory: Path) -> None:
     while os.getppid() == parent:
         time.sleep(_PERIOD)
-    client = docker.from_env(timeout=TIMEOUT_S)
+    client = connect()
     remove(client, {"label": f"{RUN_LABEL}={run}"})
     disks.remove(directory)
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.faults import Link, SkipError
@@ -49,6 +50,8 @@ class Machines(Machine):
     host: Callable[[int], Host]
     """The host with a number, started when it is asked for first."""
     brokers: Brokers
+    containers: Callable[[], Sequence[Host | Broker]]
+    """All that have something to say of a run."""
 
 
 class Lasting(ABC):
@@ -106,6 +109,7 @@ class ContainerRun(LocalRun):
         self, machine: Machines, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
         super().__init__(machine, scenario, schedule, mutant)
+        self._began = datetime.now(UTC).replace(tzinfo=None)
         self._lasting: list[Lasting] = []
         self._isolated: dict[Actor, Disturbance] = {}
         """Processes whose host is cut off, until they are told to go on."""
@@ -262,6 +266,13 @@ class ContainerRun(LocalRun):
         else:
             node = cluster.leader(topology.sources[0], partition)
         return brokers.by_node(node)
+
+    def keep_logs(self, place: Path) -> Path:
+        super().keep_logs(place)
+        for one in self.machine.containers():
+            log = one.container.logs(timestamps=True, since=self._began)
+            (place / f"{one.name}.log").write_bytes(log)
+        return place
 
     # -- one run ----------------------------------------------------------------------------------------------
 

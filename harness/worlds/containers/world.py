@@ -8,32 +8,45 @@ die while they start.
 
 from __future__ import annotations
 
-import os
 import secrets
 import tempfile
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Self
 
+import psutil
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
+from harness.faults import FAULTS, Capability
 from harness.history import History
-from harness.provision.images import Images, images
+from harness.provision.images import images
 from harness.schedule import Runtime, Schedule
-from harness.worlds.containers.broker import Brokers
-from harness.worlds.containers.engine import ContainerError, Engine
+from harness.worlds.containers.broker import Broker, Brokers
+from harness.worlds.containers.engine import ContainerError, Engine, told
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.run import ContainerRun, Machines
 from harness.worlds.local.client import ClientError, PlainCluster
 from harness.worlds.local.processes import ANSWER_SECONDS
 from scenarios import Scenario
+from store.errors import ConfigError
 
 BROKERS = 1
 
+SLOT_BYTES = 2 << 30
+"""Memory that the hosts of a run may take, with room to spare."""
+
 
 class ContainerWorld:
-    """`with ContainerWorld() as world: world.run(scenario, schedule)`. One thread. See `harness.worlds.World`.
+    """`with ContainerWorld() as world: world.run(scenario, schedule)`. See `harness.worlds.World`.
 
-    `brokers`: 1, or 3 that replicate. Its files are in a directory of its own below `directory` (by default that for
-    temporary files). Needs root, for disks and links; `images` are those that `harness.provision.images` makes.
+    `brokers`: 1, or 3 that replicate. `jobs`: how many schedules are to be run at once, each by a thread of its own;
+    as many as memory allows are (`slots`). All have the same brokers; one that strikes those runs alone. Files are in
+    a directory of its own below `directory` (by default that for temporary files), and what containers print is kept
+    below `logs`, if that is given.
     """
 
     def __init__(
@@ -41,75 +54,142 @@ class ContainerWorld:
         directory: Path | None = None,
         *,
         brokers: int | None = None,
-        made: Images | None = None,
+        jobs: int = 1,
+        logs: Path | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._parent = directory
-        self._brokers = BROKERS if brokers is None else brokers
-        self._made = made
+        self._number = BROKERS if brokers is None else brokers
+        self._logs = logs
         self._answer_seconds = answer_seconds
         self._exit = ExitStack()
-        self._machines: Machines | None = None
-        self._hosts: dict[int, Host] = {}
+        self._engine: Engine | None = None
+        self.slots = max(1, min(jobs, psutil.virtual_memory().available // SLOT_BYTES))
+        self._free: SimpleQueue[Machines] = SimpleQueue()
+        self._made: list[Machines] = []
+        self._turns = Turns()
 
     def __enter__(self) -> Self:
         """Raises `ContainerError` or `ProvisionError` for whatever is missing, with what to type."""
-        if os.geteuid():
-            raise ContainerError(
-                "The world of containers mounts disks and cuts links, for which it has to be root."
-            )
-        made = self._made or images()
+        if self._number not in (1, 3):
+            raise ConfigError("--brokers", self._number, "1, or 3 that replicate")
+        self._images = images()
         with ExitStack() as stack:
             if self._parent is not None:
                 self._parent.mkdir(parents=True, exist_ok=True)
-            directory = Path(tempfile.mkdtemp(prefix="crashproof-containers-", dir=self._parent)).absolute()
-            engine = stack.enter_context(Engine(directory))
-            shared = directory / "shared"
-            shared.mkdir()
-            (directory / "disks").mkdir()
-            brokers = Brokers(engine, made.kafka, self._brokers, shared)
-
-            def host(number: int) -> Host:
-                if number not in self._hosts:
-                    disk = directory / "disks" / f"host-{number}"
-                    self._hosts[number] = Host(engine, made.host, number, shared, disk)
-                return self._hosts[number]
-
-            self._machines = Machines(
-                bootstrap=brokers.inside,
-                cluster=stack.enter_context(PlainCluster(brokers.outside)),
-                fork_server=lambda number: host(number).fork_server,
-                directory=shared,
-                prefix=f"run-{secrets.token_hex(4)}",
-                answer_seconds=self._answer_seconds,
-                host=host,
-                brokers=brokers,
-            )
+            self._directory = Path(
+                tempfile.mkdtemp(prefix="crashproof-containers-", dir=self._parent)
+            ).absolute()
+            self._engine = stack.enter_context(Engine(self._directory))
+            self._shared = self._directory / "shared"
+            for directory in (self._shared, self._directory / "disks"):
+                directory.mkdir()
+            self._brokers = Brokers(self._engine, self._images.kafka, self._number, self._shared)
+            for number in range(self.slots):
+                machines = self._slot(number, stack)
+                self._made.append(machines)
+                self._free.put(machines)
             self._exit = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._exit.close()
+        self._engine = None
 
     @property
     def machines(self) -> Machines:
-        """What its runs share."""
-        if self._machines is None:
-            raise ContainerError("The world is not running; enter it with `with ContainerWorld() as world:`.")
-        return self._machines
+        """What the runs of its first slot share."""
+        return self._made[0]
 
     @property
     def killed(self) -> int:
         """See `harness.worlds.World`."""
-        return self.machines.killed
+        return sum(machines.killed for machines in self._made)
 
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Run `schedule`, with a planted bug in the processes under test if one is named. Raises `CrashproofError` when
-        the world itself fails; then nothing is known about the pipeline."""
+        the world itself fails; then nothing is known about the pipeline. Thread-safe, up to `slots` threads."""
+        if self._engine is None:
+            raise ContainerError("The world is not running; enter it with `with ContainerWorld() as world:`.")
         if schedule.runtime is Runtime.SPARK:
             raise ContainerError("Spark does not run in containers yet.")
+        alone = any(Capability.BROKERS in FAULTS[step.fault].needs for step in schedule.steps if step.fault)
+        machines = self._free.get()
         try:
-            return ContainerRun(self.machines, scenario, schedule, mutant).run()
+            with self._turns.alone() if alone else self._turns.together():
+                return ContainerRun(machines, scenario, schedule, mutant).run()
         except ClientError:
-            self.machines.cluster.renew()
+            machines.cluster.renew()
             raise
+        except (DockerException, RequestException) as error:
+            raise ContainerError(f"Docker failed in the middle of a run: {told(error)}.") from error
+        finally:
+            self._free.put(machines)
+
+    def _slot(self, slot: int, stack: ExitStack) -> Machines:
+        hosts: dict[int, Host] = {}
+        shared = self._shared / f"slot-{slot}"
+        shared.mkdir()
+        engine = self._engine
+        assert engine is not None
+
+        def host(number: int) -> Host:
+            if number not in hosts:
+                name = f"host-{slot}-{number}"
+                disk = self._directory / "disks" / name
+                hosts[number] = Host(engine, self._images.host, name, shared, disk)
+            return hosts[number]
+
+        def containers() -> list[Host | Broker]:
+            return [*hosts.values(), *self._brokers.all]
+
+        return Machines(
+            bootstrap=self._brokers.inside,
+            cluster=stack.enter_context(PlainCluster(self._brokers.outside)),
+            fork_server=lambda number: host(number).fork_server,
+            directory=shared,
+            prefix=f"run-{secrets.token_hex(4)}",
+            answer_seconds=self._answer_seconds,
+            logs=self._logs,
+            host=host,
+            brokers=self._brokers,
+            containers=containers,
+        )
+
+
+class Turns:
+    """Who may run beside others, and who has to run alone. Who waits to be alone goes before those that come later."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._waiting = 0
+        self._taken = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Beside others."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken and not self._waiting)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Without any other."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not self._taken and not self._running)
+            self._waiting -= 1
+            self._taken = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken = False
+                self._changed.notify_all()

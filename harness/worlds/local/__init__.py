@@ -11,7 +11,7 @@ from harness.worlds.protocol import Options, World, WorldKind
 def _open(options: Options) -> AbstractContextManager[World]:
     from harness.worlds.local.world import LocalWorld
 
-    return LocalWorld(options.directory, port=options.port)
+    return LocalWorld(options.directory, port=options.port, logs=options.logs)
 
 
 KIND = WorldKind(

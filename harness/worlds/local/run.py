@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
@@ -19,7 +20,17 @@ import msgspec
 
 from harness.choices import FirstChoice
 from harness.faults import FAULTS
-from harness.history import End, Ended, History, Moment, Processed, Replayed, SetAside, StateObserved
+from harness.history import (
+    End,
+    Ended,
+    History,
+    Injected,
+    Moment,
+    Processed,
+    Replayed,
+    SetAside,
+    StateObserved,
+)
 from harness.schedule import Input, Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds import images
@@ -68,6 +79,8 @@ class Machine:
     """What names of applications begin with; no other world on this broker has it."""
     answer_seconds: float
     """A process that reports nothing for so long is given up, and the run with it."""
+    logs: Path | None = None
+    """Where what processes printed is kept, a directory for each run; None: nowhere."""
     killed: int = 0
     """Processes of pipelines that were killed with SIGKILL on order of a schedule."""
     runs: Iterator[int] = field(default_factory=lambda: count(1))
@@ -92,6 +105,8 @@ class LocalRun(Run):
         self.processes: dict[Actor, WorkerProcess] = {}
         """Those whose end was not yet seen."""
         self.wiped = count()
+        self.struck: list[str] = []
+        """When which fault began, in words."""
         self.watches_records = Watch.of(schedule, self.topologies, self.config).records
         self.runtime = WorkerRuntime(self)
 
@@ -169,7 +184,14 @@ class LocalRun(Run):
             if isinstance(message, Idle) and not actor.stopping and message.standby == actor.standby:
                 self.rests(actor)
                 return
+            began, events = datetime.now(UTC), len(self.events)
             decision, answer = self.heard(actor, message)
+            self.struck += [
+                f"{began.isoformat(timespec='milliseconds')} {event.fault} strikes task {event.task}, incarnation "
+                f"{event.incarnation}, on host {event.host} at {event.point or event.call}"
+                for event in self.events[events:]
+                if isinstance(event, Injected)
+            ]
             if decision is Decision.YIELD:
                 self.runnable.append(actor)
             if decision is not Decision.GO:
@@ -254,7 +276,18 @@ class LocalRun(Run):
                 self.director.ended(error.actor, End.FAILED, str(error))
             except SilentWorkerError as error:
                 history.inconclusive = str(error)
+            finally:
+                if self.machine.logs is not None:
+                    history.logs = str(self.keep_logs(self.machine.logs / self.application_id))
         return history
+
+    def keep_logs(self, place: Path) -> Path:
+        """Copy what processes printed, and when which fault struck, to a directory of this run; returns it."""
+        place.mkdir(parents=True)
+        for file in sorted(self.directory.glob("*.log")):
+            shutil.copy(file, place)
+        (place / "faults.log").write_text("".join(f"{line}\n" for line in self.struck))
+        return place
 
     def _kill_what_is_left(self) -> None:
         for process in self.processes.values():

@@ -29,8 +29,11 @@ class LocalWorld:
 
     Its files are in a directory of its own below `directory` (by default that for temporary files), and are
     removed at the end. `broker` is one that runs already, and stays; without it the world has its own, at `port` if one
-    is given. A worker that reports nothing for `answer_seconds` is given up, and the run with it.
+    is given. A worker that reports nothing for `answer_seconds` is given up, and the run with it. What processes print
+    is kept below `logs`, if that is given.
     """
+
+    slots = 1
 
     def __init__(
         self,
@@ -38,11 +41,13 @@ class LocalWorld:
         *,
         broker: LocalBroker | None = None,
         port: int | None = None,
+        logs: Path | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._parent = directory
         self._broker = broker
         self._port = port
+        self._logs = logs
         self._answer_seconds = answer_seconds
         self._exit = ExitStack()
         self._machine: Machine | None = None
@@ -69,6 +74,7 @@ class LocalWorld:
                 # A broker that was there before may have seen other worlds.
                 prefix=f"run-{secrets.token_hex(4)}",
                 answer_seconds=self._answer_seconds,
+                logs=self._logs,
             )
             self._exit = stack.pop_all()
         return self

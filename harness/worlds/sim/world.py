@@ -23,6 +23,7 @@ class SimWorld:
     """The simulated world. See `harness.worlds.World`."""
 
     killed = 0
+    slots = 1
 
     def __enter__(self) -> Self:
         return self
