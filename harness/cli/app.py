@@ -53,6 +53,8 @@ app = typer.Typer(
 _ALL = "all"
 _WORLDS = "|".join([*WORLDS, _ALL])
 _WORLDS_HELP = " ".join(f"{kind.name}: {kind.sentence}" for kind in WORLDS.values())
+_BY_ITSELF = tuple(kind.name for kind in WORLDS.values() if not kind.on_request)
+_WORLDS_HELP += f" {_ALL}: {' and '.join(_BY_ITSELF)}."
 
 
 def _worlds(name: str) -> tuple[str, ...]:
@@ -60,9 +62,7 @@ def _worlds(name: str) -> tuple[str, ...]:
         raise typer.BadParameter(
             f"no world is named {name!r}; there are {', '.join(WORLDS)} and {_ALL}", param_hint="--world"
         )
-    if name == _ALL:
-        return tuple(kind.name for kind in WORLDS.values() if not kind.on_request)
-    return (name,)
+    return _BY_ITSELF if name == _ALL else (name,)
 
 
 def _options(port: int | None, brokers: int | None, worlds: Iterable[str]) -> Options:

@@ -50,6 +50,12 @@ class Capability(StrEnum):
     """Each host has a disk of its own that is small enough to be filled."""
 
 
+OF_MACHINES = frozenset(
+    {Capability.NETWORK, Capability.BROKERS, Capability.MACHINES, Capability.SMALL_DISKS},
+)
+"""What only a world of several machines can do."""
+
+
 class Link(StrEnum):
     """What becomes of the link between a host and the brokers."""
 

@@ -12,7 +12,7 @@ from random import Random
 from msgspec.structs import replace
 
 from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
-from harness.faults.description import CALLS, Capability
+from harness.faults.description import CALLS, OF_MACHINES, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
 from harness.generate.themes import THEMES, Theme, Times, times
@@ -69,10 +69,6 @@ _LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
 _TRANSACTED: dict[str, object] = {"statestore.transactional.enabled": True}
 _UNTRANSACTED: dict[str, object] = {"statestore.transactional.enabled": False}
 
-_OF_MACHINES = frozenset(
-    {Capability.NETWORK, Capability.BROKERS, Capability.MACHINES, Capability.SMALL_DISKS}
-)
-
 _PLACES: tuple[Point | tuple[Occasion, Edge], ...] = (
     Point.TRANSACTION_BEGUN,
     Point.RECORD_PROCESSED,
@@ -111,7 +107,7 @@ def generate(
     scenario: Scenario,
     seed: int,
     index: int,
-    capabilities: Collection[Capability] = tuple(Capability),
+    capabilities: Collection[Capability] = frozenset(Capability) - OF_MACHINES,
     runtime: Runtime | None = None,
     *,
     files: bool = False,
@@ -168,7 +164,7 @@ class _Generator:
             if str(runtime) in fault.runtimes and self._has_place(fault)
         }
 
-        self._outages = [fault for fault in self._possible.values() if fault.needs & _OF_MACHINES]
+        self._outages = [fault for fault in self._possible.values() if fault.needs & OF_MACHINES]
 
     def _has_place(self, fault: Fault) -> bool:
         if Capability.SHARED in fault.needs and not self._shared:

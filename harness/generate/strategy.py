@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.faults import Capability, Fault, Occasion, Where, possible
-from harness.faults.description import CALLS
+from harness.faults.description import CALLS, OF_MACHINES
 from harness.generate.settings import VALUES, consistent, open_to, values_of
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
@@ -99,7 +99,7 @@ def steps(
     scenario: Scenario,
     runtime: Runtime,
     partitions: int,
-    capabilities: Collection[Capability] = tuple(Capability),
+    capabilities: Collection[Capability] = frozenset(Capability) - OF_MACHINES,
 ) -> st.SearchStrategy[Step]:
     """One fault or query; the simplest is an immediate kill."""
     struck = faults(scenario, runtime, partitions, capabilities)
@@ -123,7 +123,7 @@ def schedules(
     scenario: Scenario,
     *,
     runtimes: tuple[Runtime, ...] = tuple(Runtime),
-    capabilities: Collection[Capability] = tuple(Capability),
+    capabilities: Collection[Capability] = frozenset(Capability) - OF_MACHINES,
     max_records: int = 15,
     max_steps: int = 8,
 ) -> Schedule:

@@ -152,7 +152,7 @@ def test_the_fields_of_a_schedule_file_are_listed_as_tables_for_a_document(tmp_p
 
 
 def test_help_names_every_world(tmp_path: Path) -> None:
-    text = crashproof("run", "--help", cwd=tmp_path, env={"COLUMNS": "300"}).stdout
+    text = crashproof("run", "--help", cwd=tmp_path, env={"COLUMNS": "500"}).stdout
     for world in WORLDS.values():
         assert world.sentence in " ".join(text.split())
 

@@ -9,13 +9,14 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from harness.faults import FAULTS, Capability, Fault, Occasion, Where
+from harness.faults import FAULTS, Capability, Fault, Occasion, Where, possible
 from harness.generate import generate
 from harness.generate.vocabulary import parts_of, topics_of
 from harness.history import History, Injected, Reached, Skipped
 from harness.replay import simulate
 from harness.schedule import Edge, Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
+from harness.worlds import WORLDS
 from harness.worlds.process import WatchedLog
 from harness.worlds.sim.broker import SimBroker, SimLog
 from scenarios import load_all
@@ -72,10 +73,14 @@ def strikes(fault: Fault) -> list[Step]:
 
 @pytest.mark.parametrize(
     ("fault", "runtime"),
-    [(fault, runtime) for fault in FAULTS.values() for runtime in fault.runtimes],
+    [
+        (fault, runtime)
+        for fault in possible(WORLDS["sim"].capabilities).values()
+        for runtime in fault.runtimes
+    ],
     ids=lambda each: each.name if isinstance(each, Fault) else each,
 )
-def test_every_fault_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
+def test_every_fault_that_can_be_simulated_happens_wherever_it_may_and_the_pipeline_makes_up_for_it(
     fault: Fault, runtime: str
 ) -> None:
     """In every scenario of the package, whatever its stores, as often as there is an occasion for it."""

@@ -33,6 +33,8 @@ WORLD_FOLDERS = sorted(path.parent.name for path in Path(harness.worlds.__path__
 class Tiny:
     """A world that can do nothing but kill: the simulation's machinery under another description."""
 
+    slots = 1
+
     def __init__(self, breaks: bool = False) -> None:
         self.killed = 0
         self.histories: list[History] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from harness.faults import Capability
+from harness.faults.description import OF_MACHINES
 from harness.worlds.protocol import Options, World, WorldKind
 
 
@@ -18,7 +19,7 @@ KIND = WorldKind(
     "sim",
     "Production code in greenlets over a simulated broker and simulated disks, in virtual time.",
     _open,
-    frozenset(Capability),
+    frozenset(Capability) - OF_MACHINES,
     spreads=True,
     schedules=400,
 )
