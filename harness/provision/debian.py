@@ -24,6 +24,7 @@ from harness.provision.steps import Show
 
 SUITE = "bookworm"
 _LONGEST_S = 1800
+_PATIENCE_S = 5
 _URI = re.compile(r"(https?|file|copy):\S+")
 
 
@@ -78,9 +79,18 @@ def _watched(command: Sequence[str], environment: dict[str, str], show: Show) ->
                 return process.wait(timeout=_LONGEST_S), list(last)
             finally:
                 if process.poll() is None:
-                    process.terminate()
+                    _end(process)
     except OSError as error:
         raise ProvisionError(f"{command[0]} cannot be run: {error.strerror}", "Repair it.") from error
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """apt-get mends its state on a signal. `unshare` takes none but the one that takes all with it."""
+    process.terminate()
+    try:
+        process.wait(timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _without_hosts(line: str) -> str:

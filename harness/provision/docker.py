@@ -33,6 +33,10 @@ _SYSTEM = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))
 FIX = "Type: crashproof doctor --fix"
 
 
+class NotRunningError(ProvisionError):
+    """No daemon listens, so one may be started."""
+
+
 def engine() -> DockerClient:
     """A client of this machine's daemon, which has answered, for a process that may make all faults.
 
@@ -85,21 +89,16 @@ def missing_tools() -> list[str]:
     return [name for name in TOOLS if find_tool(name) is None]
 
 
-def connect(seconds: float = ANSWER_SECONDS) -> DockerClient:
+def connect(seconds: int = ANSWER_SECONDS) -> DockerClient:
     """A client of a daemon that has answered within `seconds`. Raises `ProvisionError`."""
     import docker
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     try:
-        client = docker.from_env(timeout=int(seconds))
+        client = docker.from_env(timeout=seconds)
     except (DockerException, RequestException) as error:
-        if "timed out" in str(error).lower():
-            raise ProvisionError(
-                f"The Docker daemon accepts connections and did not answer within {seconds:g} s.",
-                f"Look at its log ({_log_place()}), end it and start it again: crashproof doctor --fix",
-            ) from error
-        raise ProvisionError(f"The Docker daemon cannot be reached: {_short(error)}", FIX) from error
+        raise _no_answer(error, seconds) from error
     if not client.api.base_url.startswith("http+docker://"):
         client.close()
         raise ProvisionError(
@@ -111,9 +110,27 @@ def connect(seconds: float = ANSWER_SECONDS) -> DockerClient:
     return client
 
 
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1][:300]
+def _no_answer(error: Exception, seconds: int) -> ProvisionError:
+    host = os.environ.get("DOCKER_HOST")
+    named = f" at DOCKER_HOST={host}" if host else ""
+    if "timed out" in str(error).lower():
+        return ProvisionError(
+            f"The Docker daemon{named} accepts connections and did not answer within {seconds} s.",
+            f"Look at its log ({_log_place()}), end it, then: crashproof doctor --fix",
+        )
+    if host:
+        return ProvisionError(
+            f"No Docker daemon can be reached{named}: {_last_line(str(error))}", "Type: unset DOCKER_HOST"
+        )
+    if "FileNotFoundError" in str(error) or "ConnectionRefusedError" in str(error):
+        return NotRunningError("The Docker daemon is not running.", FIX)
+    return ProvisionError(
+        f"The Docker daemon cannot be used: {_last_line(str(error))}", f"Look at its log ({_log_place()})."
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:300]
 
 
 def _log_place() -> str:
@@ -151,6 +168,7 @@ def start_daemon() -> DockerClient:
             how = "ended at once" if ended else f"did not answer within {START_SECONDS} s"
             if daemon is not None and not ended:
                 daemon.terminate()
+                daemon.wait()
             raise ProvisionError(
                 f"The Docker daemon was started and {how}.{_last_lines()}",
                 f"Look at its log ({_log_place()}), mend what it names, then: crashproof doctor --fix",
@@ -172,7 +190,7 @@ def _start_service() -> None:
         ) from error
     if done.returncode != 0:
         raise ProvisionError(
-            f"Docker's service could not be started: {_short(Exception(done.stderr))}",
+            f"Docker's service could not be started: {_last_line(done.stderr)}",
             "Type: systemctl status docker",
         )
 

@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from harness.provision import debian, docker, jars, packages
 from harness.provision.cache import cache_directory
 from harness.provision.errors import ProvisionError
-from harness.provision.steps import Say, Show, Steps
+from harness.provision.steps import Say, Show, Steps, tell
 from harness.provision.wheel import Wheel, wheel
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LABEL = "crashproof=image"
 NAMES = ("base", "kafka", "deps", "host")
-KEPT = 6
+KEPT = {"base": 2, "kafka": 2, "deps": 2, "host": 8}
 """Older images of a name go when a newer one is made: several checkouts of the project may use one machine."""
 
 _FILES = Path(__file__).with_name("images")
@@ -80,9 +80,10 @@ def images() -> Images:
             what = ", ".join(str(tag) for tag in missing) or "crashproof-base"
             raise ProvisionError(f"An image of the containers world is not here: {what}", docker.FIX)
         if wanted.host not in there:
-            with _alone(_silent):
+            with _alone(tell):
                 if wanted.host not in _tags(client):
-                    _make_host(client, wanted, _unshown)
+                    with Steps(tell).step("crashproof-host, with the project as it is now") as show:
+                        _make_host(client, wanted, show)
         assert wanted.kafka is not None
         assert wanted.host is not None
         return Images(wanted.kafka, wanted.host)
@@ -179,14 +180,6 @@ def _digest(parts: Iterable[str]) -> str:
 
 def _tag(name: str, parts: Iterable[str]) -> str:
     return f"crashproof-{name}:{_digest(parts)}"
-
-
-def _silent(_line: str) -> None:
-    pass
-
-
-def _unshown(_detail: str, _done: int, _total: int) -> None:
-    pass
 
 
 # What is here
@@ -303,10 +296,8 @@ def _answers() -> bool:
     """A daemon that is there and hangs is an error: a second one beside it would make it worse."""
     try:
         docker.connect().close()
-    except ProvisionError as error:
-        if "cannot be reached" in error.problem:
-            return False
-        raise
+    except docker.NotRunningError:
+        return False
     return True
 
 
@@ -421,6 +412,11 @@ def refusal(what: str, why: str) -> ProvisionError:
         return ProvisionError(
             f"{what}: the disk is full ({why})",
             "Make room; `docker system df` says what Docker holds. Nothing was left behind.",
+        )
+    if "code: 137" in why:
+        return ProvisionError(
+            f"{what}: a step of it was killed, as happens when memory runs out ({why})",
+            "Free memory, or give the Docker daemon more, then: crashproof doctor --fix",
         )
     return ProvisionError(f"{what}: {why}", "Mend what it names, then: crashproof doctor --fix")
 
@@ -586,10 +582,10 @@ def _sweep(client: DockerClient) -> None:
 
 
 def _retire(client: DockerClient) -> None:
-    """Remove the oldest images of each name when there are more than `KEPT`. One that runs stays."""
+    """Remove the oldest images of each name when there are more than `KEPT` of it. One that runs stays."""
     ours = [tag for image in _ours(client) for tag in image["RepoTags"] or ()]
     for name in NAMES:
-        for tag in [tag for tag in ours if tag.startswith(f"crashproof-{name}:")][KEPT:]:
+        for tag in [tag for tag in ours if tag.startswith(f"crashproof-{name}:")][KEPT[name] :]:
             _remove(client, tag)
 
 

@@ -17,6 +17,12 @@ Show = Callable[[str, int, int], None]
 _QUIET_S = 10.0
 
 
+def tell(line: str) -> None:
+    """One line of progress, on standard error."""
+    sys.stderr.write(f"crashproof: {line}\n")
+    sys.stderr.flush()
+
+
 class Steps:
     """Runs steps one after the other, and knows what they took in all."""
 
