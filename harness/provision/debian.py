@@ -95,7 +95,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _without_hosts(line: str) -> str:
     """A mirror is this machine's own affair, and its address may have a password in it."""
-    return re.sub(r"(?<=://)[^/\s]+", "...", line)
+    line = re.sub(r"(?<=://)[^/\s]+", "...", line)
+    return re.sub(r"(?<=host address )\S+", "...", line)
 
 
 def source(directory: Path = Path("/etc/apt"), release: Path = Path("/etc/os-release")) -> Source:

@@ -47,6 +47,8 @@ _REGISTRY_SECONDS = 10
 _LOCK_SECONDS = 3600
 _MTIME = 1577836800
 _CHUNK = 1 << 20
+_UNNAMED = "crashproof-base:unnamed"
+"""A base until its packages have been listed, which its tag has to name."""
 _SCRIPT = b"""#!/usr/bin/python3.11
 import sys
 from harness.__main__ import main
@@ -200,7 +202,7 @@ def _base(client: DockerClient) -> str | None:
     for image in _ours(client):
         if (image["Labels"] or {}).get(_RECIPE) == recipe():
             for tag in image["RepoTags"] or ():
-                if tag.startswith("crashproof-base:"):
+                if tag.startswith("crashproof-base:") and tag != _UNNAMED:
                     return str(tag)
     return None
 
@@ -422,7 +424,7 @@ def refusal(what: str, why: str) -> ProvisionError:
 
 
 def _make_base(client: DockerClient, steps: Steps, *, registry: bool) -> str:
-    loose = "crashproof-base:unnamed"
+    loose = _UNNAMED
     if registry:
         with steps.step("crashproof-base") as show:
             context = Context({"trim.sh": (_FILES / "trim.sh").read_bytes()})
@@ -573,12 +575,15 @@ def _entry(name: str, content: Path | bytes) -> Iterator[bytes]:
 
 
 def _sweep(client: DockerClient) -> None:
-    """Remove what a build that failed or was killed has left: our images without a name.
+    """Remove what a build that failed or was killed has left: our images without a name, and a base
+    that has none yet.
 
     Its containers the daemon removes itself. None is looked for here: every container has the labels of its image.
     """
     for image in _ours(client, dangling=True):
         _remove(client, image["Id"])
+    if _UNNAMED in _tags(client):
+        _remove(client, _UNNAMED)
 
 
 def _retire(client: DockerClient) -> None:

@@ -223,7 +223,8 @@ def test_another_linux_without_a_registry_is_told_so(tmp_path: Path) -> None:
 def test_an_error_of_apt_tells_no_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = tmp_path / "apt-get"
     fake.write_text(
-        "#!/bin/sh\necho 'E: Failed to fetch http://user:secret@mirror.test/debian/x.deb'\nexit 100\n"
+        "#!/bin/sh\necho 'E: Failed to fetch http://user:secret@mirror.test/debian/x.deb'\n"
+        "echo \"wget: unable to resolve host address 'secret.test'\"\nexit 100\n"
     )
     fake.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda _: str(fake))
@@ -295,6 +296,16 @@ def test_images_have_all_that_runs_in_them(built: Images, client: Any) -> None:
         network_mode="none",
     )
     assert re.search(rb"^[\w-]{22}$", said, re.MULTILINE)
+
+
+@needs_docker
+def test_a_base_whose_making_was_killed_is_not_used(built: Images, client: Any) -> None:
+    base = images._base(client)
+    client.api.tag(base, "crashproof-base", "unnamed", force=True)
+    assert images._base(client) == base
+    images.provide(lambda _: None)
+    assert "crashproof-base:unnamed" not in images._tags(client)
+    assert images.images() == built
 
 
 @needs_docker
