@@ -192,7 +192,7 @@ def _tags(client: DockerClient) -> set[str]:
 
 
 def _ours(client: DockerClient, **filters: Any) -> list[dict[str, Any]]:
-    with _daemon_errors("The images cannot be listed"):
+    with daemon_errors("The images cannot be listed"):
         found: list[dict[str, Any]] = client.api.images(filters={"label": LABEL, **filters})
     return sorted(found, key=lambda image: (-image["Created"], image["Id"]))
 
@@ -264,7 +264,7 @@ _WHAT = {
 }
 
 
-def image_steps(missing: Iterable[str], *, registry: bool) -> list[str]:
+def image_steps(missing: Iterable[str], *, registry: bool, fetch: bool = False) -> list[str]:
     """What has to be done until all images are here, as sentences."""
     how = (
         f"from a registry ({_public_base().partition('@')[0]}, apt-get)"
@@ -272,7 +272,8 @@ def image_steps(missing: Iterable[str], *, registry: bool) -> list[str]:
         else "by debootstrap from this machine's own Debian mirror, as no registry is in reach (about a minute)"
     )
     sentences = {"base": f"make crashproof-base: Debian, Java, Python, {how}", **_WHAT}
-    return [sentences[name] for name in NAMES if name in set(missing)]
+    made = [sentences[name] for name in NAMES if name in set(missing)]
+    return ["fetch the jars of Kafka and of Spark's Kafka connector (about 60 MB)", *made] if fetch else made
 
 
 def _provide_engine(steps: Steps, say: Say) -> None:
@@ -314,8 +315,12 @@ def _provide_images(client: DockerClient, steps: Steps, say: Say) -> Images:
     wanted = Wanted(_base(client))
     if missing:
         registry = "base" in missing and registry_in_reach()
-        _say_plan(image_steps(missing, registry=registry), say)
+        fetch = bool({"kafka", "deps"} & set(missing)) and _jars_are_missing()
+        _say_plan(image_steps(missing, registry=registry, fetch=fetch), say)
         _check_room(client, missing)
+        if fetch:
+            with steps.timed("fetching jars"):
+                jars.broker_jars()
         if "base" in missing:
             wanted = Wanted(_make_base(client, steps, registry=registry))
         for name, make in (("kafka", _make_kafka), ("deps", _make_deps), ("host", _make_host)):
@@ -346,9 +351,14 @@ def registry_in_reach() -> bool:
     return True
 
 
+def _jars_are_missing() -> bool:
+    directory = jars.jar_directory(jars.LOCK_FILE, cache_directory())
+    return bool(jars.missing_jars(jars.read_lock(), directory))
+
+
 def _check_room(client: DockerClient, missing: Iterable[str]) -> None:
     needed = sum(_ROOM[name] for name in missing)
-    with _daemon_errors("The daemon says nothing of itself"):
+    with daemon_errors("The daemon says nothing of itself"):
         place = Path(client.info()["DockerRootDir"])
     for directory in (place, _workshop()):
         if directory.is_dir():
@@ -396,7 +406,7 @@ def _alone(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _daemon_errors(what: str) -> Iterator[None]:
+def daemon_errors(what: str) -> Iterator[None]:
     """What the daemon refuses, and a connection to it that breaks, as `ProvisionError`."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
@@ -436,7 +446,7 @@ def _make_base(client: DockerClient, steps: Steps, *, registry: bool) -> str:
         with steps.step("crashproof-base") as show:
             _import(client, loose, show)
     try:
-        with _daemon_errors("The base image does not run"):
+        with daemon_errors("The base image does not run"):
             listed = client.containers.run(
                 loose,
                 ["dpkg-query", "--show"],
@@ -448,8 +458,7 @@ def _make_base(client: DockerClient, steps: Steps, *, registry: bool) -> str:
             repository, _, version = tag.partition(":")
             client.api.tag(loose, repository, version, force=True)
     finally:
-        with _daemon_errors("The base image's first name cannot be taken away"):
-            client.api.remove_image(loose)
+        _remove(client, loose)
     return tag
 
 
@@ -463,8 +472,11 @@ def _import(client: DockerClient, tag: str, show: Show) -> None:
         with subprocess.Popen(packer, stdout=subprocess.PIPE) as packed:
             assert packed.stdout is not None
             stream = _counted(iter(partial(packed.stdout.read, _CHUNK), b""), show)
-            with _daemon_errors("The base image could not be imported"):
+            with daemon_errors("The base image could not be imported"):
                 client.api.import_image(src=stream, repository=name, tag=version, changes=changes)
+        if packed.returncode != 0:
+            _remove(client, tag)
+            raise ProvisionError("tar could not read all of the base image.", docker.FIX)
 
 
 def _counted(chunks: Iterable[bytes], show: Show) -> Iterator[bytes]:
@@ -507,7 +519,7 @@ def _build(
     what = f"The image crashproof-{name} could not be built"
     stream = context.stream(_text(name), show)
     try:
-        with _daemon_errors(what):
+        with daemon_errors(what):
             for said in client.api.build(
                 # Any iterator of bytes will do, and no copy of it is kept.
                 fileobj=cast(IO[bytes], stream),
@@ -523,7 +535,9 @@ def _build(
                     raise refusal(what, said["error"])
                 show(said.get("stream", "").strip(), context.size, context.size)
     except BaseException:
-        _sweep(client)
+        # The error of the build is the one to tell.
+        with suppress(ProvisionError):
+            _sweep(client)
         raise
 
 
@@ -596,7 +610,8 @@ def _retire(client: DockerClient) -> None:
 
 def _remove(client: DockerClient, image: str) -> None:
     """The daemon refuses where a container uses it, and then it stays."""
-    from docker.errors import APIError
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
 
-    with suppress(APIError):
+    with suppress(DockerException, RequestException):
         client.api.remove_image(image)

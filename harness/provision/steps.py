@@ -39,9 +39,14 @@ class Steps:
     @contextmanager
     def step(self, name: str) -> Iterator[Show]:
         """One step. On a terminal a bar shows how far it is, elsewhere a line now and then."""
-        begun = time.monotonic()
-        with _shown(name, self._say) as show:
+        with self.timed(name), _shown(name, self._say) as show:
             yield show
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """One step that shows by itself how far it is."""
+        begun = time.monotonic()
+        yield
         self.taken[name] = time.monotonic() - begun
         self._say(f"{name}: done in {self.taken[name]:.1f} s")
 

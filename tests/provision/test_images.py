@@ -177,6 +177,9 @@ def test_the_base_comes_from_a_registry_or_from_debootstrap() -> None:
         "build crashproof-host: those and the project's wheel",
     ]
     assert image_steps([], registry=False) == []
+    first, *others = image_steps(images.NAMES, registry=False, fetch=True)
+    assert first.startswith("fetch the jars")
+    assert others == by_debootstrap
 
 
 # Debian
