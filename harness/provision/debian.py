@@ -49,7 +49,7 @@ def apt_get(packages: Sequence[str], show: Show) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     # Lists may be old or absent. A list that cannot be had is said by the installation, if it is one that matters.
     _watched([apt, "update"], environment, show)
-    command = [apt, "install", "--yes", "--no-install-recommends", *packages]
+    command = [apt, "install", "--yes", "--no-install-recommends", "--no-upgrade", *packages]
     code, last = _watched(command, environment, show)
     if code != 0:
         raise ProvisionError(

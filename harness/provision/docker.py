@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10
 """How long a daemon may take to say that it is there."""
 START_SECONDS = 60
+GRACE_SECONDS = 5
 WORK_SECONDS = 900
 """How long it may be silent over a piece of work, such as copying Spark."""
 
@@ -157,15 +158,19 @@ def start_daemon() -> DockerClient:
     else:
         daemon = _start_process(dockerd)
     deadline = time.monotonic() + START_SECONDS
+    ended = False
     while True:
         try:
             return connect(ANSWER_SECONDS)
         except ProvisionError as error:
-            ended = daemon is not None and daemon.poll() is not None
-            if not ended and time.monotonic() < deadline:
+            if daemon is not None and not ended and daemon.poll() is not None:
+                # It ends at once where the package that has just been installed has started another.
+                ended = True
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            if time.monotonic() < deadline:
                 time.sleep(0.25)
                 continue
-            how = "ended at once" if ended else f"did not answer within {START_SECONDS} s"
+            how = "ended" if ended else f"did not answer within {START_SECONDS} s"
             if daemon is not None and not ended:
                 daemon.terminate()
                 daemon.wait()

@@ -68,7 +68,8 @@ def _shown(name: str, say: Say) -> Iterator[Show]:
         task = progress.add_task(name, total=None, detail="")
 
         def show(detail: str, done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total or None, detail=detail[:60])
+            # Never quite all: the clock of a task that is complete stands still, and its last part takes time too.
+            progress.update(task, completed=done, total=total + 1 if total else None, detail=detail[:60])
 
         yield show
 
