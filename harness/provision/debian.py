@@ -24,6 +24,7 @@ from harness.provision.steps import Show
 
 SUITE = "bookworm"
 _LONGEST_S = 1800
+_PATIENCE_S = 5
 _URI = re.compile(r"(https?|file|copy):\S+")
 
 
@@ -48,7 +49,7 @@ def apt_get(packages: Sequence[str], show: Show) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     # Lists may be old or absent. A list that cannot be had is said by the installation, if it is one that matters.
     _watched([apt, "update"], environment, show)
-    command = [apt, "install", "--yes", "--no-install-recommends", *packages]
+    command = [apt, "install", "--yes", "--no-install-recommends", "--no-upgrade", *packages]
     code, last = _watched(command, environment, show)
     if code != 0:
         raise ProvisionError(
@@ -78,14 +79,24 @@ def _watched(command: Sequence[str], environment: dict[str, str], show: Show) ->
                 return process.wait(timeout=_LONGEST_S), list(last)
             finally:
                 if process.poll() is None:
-                    process.terminate()
+                    _end(process)
     except OSError as error:
         raise ProvisionError(f"{command[0]} cannot be run: {error.strerror}", "Repair it.") from error
 
 
+def _end(process: subprocess.Popen[str]) -> None:
+    """apt-get mends its state on a signal. `unshare` takes none but the one that takes all with it."""
+    process.terminate()
+    try:
+        process.wait(timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 def _without_hosts(line: str) -> str:
     """A mirror is this machine's own affair, and its address may have a password in it."""
-    return re.sub(r"(?<=://)[^/\s]+", "...", line)
+    line = re.sub(r"(?<=://)[^/\s]+", "...", line)
+    return re.sub(r"(?<=host address )\S+", "...", line)
 
 
 def source(directory: Path = Path("/etc/apt"), release: Path = Path("/etc/os-release")) -> Source:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10
 """How long a daemon may take to say that it is there."""
 START_SECONDS = 60
+GRACE_SECONDS = 5
 WORK_SECONDS = 900
 """How long it may be silent over a piece of work, such as copying Spark."""
 
@@ -31,6 +32,10 @@ TOOLS = {"dockerd": "docker.io", "nsenter": "util-linux", "iptables": "iptables"
 _SYSTEM = os.pathsep.join(("/usr/local/sbin", "/usr/sbin", "/sbin"))
 
 FIX = "Type: crashproof doctor --fix"
+
+
+class NotRunningError(ProvisionError):
+    """No daemon listens, so one may be started."""
 
 
 def engine() -> DockerClient:
@@ -85,21 +90,16 @@ def missing_tools() -> list[str]:
     return [name for name in TOOLS if find_tool(name) is None]
 
 
-def connect(seconds: float = ANSWER_SECONDS) -> DockerClient:
+def connect(seconds: int = ANSWER_SECONDS) -> DockerClient:
     """A client of a daemon that has answered within `seconds`. Raises `ProvisionError`."""
     import docker
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     try:
-        client = docker.from_env(timeout=int(seconds))
+        client = docker.from_env(timeout=seconds)
     except (DockerException, RequestException) as error:
-        if "timed out" in str(error).lower():
-            raise ProvisionError(
-                f"The Docker daemon accepts connections and did not answer within {seconds:g} s.",
-                f"Look at its log ({_log_place()}), end it and start it again: crashproof doctor --fix",
-            ) from error
-        raise ProvisionError(f"The Docker daemon cannot be reached: {_short(error)}", FIX) from error
+        raise _no_answer(error, seconds) from error
     if not client.api.base_url.startswith("http+docker://"):
         client.close()
         raise ProvisionError(
@@ -111,9 +111,27 @@ def connect(seconds: float = ANSWER_SECONDS) -> DockerClient:
     return client
 
 
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1][:300]
+def _no_answer(error: Exception, seconds: int) -> ProvisionError:
+    host = os.environ.get("DOCKER_HOST")
+    named = f" at DOCKER_HOST={host}" if host else ""
+    if "timed out" in str(error).lower():
+        return ProvisionError(
+            f"The Docker daemon{named} accepts connections and did not answer within {seconds} s.",
+            f"Look at its log ({_log_place()}), end it, then: crashproof doctor --fix",
+        )
+    if host:
+        return ProvisionError(
+            f"No Docker daemon can be reached{named}: {_last_line(str(error))}", "Type: unset DOCKER_HOST"
+        )
+    if "FileNotFoundError" in str(error) or "ConnectionRefusedError" in str(error):
+        return NotRunningError("The Docker daemon is not running.", FIX)
+    return ProvisionError(
+        f"The Docker daemon cannot be used: {_last_line(str(error))}", f"Look at its log ({_log_place()})."
+    )
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1][:300]
 
 
 def _log_place() -> str:
@@ -140,17 +158,22 @@ def start_daemon() -> DockerClient:
     else:
         daemon = _start_process(dockerd)
     deadline = time.monotonic() + START_SECONDS
+    ended = False
     while True:
         try:
             return connect(ANSWER_SECONDS)
         except ProvisionError as error:
-            ended = daemon is not None and daemon.poll() is not None
-            if not ended and time.monotonic() < deadline:
+            if daemon is not None and not ended and daemon.poll() is not None:
+                # It ends at once where the package that has just been installed has started another.
+                ended = True
+                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+            if time.monotonic() < deadline:
                 time.sleep(0.25)
                 continue
-            how = "ended at once" if ended else f"did not answer within {START_SECONDS} s"
+            how = "ended" if ended else f"did not answer within {START_SECONDS} s"
             if daemon is not None and not ended:
                 daemon.terminate()
+                daemon.wait()
             raise ProvisionError(
                 f"The Docker daemon was started and {how}.{_last_lines()}",
                 f"Look at its log ({_log_place()}), mend what it names, then: crashproof doctor --fix",
@@ -172,7 +195,7 @@ def _start_service() -> None:
         ) from error
     if done.returncode != 0:
         raise ProvisionError(
-            f"Docker's service could not be started: {_short(Exception(done.stderr))}",
+            f"Docker's service could not be started: {_last_line(done.stderr)}",
             "Type: systemctl status docker",
         )
 

@@ -124,8 +124,11 @@ def _containers() -> list[Finding]:
         detail = f"{' '.join(error.problem.split())} ({_ONLY})"
         return [Finding("Docker", True, detail, error.remedy, absent=True)]
     try:
-        found = f"{client.version()['Version']} answers; nsenter, iptables and tc are here"
+        with images.daemon_errors("The Docker daemon says nothing of itself"):
+            found = f"{client.version()['Version']} answers; nsenter, iptables and tc are here"
         return [Finding("Docker", True, found), _images(client)]
+    except ProvisionError as error:
+        return [Finding("Docker", True, f"{error.problem} ({_ONLY})", error.remedy, absent=True)]
     finally:
         client.close()
 

@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from harness.provision import debian, docker, jars, packages
 from harness.provision.cache import cache_directory
 from harness.provision.errors import ProvisionError
-from harness.provision.steps import Say, Show, Steps
+from harness.provision.steps import Say, Show, Steps, tell
 from harness.provision.wheel import Wheel, wheel
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LABEL = "crashproof=image"
 NAMES = ("base", "kafka", "deps", "host")
-KEPT = 6
+KEPT = {"base": 2, "kafka": 2, "deps": 2, "host": 8}
 """Older images of a name go when a newer one is made: several checkouts of the project may use one machine."""
 
 _FILES = Path(__file__).with_name("images")
@@ -47,6 +47,8 @@ _REGISTRY_SECONDS = 10
 _LOCK_SECONDS = 3600
 _MTIME = 1577836800
 _CHUNK = 1 << 20
+_UNNAMED = "crashproof-base:unnamed"
+"""A base until its packages have been listed, which its tag has to name."""
 _SCRIPT = b"""#!/usr/bin/python3.11
 import sys
 from harness.__main__ import main
@@ -80,9 +82,10 @@ def images() -> Images:
             what = ", ".join(str(tag) for tag in missing) or "crashproof-base"
             raise ProvisionError(f"An image of the containers world is not here: {what}", docker.FIX)
         if wanted.host not in there:
-            with _alone(_silent):
+            with _alone(tell):
                 if wanted.host not in _tags(client):
-                    _make_host(client, wanted, _unshown)
+                    with Steps(tell).step("crashproof-host, with the project as it is now") as show:
+                        _make_host(client, wanted, show)
         assert wanted.kafka is not None
         assert wanted.host is not None
         return Images(wanted.kafka, wanted.host)
@@ -181,14 +184,6 @@ def _tag(name: str, parts: Iterable[str]) -> str:
     return f"crashproof-{name}:{_digest(parts)}"
 
 
-def _silent(_line: str) -> None:
-    pass
-
-
-def _unshown(_detail: str, _done: int, _total: int) -> None:
-    pass
-
-
 # What is here
 
 
@@ -197,7 +192,7 @@ def _tags(client: DockerClient) -> set[str]:
 
 
 def _ours(client: DockerClient, **filters: Any) -> list[dict[str, Any]]:
-    with _daemon_errors("The images cannot be listed"):
+    with daemon_errors("The images cannot be listed"):
         found: list[dict[str, Any]] = client.api.images(filters={"label": LABEL, **filters})
     return sorted(found, key=lambda image: (-image["Created"], image["Id"]))
 
@@ -207,7 +202,7 @@ def _base(client: DockerClient) -> str | None:
     for image in _ours(client):
         if (image["Labels"] or {}).get(_RECIPE) == recipe():
             for tag in image["RepoTags"] or ():
-                if tag.startswith("crashproof-base:"):
+                if tag.startswith("crashproof-base:") and tag != _UNNAMED:
                     return str(tag)
     return None
 
@@ -269,7 +264,7 @@ _WHAT = {
 }
 
 
-def image_steps(missing: Iterable[str], *, registry: bool) -> list[str]:
+def image_steps(missing: Iterable[str], *, registry: bool, fetch: bool = False) -> list[str]:
     """What has to be done until all images are here, as sentences."""
     how = (
         f"from a registry ({_public_base().partition('@')[0]}, apt-get)"
@@ -277,7 +272,8 @@ def image_steps(missing: Iterable[str], *, registry: bool) -> list[str]:
         else "by debootstrap from this machine's own Debian mirror, as no registry is in reach (about a minute)"
     )
     sentences = {"base": f"make crashproof-base: Debian, Java, Python, {how}", **_WHAT}
-    return [sentences[name] for name in NAMES if name in set(missing)]
+    made = [sentences[name] for name in NAMES if name in set(missing)]
+    return ["fetch the jars of Kafka and of Spark's Kafka connector (about 60 MB)", *made] if fetch else made
 
 
 def _provide_engine(steps: Steps, say: Say) -> None:
@@ -303,10 +299,8 @@ def _answers() -> bool:
     """A daemon that is there and hangs is an error: a second one beside it would make it worse."""
     try:
         docker.connect().close()
-    except ProvisionError as error:
-        if "cannot be reached" in error.problem:
-            return False
-        raise
+    except docker.NotRunningError:
+        return False
     return True
 
 
@@ -321,8 +315,12 @@ def _provide_images(client: DockerClient, steps: Steps, say: Say) -> Images:
     wanted = Wanted(_base(client))
     if missing:
         registry = "base" in missing and registry_in_reach()
-        _say_plan(image_steps(missing, registry=registry), say)
+        fetch = bool({"kafka", "deps"} & set(missing)) and _jars_are_missing()
+        _say_plan(image_steps(missing, registry=registry, fetch=fetch), say)
         _check_room(client, missing)
+        if fetch:
+            with steps.timed("fetching jars"):
+                jars.broker_jars()
         if "base" in missing:
             wanted = Wanted(_make_base(client, steps, registry=registry))
         for name, make in (("kafka", _make_kafka), ("deps", _make_deps), ("host", _make_host)):
@@ -353,9 +351,14 @@ def registry_in_reach() -> bool:
     return True
 
 
+def _jars_are_missing() -> bool:
+    directory = jars.jar_directory(jars.LOCK_FILE, cache_directory())
+    return bool(jars.missing_jars(jars.read_lock(), directory))
+
+
 def _check_room(client: DockerClient, missing: Iterable[str]) -> None:
     needed = sum(_ROOM[name] for name in missing)
-    with _daemon_errors("The daemon says nothing of itself"):
+    with daemon_errors("The daemon says nothing of itself"):
         place = Path(client.info()["DockerRootDir"])
     for directory in (place, _workshop()):
         if directory.is_dir():
@@ -403,7 +406,7 @@ def _alone(say: Say) -> Iterator[None]:
 
 
 @contextmanager
-def _daemon_errors(what: str) -> Iterator[None]:
+def daemon_errors(what: str) -> Iterator[None]:
     """What the daemon refuses, and a connection to it that breaks, as `ProvisionError`."""
     from docker.errors import DockerException
     from requests.exceptions import RequestException
@@ -422,11 +425,16 @@ def refusal(what: str, why: str) -> ProvisionError:
             f"{what}: the disk is full ({why})",
             "Make room; `docker system df` says what Docker holds. Nothing was left behind.",
         )
+    if "code: 137" in why:
+        return ProvisionError(
+            f"{what}: a step of it was killed, as happens when memory runs out ({why})",
+            "Free memory, or give the Docker daemon more, then: crashproof doctor --fix",
+        )
     return ProvisionError(f"{what}: {why}", "Mend what it names, then: crashproof doctor --fix")
 
 
 def _make_base(client: DockerClient, steps: Steps, *, registry: bool) -> str:
-    loose = "crashproof-base:unnamed"
+    loose = _UNNAMED
     if registry:
         with steps.step("crashproof-base") as show:
             context = Context({"trim.sh": (_FILES / "trim.sh").read_bytes()})
@@ -438,7 +446,7 @@ def _make_base(client: DockerClient, steps: Steps, *, registry: bool) -> str:
         with steps.step("crashproof-base") as show:
             _import(client, loose, show)
     try:
-        with _daemon_errors("The base image does not run"):
+        with daemon_errors("The base image does not run"):
             listed = client.containers.run(
                 loose,
                 ["dpkg-query", "--show"],
@@ -450,8 +458,7 @@ def _make_base(client: DockerClient, steps: Steps, *, registry: bool) -> str:
             repository, _, version = tag.partition(":")
             client.api.tag(loose, repository, version, force=True)
     finally:
-        with _daemon_errors("The base image's first name cannot be taken away"):
-            client.api.remove_image(loose)
+        _remove(client, loose)
     return tag
 
 
@@ -465,8 +472,11 @@ def _import(client: DockerClient, tag: str, show: Show) -> None:
         with subprocess.Popen(packer, stdout=subprocess.PIPE) as packed:
             assert packed.stdout is not None
             stream = _counted(iter(partial(packed.stdout.read, _CHUNK), b""), show)
-            with _daemon_errors("The base image could not be imported"):
+            with daemon_errors("The base image could not be imported"):
                 client.api.import_image(src=stream, repository=name, tag=version, changes=changes)
+        if packed.returncode != 0:
+            _remove(client, tag)
+            raise ProvisionError("tar could not read all of the base image.", docker.FIX)
 
 
 def _counted(chunks: Iterable[bytes], show: Show) -> Iterator[bytes]:
@@ -509,7 +519,7 @@ def _build(
     what = f"The image crashproof-{name} could not be built"
     stream = context.stream(_text(name), show)
     try:
-        with _daemon_errors(what):
+        with daemon_errors(what):
             for said in client.api.build(
                 # Any iterator of bytes will do, and no copy of it is kept.
                 fileobj=cast(IO[bytes], stream),
@@ -525,7 +535,9 @@ def _build(
                     raise refusal(what, said["error"])
                 show(said.get("stream", "").strip(), context.size, context.size)
     except BaseException:
-        _sweep(client)
+        # The error of the build is the one to tell.
+        with suppress(ProvisionError):
+            _sweep(client)
         raise
 
 
@@ -577,25 +589,29 @@ def _entry(name: str, content: Path | bytes) -> Iterator[bytes]:
 
 
 def _sweep(client: DockerClient) -> None:
-    """Remove what a build that failed or was killed has left: our images without a name.
+    """Remove what a build that failed or was killed has left: our images without a name, and a base
+    that has none yet.
 
     Its containers the daemon removes itself. None is looked for here: every container has the labels of its image.
     """
     for image in _ours(client, dangling=True):
         _remove(client, image["Id"])
+    if _UNNAMED in _tags(client):
+        _remove(client, _UNNAMED)
 
 
 def _retire(client: DockerClient) -> None:
-    """Remove the oldest images of each name when there are more than `KEPT`. One that runs stays."""
+    """Remove the oldest images of each name when there are more than `KEPT` of it. One that runs stays."""
     ours = [tag for image in _ours(client) for tag in image["RepoTags"] or ()]
     for name in NAMES:
-        for tag in [tag for tag in ours if tag.startswith(f"crashproof-{name}:")][KEPT:]:
+        for tag in [tag for tag in ours if tag.startswith(f"crashproof-{name}:")][KEPT[name] :]:
             _remove(client, tag)
 
 
 def _remove(client: DockerClient, image: str) -> None:
     """The daemon refuses where a container uses it, and then it stays."""
-    from docker.errors import APIError
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
 
-    with suppress(APIError):
+    with suppress(DockerException, RequestException):
         client.api.remove_image(image)

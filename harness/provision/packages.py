@@ -1,7 +1,7 @@
 """The Python packages that go into an image, at the versions that are installed here, for the image's Python 3.11.
 
 A package without compiled code, or compiled for Python 3.11 on Linux, is copied from this installation; another Python
-fetches the others with pip, as wheels, at the same versions.
+fetches the others with pip, as wheels, at the same versions, or the last before them that had a wheel for Python 3.11.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def package_files(distributions: dict[str, importlib.metadata.Distribution]) -> 
                 if ".." not in file.parts and _wanted(name, file.as_posix()):
                     files[file.as_posix()] = Path(str(distribution.locate_file(file)))
     if strangers:
-        fetched = _fetched(pins(strangers))
+        fetched = _fetched([pin.replace("==", "<=") for pin in pins(strangers)])
         for path in fetched.rglob("*"):
             inside = path.relative_to(fetched)
             if path.is_file() and inside.parts[0] != "bin":

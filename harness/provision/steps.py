@@ -17,6 +17,12 @@ Show = Callable[[str, int, int], None]
 _QUIET_S = 10.0
 
 
+def tell(line: str) -> None:
+    """One line of progress, on standard error."""
+    sys.stderr.write(f"crashproof: {line}\n")
+    sys.stderr.flush()
+
+
 class Steps:
     """Runs steps one after the other, and knows what they took in all."""
 
@@ -33,9 +39,14 @@ class Steps:
     @contextmanager
     def step(self, name: str) -> Iterator[Show]:
         """One step. On a terminal a bar shows how far it is, elsewhere a line now and then."""
-        begun = time.monotonic()
-        with _shown(name, self._say) as show:
+        with self.timed(name), _shown(name, self._say) as show:
             yield show
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """One step that shows by itself how far it is."""
+        begun = time.monotonic()
+        yield
         self.taken[name] = time.monotonic() - begun
         self._say(f"{name}: done in {self.taken[name]:.1f} s")
 
@@ -57,7 +68,8 @@ def _shown(name: str, say: Say) -> Iterator[Show]:
         task = progress.add_task(name, total=None, detail="")
 
         def show(detail: str, done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total or None, detail=detail[:60])
+            # Never quite all: the clock of a task that is complete stands still, and its last part takes time too.
+            progress.update(task, completed=done, total=total + 1 if total else None, detail=detail[:60])
 
         yield show
 
