@@ -377,7 +377,12 @@ def schedule_format(
 
 @app.command()
 def mutants(
-    names: Annotated[list[str] | None, typer.Argument(help="Which to ask; all of them by default.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Which to ask; by default all but those that only a world run on request can show."
+        ),
+    ] = None,
     only_list: Annotated[bool, typer.Option("--list", help="List them, and ask none.")] = False,
     jobs: Annotated[
         str, typer.Option(help="Schedules at once, where a world can: auto or a number.")
@@ -392,6 +397,8 @@ def mutants(
 ) -> None:
     """Examine the harness: plant each known bug, and see whether the default campaign finds it. Exit 1 if too few."""
     asked = [find_mutant(name) for name in names or MUTANTS]
+    if not names and not only_list:
+        asked = [one for one in asked if not WORLDS[one.worlds[0]].on_request]
     if only_list:
         _print_lines(f"{one.name}: {one.summary} In {one.place}; {one.known}." for one in asked)
         return

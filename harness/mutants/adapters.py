@@ -6,6 +6,8 @@ from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
 _LOCAL = ("local",)
+_CONTAINERS = ("containers",)
+_ERRORS = "store.log.kafka.errors"
 _PRODUCER = "store.log.kafka.producer"
 _READER = "store.log.kafka.reader"
 
@@ -81,6 +83,19 @@ MUTANTS = (
             ),
         ),
         worlds=_LOCAL,
+    ),
+    Mutant(
+        "an-outage-is-taken-for-a-takeover",
+        OWN,
+        "The adapter says that a newer producer has the id when no broker answers.",
+        (
+            Edit(
+                f"{_ERRORS}:translate",
+                "    if code in FENCED:\n",
+                "    if code in FENCED or code in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):\n",
+            ),
+        ),
+        worlds=_CONTAINERS,
     ),
     Mutant(
         "database-forgets-deletions",

@@ -65,7 +65,7 @@ class Engine:
         self.run = f"crashproof-{secrets.token_hex(4)}"
         """Names of containers and networks begin with it."""
         self._client: Any = None
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self.reaper: subprocess.Popen[bytes] | None = None
         self._addresses: Iterator[ipaddress.IPv4Address] = iter(())
         self._network: Network | None = None
         self._subnet: ipaddress.IPv4Network = _SUBNETS
@@ -74,7 +74,7 @@ class Engine:
         self._client = docker.engine()
         sweep(self._client)
         me = str(psutil.Process().pid)
-        self._reaper = subprocess.Popen(
+        self.reaper = subprocess.Popen(
             [sys.executable, "-P", "-m", _REAPER, me, self.run, str(self.directory)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -91,10 +91,10 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         remove(self._client, {"label": f"{RUN_LABEL}={self.run}"})
         disks.remove(self.directory)
-        if self._reaper is not None:
+        if self.reaper is not None:
             # Nothing is left for it to do.
-            self._reaper.kill()
-            self._reaper.wait()
+            self.reaper.kill()
+            self.reaper.wait()
         self._client.close()
 
     @property

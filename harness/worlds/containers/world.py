@@ -97,6 +97,13 @@ class ContainerWorld:
         self._engine = None
 
     @property
+    def engine(self) -> Engine:
+        """What makes its containers."""
+        if self._engine is None:
+            raise ContainerError("The world is not running; enter it with `with ContainerWorld() as world:`.")
+        return self._engine
+
+    @property
     def machines(self) -> Machines:
         """What the runs of its first slot share."""
         return self._made[0]
@@ -109,8 +116,6 @@ class ContainerWorld:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Run `schedule`, with a planted bug in the processes under test if one is named. Raises `CrashproofError` when
         the world itself fails; then nothing is known about the pipeline. Thread-safe, up to `slots` threads."""
-        if self._engine is None:
-            raise ContainerError("The world is not running; enter it with `with ContainerWorld() as world:`.")
         if schedule.runtime is Runtime.SPARK:
             raise ContainerError("Spark does not run in containers yet.")
         alone = any(Capability.BROKERS in FAULTS[step.fault].needs for step in schedule.steps if step.fault)
@@ -130,8 +135,7 @@ class ContainerWorld:
         hosts: dict[int, Host] = {}
         shared = self._shared / f"slot-{slot}"
         shared.mkdir()
-        engine = self._engine
-        assert engine is not None
+        engine = self.engine
 
         def host(number: int) -> Host:
             if number not in hosts:

@@ -1,0 +1,135 @@
+"""Whatever ends a world of containers, nothing of it stays: no container, no network, no disk, no directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.provision import docker
+from harness.worlds.containers import disks
+from harness.worlds.containers.engine import RUN_LABEL, ContainerError, Engine
+from harness.worlds.containers.world import ContainerWorld
+from tests.waiting import until
+
+pytestmark = pytest.mark.xdist_group("containers")
+
+WAITS = """
+import sys, time
+from pathlib import Path
+from harness.worlds.containers.world import ContainerWorld
+with ContainerWorld(Path(sys.argv[1])) as world:
+    world.machines.host(0)
+    print(world.engine.run, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def client(world: ContainerWorld) -> Any:  # noqa: ARG001 - skips where there is no Docker
+    return docker.engine()
+
+
+def left(client: Any, run: str) -> list[str]:
+    filters = {"label": f"{RUN_LABEL}={run}"}
+    things = [*client.containers.list(all=True, filters=filters), *client.networks.list(filters=filters)]
+    return [thing.name for thing in things]
+
+
+def mounted(directory: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_world_whose_process_was_ended(
+    client: Any, tmp_path: Path, how: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    run = process.stdout.readline().strip()
+    assert left(client, run)
+    assert mounted(tmp_path)
+    process.send_signal(how)
+    process.wait()
+    process.stdout.close()
+    until(lambda: not left(client, run) and not mounted(tmp_path) and not any(tmp_path.iterdir()))
+
+
+def test_a_start_removes_what_a_process_has_left_that_is_gone(client: Any, tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from harness.worlds.containers.engine import Engine\n"
+        "engine = Engine(Path(sys.argv[1])); engine.__enter__()\n"
+        "engine.reaper.kill(); print(engine.run, flush=True); os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "gone")], capture_output=True, text=True, check=True
+    )
+    run = done.stdout.strip()
+    assert left(client, run)
+    (tmp_path / "next").mkdir()
+    with Engine(tmp_path / "next"):
+        assert not left(client, run)
+
+
+def test_a_container_that_cannot_be_started_is_one_clear_error_and_is_gone(
+    client: Any, tmp_path: Path
+) -> None:
+    with Engine(tmp_path / "engine") as engine:
+        with pytest.raises(ContainerError, match="The container broken could not be started"):
+            engine.start("crashproof-nothing:1", "broken", ["true"], address=engine.address())
+        assert [name for name in left(client, engine.run) if "broken" in name] == []
+
+
+def test_a_second_world_at_the_same_time_has_its_own_network(client: Any, tmp_path: Path) -> None:
+    with Engine(tmp_path / "one") as one, Engine(tmp_path / "two") as two:
+        assert one.gateway != two.gateway
+        assert left(client, one.run)
+        assert left(client, two.run)
+
+
+def test_a_disk_that_somebody_else_has_mounted_is_left_alone(tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can mount a disk")
+    place = tmp_path / "disk"
+    place.mkdir()
+    disks.mount(place)
+    try:
+        disks.sweep()
+        assert mounted(place)
+    finally:
+        disks.remove(tmp_path)
+    assert not mounted(place)
+
+
+def test_without_docker_a_run_says_what_to_type_and_exits_with_4(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "harness.cli",
+            "run",
+            "--world",
+            "containers",
+            "balances",
+            "--out",
+            str(tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "DOCKER_HOST": "unix:///nonexistent.sock"},
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "crashproof doctor --fix" in done.stderr
+    assert "Traceback" not in done.stderr

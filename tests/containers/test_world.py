@@ -1,0 +1,144 @@
+"""The world of containers with workers: faults of links, brokers and hosts really happen, and the pipeline holds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.faults import FAULTS, Capability, Occasion
+from harness.faults.description import OF_MACHINES
+from harness.history import End, Ended, Injected, Started
+from harness.oracles import judge
+from harness.replay import simulate
+from harness.schedule import Edge, Input, Schedule, Step
+from harness.verdict import Outcome
+from harness.worlds.containers import run
+from harness.worlds.containers.network import Disturbance
+from harness.worlds.containers.world import ContainerWorld, Turns
+from scenarios.balances import SCENARIO
+from store.points import Point
+
+pytestmark = pytest.mark.xdist_group("containers")
+
+INPUT = tuple(Input(0, key, amount) for amount, key in enumerate(("ann", "bob") * 5, 1))
+
+OUTAGES = [
+    fault.name for fault in FAULTS.values() if fault.needs & OF_MACHINES and "worker" in fault.runtimes
+]
+
+
+def schedule(*steps: Step, hosts: int = 2) -> Schedule:
+    return Schedule("balances", INPUT, steps, hosts=hosts)
+
+
+def happened(world: ContainerWorld, asked: Schedule) -> list[str]:
+    """The faults that struck, in a run that has to hold."""
+    history = world.run(SCENARIO, asked)
+    verdict = judge(SCENARIO, asked, history)
+    assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
+    return [event.fault for event in history.events if isinstance(event, Injected)]
+
+
+@pytest.mark.parametrize("name", OUTAGES)
+def test_each_fault_of_machines_strikes_and_the_pipeline_holds(world: ContainerWorld, name: str) -> None:
+    fault = FAULTS[name]
+    at = None if fault.occasions else Point.RECORD_PROCESSED
+    steps = [Step("kill", at=Point.RECORD_PROCESSED)] if Occasion.OPEN in fault.occasions else []
+    # A disk is filled when the next process opens a store there.
+    steps = [Step(name, at=at), *steps]
+    assert name in happened(world, schedule(*steps))
+
+
+@pytest.mark.parametrize("way", FAULTS["cut"].amount)
+def test_a_link_can_be_cut_in_one_direction(world: ContainerWorld, way: int) -> None:
+    assert happened(world, schedule(Step("cut", at=Point.FLUSHED, amount=way))) == ["cut"]
+
+
+@pytest.mark.parametrize("edge", Edge)
+def test_a_broker_dies_around_a_commit_and_its_outcome_is_found_out(
+    world: ContainerWorld, edge: Edge
+) -> None:
+    step = Step("kill_broker", call=Occasion.COMMIT_TRANSACTION, edge=edge)
+    assert happened(world, schedule(step)) == ["kill_broker"]
+
+
+def test_a_host_that_is_cut_off_wakes_up_as_a_zombie_and_is_fenced(world: ContainerWorld) -> None:
+    asked = schedule(Step("isolate", at=Point.RECORD_PROCESSED, wait=1))
+    history = world.run(SCENARIO, asked)
+    assert judge(SCENARIO, asked, history).outcome is Outcome.HOLDS
+    ends = {event.incarnation: event.reason for event in history.events if isinstance(event, Ended)}
+    hosts = {event.incarnation: event.host for event in history.events if isinstance(event, Started)}
+    assert (ends[0], ends[1]) == (End.FENCED, End.DONE)
+    assert hosts[0] != hosts[1]
+
+
+def test_all_tasks_of_a_host_die_with_it(world: ContainerWorld) -> None:
+    items = tuple(Input(number % 2, "ann", 1) for number in range(8))
+    asked = Schedule(
+        "balances", items, (Step("kill_host", at=Point.RECORD_PROCESSED),), hosts=1, partitions=2
+    )
+    history = world.run(SCENARIO, asked)
+    assert judge(SCENARIO, asked, history).outcome is Outcome.HOLDS
+    struck = [(event.fault, event.task) for event in history.events if isinstance(event, Injected)]
+    assert len(struck) == 2
+    assert {task for _, task in struck} == {"0_0", "0_1"}
+
+
+def test_a_schedule_means_the_same_in_the_simulation_and_in_containers(world: ContainerWorld) -> None:
+    asked = schedule(Step("kill", at=Point.KAFKA_COMMITTED), Step("pause", at=Point.FLUSHED, wait=1))
+    simulated, _ = simulate(SCENARIO, asked)
+    real = world.run(SCENARIO, asked)
+
+    def struck(events: object) -> list[tuple[object, ...]]:
+        assert isinstance(events, list)
+        return [
+            (event.fault, event.task, event.incarnation, event.host, event.point)
+            for event in events
+            if isinstance(event, Injected)
+        ]
+
+    assert struck(real.events) == struck(simulated.events)
+
+
+def test_what_a_run_prints_is_kept_with_the_time_of_each_fault(world: ContainerWorld, tmp_path: Path) -> None:
+    machines = world.machines
+    machines.logs = tmp_path
+    try:
+        history = world.run(SCENARIO, schedule(Step("kill", at=Point.FLUSHED)))
+    finally:
+        machines.logs = None
+    kept = Path(history.logs)
+    assert "kill strikes task 0_0, incarnation 0, on host 0 at flushed" in (kept / "faults.log").read_text()
+    names = {file.stem for file in kept.iterdir()}
+    assert {"incarnation-0", "incarnation-1", "kafka-1", "host-0-0"} <= names
+    shutil.rmtree(kept)
+
+
+def test_a_fault_that_met_nothing_makes_a_run_inconclusive(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = schedule(Step("cut", at=Point.RECORD_PROCESSED))
+    # As of a host that nothing is sent to.
+    monkeypatch.setattr(Disturbance, "struck", lambda _self: 0)
+    monkeypatch.setattr(run, "_STRIKES_S", 0.5)
+    verdict = judge(SCENARIO, asked, world.run(SCENARIO, asked))
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reason == "the cut link of host 0 met nothing"
+
+
+def test_runs_that_strike_brokers_are_alone_and_others_are_not_kept_waiting_for_ever() -> None:
+    turns = Turns()
+    with turns.together(), turns.together():
+        pass
+    with turns.alone():
+        pass
+    with turns.together():
+        pass
+
+
+def test_the_world_can_make_all_that_needs_machines() -> None:
+    from harness.worlds import WORLDS
+
+    assert WORLDS["containers"].capabilities >= OF_MACHINES | {Capability.HOSTS}
