@@ -41,6 +41,9 @@ pytestmark = pytest.mark.xdist_group("campaigns-on-spark")
 
 ROOT = Path(__file__).parents[2]
 
+SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Of a JVM that does little and starts soon."""
+
 HALTING = '''
 """Loyalty, of which the first process of a run that makes an input record stands still until it is killed."""
 
@@ -185,6 +188,7 @@ class Cluster:
     def __init__(self, directory: Path, undone: ExitStack) -> None:
         self._directory = directory
         self._undone = undone
+        self._logs: dict[int, Path] = {}
         self.workers: list[subprocess.Popen[bytes]] = []
         master = self._start("master.Master", "--port", "0")
         self.url = self._said(master, r"Starting Spark master at (spark://\S+)")
@@ -202,10 +206,15 @@ class Cluster:
 
     def _start(self, what: str, *words: str) -> subprocess.Popen[bytes]:
         home = Path(pyspark.__file__).parent
-        values = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", **spark_environment()}
+        values = {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_DIRS": str(self._directory),
+            "SPARK_SCALA_VERSION": "2.13",
+            **spark_environment(),
+        }
         # What is shipped is all that executors have of this project.
         clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{home}/jars/*")
+        options = ("-Xmx256m", *SMALL, "-cp", f"{home}/jars/*")
         java = [str(Path(values["JAVA_HOME"]) / "bin" / "java"), *options, f"org.apache.spark.deploy.{what}"]
         number = len(list(self._directory.iterdir()))
         log = self._directory / f"{number}.log"
@@ -218,7 +227,7 @@ class Cluster:
                 stderr=output,
             )
         self._undone.callback(self._end, process)
-        self._logs = {**getattr(self, "_logs", {}), process.pid: log}
+        self._logs[process.pid] = log
         return process
 
     def _said(self, process: subprocess.Popen[bytes], pattern: str) -> str:
@@ -244,12 +253,19 @@ def cluster(directory: Path) -> Iterator[Cluster]:
 
 def test_a_worker_that_is_killed_in_the_middle_changes_nothing(place: Path) -> None:
     mark = halting(place)
-    words = ("halting.py", "balances", "--seed", "3", "--schedules", "120")
+    conf = place.parent / "conf"
+    conf.mkdir()
+    options = " ".join(SMALL)
+    (conf / "spark-defaults.conf").write_text(
+        f"spark.ui.enabled false\nspark.executor.memory 512m\n"
+        f"spark.driver.extraJavaOptions {options}\nspark.executor.extraJavaOptions {options}\n"
+    )
+    words = ("halting.py", "balances", "--seed", "3", "--schedules", "60")
     with cluster(place.parent / "cluster") as running:
         command = subprocess.Popen(
             [sys.executable, "-m", "harness.cli", "run", *words, "--world", "sim", "--on", running.url],
             cwd=place,
-            env={**os.environ, **environment(place)},
+            env={**os.environ, **environment(place), "SPARK_CONF_DIR": str(conf)},
             stderr=subprocess.PIPE,
             text=True,
         )
