@@ -170,7 +170,7 @@ def _record(part: Part, world: str, index: int, schedule: Schedule, verdict: Ver
         part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}")
 
 
-class _Total:
+class Total:
     """What a campaign in one world has come to so far."""
 
     def __init__(self, plan: Plan, world: str, progress: Progress) -> None:
@@ -224,7 +224,7 @@ def run_simulation(plan: Plan, spread: Spread, progress: Progress) -> Part:
 
     What was found is taken in the order of the schedules, so that it does not depend on who was faster.
     """
-    total = _Total(plan, SIMULATION, progress)
+    total = Total(plan, SIMULATION, progress)
     with closing(spread.parts(plan, chunks_of(plan))) as parts:
         for part in parts:
             total.add(part)
@@ -259,7 +259,7 @@ def chunks_of(plan: Plan) -> Iterator[Chunk]:
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
     """The campaign in a world that runs one schedule after the other: introductions, tours, a sample. Stops at the
     first failures, and when its time is over, which it is not before the tours are done."""
-    total = _Total(plan, name, progress)
+    total = Total(plan, name, progress)
     killed = world.killed
     for reference, index in _samples(plan, name):
         if total.failed or (index >= 0 and total.enough):

@@ -56,7 +56,10 @@ NEEDED = ("greenlet", "msgspec", "rocksdict", "sortedcontainers")
 TASK_SECONDS = 2.0
 """How long a task is to take: some hundred times what Spark needs to hand it out."""
 
-MOST_CHUNKS = 256
+TASKS_PER_SECOND = 100
+"""The most that the driver is to hand out: a part of what it can. With more cores tasks take longer instead."""
+
+MOST_CHUNKS = 1_000
 """In one task, whatever they took so far."""
 
 WAVES = 3
@@ -89,14 +92,22 @@ class OnSpark:
             # Daemons: an interrupt must not wait for a job.
             threading.Thread(target=self._work, name=f"crashproof-wave-{number}", daemon=True).start()
 
+    @property
+    def context(self) -> SparkContext:
+        return self._context
+
+    @property
+    def jvm(self) -> int:
+        """The process id of the driver's JVM."""
+        return int(self._session.gateway.proc.pid)
+
     def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
         started = time.monotonic()
         over = None if plan.seconds is None else started + plan.seconds
-        task_seconds = TASK_SECONDS if plan.seconds is None else min(TASK_SECONDS, plan.seconds / 10)
         running: deque[Future[list[tuple[str, bytes]]]] = deque()
         try:
             while True:
-                while len(running) < WAVES and (wave := self._wave(plan, chunks, task_seconds)):
+                while len(running) < WAVES and (wave := self._wave(plan, chunks)):
                     running.append(self._submitted(wave))
                 if not running:
                     return
@@ -113,10 +124,12 @@ class OnSpark:
             if running:
                 self._context.cancelAllJobs()
 
-    def _wave(self, plan: Plan, chunks: Iterator[Chunk], task_seconds: float) -> list[Any]:
+    def _wave(self, plan: Plan, chunks: Iterator[Chunk]) -> list[Any]:
         """The requests of the next wave; none when there are no more chunks."""
         wave: list[Any] = []
-        for _ in range(max(1, self._context.defaultParallelism)):
+        cores = max(1, self._context.defaultParallelism)
+        task_seconds = seconds_of_a_task(cores, plan.seconds)
+        for _ in range(cores):
             task: list[tuple[str, int, int]] = []
             expected = 0.0
             while expected < task_seconds and len(task) < MOST_CHUNKS and (chunk := next(chunks, None)):
@@ -232,6 +245,13 @@ class OnSpark:
 
     def close(self) -> None:
         end(self._session)
+
+
+def seconds_of_a_task(cores: int, whole: float | None) -> float:
+    """How long a task is to take where a campaign takes `whole` seconds: what is under way when they are over is
+    lost."""
+    wanted = max(TASK_SECONDS, cores / TASKS_PER_SECOND)
+    return wanted if whole is None else min(wanted, whole / 10)
 
 
 def open_spark(master: Master, scenarios: tuple[str, ...]) -> OnSpark:

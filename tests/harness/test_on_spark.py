@@ -33,6 +33,7 @@ from harness.spread.masters import master_of
 from harness.spread.part import Done, run_chunks
 from harness.spread.processes import over
 from harness.spread.shipped import ship
+from harness.spread.spark import TASK_SECONDS, seconds_of_a_task
 from store.errors import ConfigError
 from tests.harness.test_cli import crashproof, interruptible, refused
 from tests.waiting import LONGEST_S, until
@@ -340,6 +341,13 @@ def test_a_master_says_where_it_is() -> None:
     assert master_of("local").with_attempts(3) == "local[1,3]"
     assert master_of("local[*]").with_attempts(3) == "local[*,3]"
     assert master_of("local-cluster[2,1,1024]").with_attempts(3) == "local-cluster[2,1,1024]"
+
+
+def test_tasks_are_long_where_there_are_many_and_short_where_time_is() -> None:
+    assert seconds_of_a_task(2, None) == seconds_of_a_task(100, None) == TASK_SECONDS
+    assert seconds_of_a_task(1_000, None) == 10.0
+    assert seconds_of_a_task(1_000, 30.0) == 3.0
+    assert seconds_of_a_task(2, 5.0) == 0.5
 
 
 def test_an_executor_says_what_it_lacks() -> None:
