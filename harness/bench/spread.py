@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -47,7 +47,7 @@ class Cost(msgspec.Struct, frozen=True):
     driver_seconds: float
     """Of a processor, per task: the driver's Python and its JVM, which has the executor's threads too."""
     executor_seconds: float
-    """Of the clock, per task: what Spark and its Python worker need beside the task itself."""
+    """Of a processor, per task: what a Python worker does beside the task itself."""
 
 
 def measure() -> Cost:
@@ -100,21 +100,21 @@ def _handed_out(plan: Plan, data: bytes) -> tuple[float, float, float]:
             context.parallelize(range(tasks), tasks).mapPartitions(answer).collect()
 
         run(WARM_UP)
-        processes = [psutil.Process(), psutil.Process(spark.jvm)]
-
-        def busy() -> float:
-            return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-        started, used = time.monotonic(), busy()
+        jvm = psutil.Process(spark.jvm)
+        drivers, workers = [psutil.Process(), jvm], jvm.children(recursive=True)
+        before = _busy(drivers), _busy(workers)
         run(TASKS)
-        took = time.monotonic() - started
-        each, waited = (busy() - used) / TASKS, default_jobs() * took / TASKS
+        driver, worker = ((_busy(drivers) - before[0]) / TASKS, (_busy(workers) - before[1]) / TASKS)
         _launch(context, WARM_UP)
         started = time.monotonic()
         _launch(context, LAUNCHES)
-        return LAUNCHES / (time.monotonic() - started), each, waited
+        return LAUNCHES / (time.monotonic() - started), driver, worker
     finally:
         spark.close()
+
+
+def _busy(processes: Sequence[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def _launch(context: SparkContext, tasks: int) -> None:

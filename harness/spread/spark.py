@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -71,6 +72,9 @@ ATTEMPTS = 8
 WAIT_SECONDS = 60.0
 """For a first executor, and without any after all were lost."""
 
+_GONE = (Py4JError, ConnectionError)
+"""What a call of a JVM raises that is no more."""
+
 _CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.5
 
@@ -82,6 +86,9 @@ class OnSpark:
         self.environment: dict[str, str] = {}
         self._session = session
         self._context: SparkContext = session.context
+        # It would print a traceback when the JVM dies, which is told as one error.
+        server: Any = self._context._accumulatorServer
+        server.handle_error = lambda *_: None
         self._master = master
         self._shipped = shipped
         self._jobs: queue.SimpleQueue[tuple[list[Any], Future[list[tuple[str, bytes]]]]] = queue.SimpleQueue()
@@ -107,8 +114,9 @@ class OnSpark:
         running: deque[Future[list[tuple[str, bytes]]]] = deque()
         try:
             while True:
-                while len(running) < WAVES and (wave := self._wave(plan, chunks)):
-                    running.append(self._submitted(wave))
+                with self._told():
+                    while len(running) < WAVES and (wave := self._wave(plan, chunks)):
+                        running.append(self._submitted(wave))
                 if not running:
                     return
                 answers = self._awaited(running[0], over)
@@ -122,7 +130,8 @@ class OnSpark:
                         raise done.error
         finally:
             if running:
-                self._context.cancelAllJobs()
+                with suppress(*_GONE):
+                    self._context.cancelAllJobs()
 
     def _wave(self, plan: Plan, chunks: Iterator[Chunk]) -> list[Any]:
         """The requests of the next wave; none when there are no more chunks."""
@@ -163,17 +172,21 @@ class OnSpark:
         """The answers of a wave; None when the time is over before. `SparkError` when there will be none."""
         while True:
             left = _POLL_SECONDS if over is None else min(_POLL_SECONDS, over - time.monotonic())
-            try:
-                return future.result(max(0.0, left))
-            except NotYetError:
-                if over is not None and time.monotonic() >= over:
-                    return None
-            except (PySparkException, Py4JError) as error:
-                raise self._failed(error) from error
-            try:
+            with self._told():
+                try:
+                    return future.result(max(0.0, left))
+                except NotYetError:
+                    if over is not None and time.monotonic() >= over:
+                        return None
                 self._look_for_executors()
-            except Py4JError as error:
-                raise self._failed(error) from error
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What Spark raises inside the block is `SparkError`."""
+        try:
+            yield
+        except (PySparkException, *_GONE) as error:
+            raise self._failed(error) from error
 
     def _look_for_executors(self) -> None:
         """`SparkError` when there has been none for too long."""
@@ -231,17 +244,18 @@ class OnSpark:
         """Wait for the first executor and ask whether it can run the simulation. `SparkError` says why not."""
         archive = self._session.directory / self._shipped.name
         archive.write_bytes(self._shipped.data)
-        self._context.addArchive(str(archive))
         request: tuple[Any, ...] = ([], 0, None, self._shipped.files)
-        answers = self._awaited(self._submitted([request] * max(1, self._context.defaultParallelism)))
-        for answer in answers or ():
-            self._raw(answer)
-        self.environment = {
-            "pyspark": pyspark.__version__,
-            "spark master": self._master.url,
-            "spark executors": str(self._executors()),
-            "spark cores": str(self._context.defaultParallelism),
-        }
+        with self._told():
+            self._context.addArchive(str(archive))
+            answers = self._awaited(self._submitted([request] * max(1, self._context.defaultParallelism)))
+            for answer in answers or ():
+                self._raw(answer)
+            self.environment = {
+                "pyspark": pyspark.__version__,
+                "spark master": self._master.url,
+                "spark executors": str(self._executors()),
+                "spark cores": str(self._context.defaultParallelism),
+            }
 
     def close(self) -> None:
         end(self._session)

@@ -161,7 +161,9 @@ def test_an_error_in_code_of_a_scenario_is_told_as_by_processes(place: Path) -> 
     nothing_stays(place)
 
 
-def test_an_interrupt_ends_driver_and_executors(place: Path) -> None:
+@contextmanager
+def halted(place: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A campaign on Spark that stands still in its first chunk, and the process that does."""
     mark = halting(place)
     command = subprocess.Popen(
         [sys.executable, "-m", "harness.cli", "run", "halting.py", "--world", "sim", "--on", "local[1]"],
@@ -173,14 +175,32 @@ def test_an_interrupt_ends_driver_and_executors(place: Path) -> None:
     )
     try:
         until(lambda: mark.exists() or command.poll() is not None)
-        command.send_signal(signal.SIGINT)
-        _, told = command.communicate(timeout=LONGEST_S)
+        assert command.poll() is None, command.communicate()[1]
+        yield command, int(mark.read_text())
     finally:
         command.kill()
+
+
+def test_an_interrupt_ends_driver_and_executors(place: Path) -> None:
+    with halted(place) as (command, at_work):
+        command.send_signal(signal.SIGINT)
+        _, told = command.communicate(timeout=LONGEST_S)
     assert command.returncode == 130, told
     assert told.endswith("crashproof: interrupted; no report was written\n")
     nothing_stays(place)
-    assert not psutil.pid_exists(int(mark.read_text()))
+    until(lambda: not psutil.pid_exists(at_work))
+
+
+def test_a_spark_that_dies_is_one_clear_error(place: Path) -> None:
+    with halted(place) as (command, at_work):
+        (jvm,) = (one for one in psutil.Process(command.pid).children() if one.name() == "java")
+        jvm.kill()
+        _, told = command.communicate(timeout=LONGEST_S)
+    assert command.returncode == 4, told
+    assert "Spark gave the campaign up" in told
+    assert "Traceback" not in told
+    nothing_stays(place)
+    until(lambda: not psutil.pid_exists(at_work))
 
 
 class Cluster:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,15 +112,18 @@ def stop_spark() -> None:
 
 def end(session: Session) -> None:
     """End a driver, its JVM and its Python workers, and remove its files."""
-    session.context.stop()
+    with suppress(Py4JError, ConnectionError):
+        session.context.stop()
     _end_jvm(session.gateway)
     shutil.rmtree(session.directory)
     session.guard.wait()
 
 
 def _end_jvm(gateway: Any) -> None:
-    """PySpark keeps the JVM for a next session, which could not have other jars or files."""
-    gateway.shutdown()
+    """PySpark keeps the JVM for a next session, which could not have other jars or files. One that is gone refuses
+    connections."""
+    with suppress(Py4JError, ConnectionError):
+        gateway.shutdown()
     SparkContext._gateway = None
     SparkContext._jvm = None
     # The JVM ends when its standard input does.
