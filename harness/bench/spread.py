@@ -1,7 +1,8 @@
 """What a campaign on Spark costs its driver for each task, and so for how many cores it is enough.
 
-`python -m harness.bench.spread` prints it. Measured with tasks that give a real result without any work, on a local
-Spark with as many cores as this machine: what its executor does is counted too, so a cluster's driver is faster.
+`python -m harness.bench.spread [MASTER]` prints it. Measured with tasks that give a real result without any work. By
+default that is on a local Spark with as many cores as this machine, whose JVM is driver and executor; with a standalone
+master it is the driver alone.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from pyspark import SparkContext
 from pyspark.cloudpickle import register_pickle_by_value
 
 from harness.campaign import Plan, Total, chunks_of, default_jobs
-from harness.spread.masters import master_of
+from harness.spread.masters import Master, master_of
 from harness.spread.part import Done, run_chunks
 from harness.spread.shipped import ship
 from harness.spread.spark import TASK_SECONDS, open_spark
 from harness.worlds import SIMULATION
 from scenarios import load_all
 
-TASKS = 300
+TASKS = 1_000
 LAUNCHES = 5_000
-WARM_UP = 50
+WARM_UP = 500
 ADDED = 500
 
 
@@ -45,12 +46,12 @@ class Cost(msgspec.Struct, frozen=True):
     launches_per_second: float
     """Of tasks in which nothing is done, not even by Python."""
     driver_seconds: float
-    """Of a processor, per task: the driver's Python and its JVM, which has the executor's threads too."""
-    executor_seconds: float
-    """Of a processor, per task: what a Python worker does beside the task itself."""
+    """Of a processor, per task: the driver's Python and its JVM, in which a local executor is too."""
+    worker_seconds: float
+    """Of a processor, per task: what a Python worker of a local executor does beside the task itself."""
 
 
-def measure() -> Cost:
+def measure(master: Master) -> Cost:
     """Measure all of it; some ten seconds of work."""
     plan = Plan(tuple(load_all()), seed=0)
     data, done = _real_result(plan)
@@ -61,7 +62,7 @@ def measure() -> Cost:
         for part in again.parts:
             total.add(part)
     add_seconds = (time.process_time() - started) / ADDED
-    launches_per_second, driver_seconds, executor_seconds = _handed_out(plan, data)
+    launches_per_second, driver_seconds, worker_seconds = _handed_out(master, plan, data)
     return Cost(
         len(ship(plan.scenarios).data),
         sum(part.result.schedules for part in done.parts),
@@ -69,7 +70,7 @@ def measure() -> Cost:
         add_seconds,
         launches_per_second,
         driver_seconds,
-        executor_seconds,
+        worker_seconds,
     )
 
 
@@ -86,9 +87,9 @@ def _real_result(plan: Plan) -> tuple[bytes, Done]:
         number *= 2
 
 
-def _handed_out(plan: Plan, data: bytes) -> tuple[float, float, float]:
+def _handed_out(master: Master, plan: Plan, data: bytes) -> tuple[float, float, float]:
     register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-    spark = open_spark(master_of(f"local[{default_jobs()}]"), plan.scenarios)
+    spark = open_spark(master, plan.scenarios)
     try:
         context = spark.context
 
@@ -123,6 +124,6 @@ def _launch(context: SparkContext, tasks: int) -> None:
 
 
 if __name__ == "__main__":
-    cost = measure()
+    cost = measure(master_of(sys.argv[1] if sys.argv[1:] else f"local[{default_jobs()}]"))
     for name in cost.__struct_fields__:
         sys.stdout.write(f"{name}: {getattr(cost, name):.6g}\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import re
 import socket
 import tempfile
 import threading
@@ -210,15 +211,15 @@ class OnSpark:
 
     def _failed(self, error: Exception) -> SparkError:
         text = str(error)
-        if "PYTHON_VERSION_MISMATCH" in text:
+        mismatch = re.search(r"\[PYTHON_VERSION_MISMATCH\][^\n]*", text)
+        if mismatch:
             return SparkError(
                 "the executors run another version of Python than this driver; name one that they have, of the same "
-                f"version as here, in PYSPARK_PYTHON. {in_short(error)}"
+                f"version as here, in PYSPARK_PYTHON: {mismatch[0]}"
             )
         if "Cannot run program" in text:
             return SparkError(
-                f"the executors have no {self._context.pythonExec}; name the Python that they have in PYSPARK_PYTHON. "
-                f"{in_short(error)}"
+                f"an executor has no {self._context.pythonExec}; name the Python that all have in PYSPARK_PYTHON"
             )
         return SparkError(
             f"Spark gave the campaign up: {in_short(error)} It printed: {printed(self._session.directory)}"
