@@ -19,8 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYetError
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -73,8 +72,8 @@ ATTEMPTS = 8
 WAIT_SECONDS = 60.0
 """For a first executor, and without any after all were lost."""
 
-_GONE = (Py4JError, ConnectionError)
-"""What a call of a JVM raises that is no more."""
+_GONE = (Py4JError, OSError)
+"""What a call of a JVM raises that is no more, or that does not answer."""
 
 _CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.5
@@ -173,12 +172,12 @@ class OnSpark:
         """The answers of a wave; None when the time is over before. `SparkError` when there will be none."""
         while True:
             left = _POLL_SECONDS if over is None else min(_POLL_SECONDS, over - time.monotonic())
+            wait([future], max(0.0, left))
             with self._told():
-                try:
-                    return future.result(max(0.0, left))
-                except NotYetError:
-                    if over is not None and time.monotonic() >= over:
-                        return None
+                if future.done():
+                    return future.result()
+                if over is not None and time.monotonic() >= over:
+                    return None
                 self._look_for_executors()
 
     @contextmanager
