@@ -112,6 +112,7 @@ class OnSpark:
         started = time.monotonic()
         over = None if plan.seconds is None else started + plan.seconds
         running: deque[Future[list[tuple[str, bytes]]]] = deque()
+        begun = False
         try:
             while True:
                 with self._told():
@@ -119,7 +120,9 @@ class OnSpark:
                         running.append(self._submitted(wave))
                 if not running:
                     return
-                answers = self._awaited(running[0], over)
+                # Not before the first result: a campaign of no schedules would show nothing.
+                answers = self._awaited(running[0], over if begun else None)
+                begun = True
                 if answers is None:
                     return
                 running.popleft()
@@ -321,6 +324,8 @@ def _wanted(master: Master, directory: Path) -> Wanted:
     if not master.on_loopback and "SPARK_LOCAL_IP" not in os.environ:
         del environment["SPARK_LOCAL_IP"]
     settings["spark.local.dir"] = str(directory / "local")
+    # Not the extra options: those are the user's.
+    settings["spark.driver.defaultJavaOptions"] = f"-Djava.io.tmpdir={directory / 'tmp'}"
     return Wanted(settings, environment, [name for name in FOREIGN if name not in _OF_A_CLUSTER])
 
 
