@@ -9,17 +9,15 @@ simulation that is not deterministic proves nothing.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import shutil
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import count, islice
-from multiprocessing import forkserver
+from itertools import count
 from traceback import format_exc
 
 import msgspec
@@ -32,6 +30,7 @@ from harness.replay import WATCHDOG_SECONDS, bounded, check_input, simulate, sim
 from harness.result import WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
+from harness.spread import Chunk, Spread
 from harness.verdict import Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options, World
 from scenarios import Scenario, ScenarioError, load
@@ -42,9 +41,6 @@ CHUNK = 20
 
 MOST_EVENTS = 1_000_000
 """A reduction ends when its runs had so many events together, so that one of runs that hardly end ends itself."""
-
-AHEAD = 3
-"""Units of work that each process has before it."""
 
 FILES_EVERY = 97
 """One simulated schedule in this many has its stores in real files, which takes some six times as long. A prime, so
@@ -96,10 +92,11 @@ Progress = Callable[[int, int], None]
 """Called with schedules done and failures found so far."""
 
 
-def run_campaign(plan: Plan, world: str, jobs: int, options: Options, progress: Progress) -> Part:
-    """The campaign in one world. Raises `CrashproofError` when the world cannot be set up."""
+def run_campaign(plan: Plan, world: str, spread: Spread, options: Options, progress: Progress) -> Part:
+    """The campaign in one world, by `spread` where a world can be spread. Raises `CrashproofError` when the world
+    cannot be set up."""
     if WORLDS[world].spreads:
-        return run_simulation(plan, jobs, progress)
+        return run_simulation(plan, spread, progress)
     with WORLDS[world].open(options) as running:
         return run_world(plan, world, running, progress)
 
@@ -179,7 +176,7 @@ def _record(part: Part, world: str, index: int, schedule: Schedule, verdict: Ver
         part.inconclusive.append(f"schedule {index} of {schedule.scenario}: {verdict.reason}{kept}")
 
 
-class _Total:
+class Total:
     """What a campaign in one world has come to so far."""
 
     def __init__(self, plan: Plan, world: str, progress: Progress) -> None:
@@ -225,40 +222,17 @@ class _Total:
         return Part(result, self.found, self.inconclusive, self._traceback)
 
 
-def run_simulation(plan: Plan, jobs: int, progress: Progress) -> Part:
-    """The campaign in the simulation, spread over `jobs` processes. Stops at the first failures.
+def run_simulation(plan: Plan, spread: Spread, progress: Progress) -> Part:
+    """The campaign in the simulation, run by `spread`. Stops at the first failures.
 
-    What the processes found is taken in the order of the schedules, so that it does not depend on who was faster.
+    What was found is taken in the order of the schedules, so that it does not depend on who was faster.
     """
-    total = _Total(plan, SIMULATION, progress)
-    chunks = chunks_of(plan)
-    if jobs <= 1:
-        for scenario, start, stop in chunks:
-            total.add(simulate_part(scenario, plan.seed, start, stop, plan.mutant))
+    total = Total(plan, SIMULATION, progress)
+    with closing(spread.parts(plan, chunks_of(plan))) as parts:
+        for part in parts:
+            total.add(part)
             if total.enough:
                 break
-        return total.close()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.campaign"])
-    # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        running: deque[Future[Part]] = deque()
-
-        def submit(most: int) -> None:
-            for scenario, start, stop in islice(chunks, most):
-                running.append(pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant))
-
-        submit(AHEAD * jobs)
-        while running and not total.enough:
-            total.add(running.popleft().result())
-            submit(1)
-        for future in running:
-            future.cancel()
     return total.close()
 
 
@@ -270,19 +244,19 @@ def schedules_of(plan: Plan, world: str) -> int | None:
     return None if plan.seconds is not None else sum(1 for _ in _samples(plan, world))
 
 
-def chunks_of(plan: Plan) -> Iterator[tuple[str, int, int]]:
-    """Scenario, first index, and the one after the last: the tours, then all scenarios in turns."""
+def chunks_of(plan: Plan) -> Iterator[Chunk]:
+    """The units of work: the tours, then all scenarios in turns."""
     schedules = WORLDS[SIMULATION].schedules if plan.whole else plan.schedules
     tours = {name: tours_of(load(name)) for name in plan.scenarios}
     for name, number in tours.items():
-        yield name, -number, 0 if schedules is None else min(0, schedules - number)
+        yield Chunk(name, -number, 0 if schedules is None else min(0, schedules - number))
     for start in count(0, CHUNK):
         if schedules is not None and start >= schedules:
             return
         for name, number in tours.items():
             stop = start + CHUNK if schedules is None else min(start + CHUNK, schedules - number)
             if stop > start:
-                yield name, start, stop
+                yield Chunk(name, start, stop)
 
 
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
@@ -291,7 +265,7 @@ def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
 
     What was found is taken in the order of the schedules.
     """
-    total = _Total(plan, name, progress)
+    total = Total(plan, name, progress)
     killed = world.killed
     for index, part in _parts(plan, name, world):
         total.add(part)

@@ -366,6 +366,14 @@ def names_a_file(reference: str) -> bool:
     return reference.endswith(".py")
 
 
+_placed: dict[str, Path] = {}
+
+
+def place(reference: str, file: Path) -> None:
+    """Say where the file is that a reference names, in a process that has it somewhere else than whoever named it."""
+    _placed[reference] = file
+
+
 @cache
 def load(reference: str) -> Scenario:
     """The scenario that `reference` names: one of this package by name, a Python file by its path, or an object by
@@ -377,7 +385,8 @@ def load(reference: str) -> Scenario:
     if reference in known:
         return known[reference]
     if names_a_file(reference):
-        return _named(_scenario_in(_load_file(Path(reference)), "SCENARIO", reference), reference)
+        path = _placed.get(reference, Path(reference))
+        return _named(_scenario_in(_load_file(path), "SCENARIO", reference), reference)
     module, colon, name = reference.partition(":")
     if colon:
         try:
@@ -399,7 +408,8 @@ def _named(scenario: Scenario, reference: str) -> Scenario:
 def module_of(scenario: Scenario) -> ModuleType | None:
     """The module of a scenario that was loaded from a file, which no other process can import; None of any other."""
     reference = scenario.reference_name
-    return sys.modules.get(_module_name(Path(reference).resolve())) if names_a_file(reference) else None
+    path = _placed.get(reference, Path(reference))
+    return sys.modules.get(_module_name(path.resolve())) if names_a_file(reference) else None
 
 
 def _module_name(path: Path) -> str:

@@ -155,6 +155,14 @@ def test_a_world_that_asks_for_spark_without_it_says_what_to_install(tmp_path: P
     assert answer.stderr.endswith("pip install '.[spark]'\n")
 
 
+def test_a_campaign_on_spark_without_it_says_what_to_install(tmp_path: Path) -> None:
+    arguments = ["run", "--world", "sim", "--on", "local[2]"]
+    answer = python(COMMAND.format(arguments=arguments), without=modules_of_extras()["spark"], cwd=tmp_path)
+    assert answer.returncode == 4, answer.stderr
+    assert answer.stdout == ""
+    assert answer.stderr.endswith("pip install '.[spark]'\n")
+
+
 FOREIGN_TESTS = """
 import pytest
 

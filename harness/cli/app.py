@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,7 @@ from harness.provision.images import provide
 from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
+from harness.spread.masters import Master, master_of
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
 from reports.bench import print_report
@@ -110,6 +112,27 @@ def _jobs(text: str) -> int:
             f"{text!r} is no number of processes; write auto or 1, 2, 3 …", param_hint="--jobs"
         )
     return int(text)
+
+
+def _master(url: str | None, worlds: tuple[str, ...], jobs: str | None) -> Master | None:
+    """The master of Spark that is to run the simulation. `ModuleNotFoundError` without PySpark."""
+    if url is None:
+        return None
+    master = master_of(url)
+    others = [name for name in worlds if not WORLDS[name].spreads]
+    if others:
+        raise typer.BadParameter(
+            f"{url} runs the simulation alone, and {', '.join(others)} is asked for too; add --world {SIMULATION}",
+            param_hint="--on",
+        )
+    if jobs is not None:
+        raise typer.BadParameter(
+            f"{url} and --jobs {jobs} exclude each other: the one spreads the schedules over executors, which have "
+            "cores of their own, the other over processes of this machine",
+            param_hint="--on",
+        )
+    import_module("harness.spread.spark")
+    return master
 
 
 def _mutant(name: str | None) -> str | None:
@@ -193,8 +216,15 @@ def run(
     ] = None,
     seed: Annotated[int, typer.Option(help="Which campaign; the same seed gives the same schedules.")] = 0,
     jobs: Annotated[
-        str, typer.Option(help="Schedules at once, where a world can: auto or a number.")
-    ] = "auto",
+        str | None, typer.Option(help="Schedules at once, where a world can: auto (the default) or a number.")
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="spark://host:port|local[N]",
+            help="Spread the simulation over the executors of this master of Spark instead.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory for the reports and the failing schedules.")] = Path(
         "crashproof-report"
     ),
@@ -224,13 +254,15 @@ def run(
         _error("--schedules and --for exclude each other; give one of them")
         raise typer.Exit(EXIT_USAGE)
     worlds = _worlds(world)
+    master = _master(on, worlds, jobs)
     campaign = Campaign(
         scenarios=chosen,
         worlds=worlds,
         schedules=schedules,
         seconds=seconds,
         seed=seed,
-        jobs=_jobs(jobs),
+        jobs=_jobs(jobs or "auto"),
+        on=master,
         out=out,
         mutant=_mutant(mutant),
         max_failures=max_failures,

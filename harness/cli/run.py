@@ -34,8 +34,11 @@ from harness.cli.errors import Told, exit_code, keep, message
 from harness.cli.places import to_be_kept
 from harness.replay import scenario_of, tell
 from harness.result import Failure, Result, WorldResult
+from harness.spread import Spread
+from harness.spread.masters import Master
+from harness.spread.processes import over
 from harness.verdict import Outcome
-from harness.worlds import SIMULATION, Options
+from harness.worlds import SIMULATION, WORLDS, Options
 from reports import html, json_report, junit
 from store.errors import ConfigError
 
@@ -58,6 +61,8 @@ class Campaign:
     seconds: float | None
     seed: int
     jobs: int
+    on: Master | None
+    """The master of Spark whose executors run the simulation, instead of processes of this machine."""
     out: Path
     mutant: str | None
     max_failures: int
@@ -77,19 +82,20 @@ def execute(campaign: Campaign) -> Result:
 def _execute(campaign: Campaign) -> Result:
     started = time.monotonic()
     parts: dict[str, Part] = {}
+    places: dict[str, str] = {}
     notes: list[str] = []
     for world in campaign.worlds:
         if any(part.found for part in parts.values()):
             notes.append(f"the world {world} was not run, because {next(iter(parts))} is violated already")
             break
-        parts[world] = _run_world(campaign, world)
+        parts[world] = _run_world(campaign, world, places)
     _set_apart(campaign.out)
     details = [
         _failure(campaign, world, number, found)
         for world, part in parts.items()
         for number, found in enumerate(part.found)
     ]
-    result = _result(campaign, parts, details, notes, time.monotonic() - started)
+    result = _result(campaign, parts, details, notes, time.monotonic() - started, places)
     for name, write in REPORTS.items():
         write(result, campaign.out / name)
     return result
@@ -134,7 +140,8 @@ def _output(out: Path) -> Iterator[None]:
         lock.release()
 
 
-def _run_world(campaign: Campaign, world: str) -> Part:
+def _run_world(campaign: Campaign, world: str, places: dict[str, str]) -> Part:
+    """Runs the campaign in one world, and adds to `places` where."""
     plan = Plan(
         campaign.scenarios,
         campaign.seed,
@@ -143,12 +150,31 @@ def _run_world(campaign: Campaign, world: str) -> Part:
         campaign.mutant,
         campaign.max_failures,
     )
-    with _progress(world, schedules_of(plan, world)) as report:
-        options = replace(campaign.options, jobs=campaign.jobs, logs=campaign.out / _LOGS)
-        part = run_campaign(plan, world, campaign.jobs, options, report)
+    options = replace(campaign.options, jobs=campaign.jobs, logs=campaign.out / _LOGS)
+    with _spread(campaign, world) as spread, _progress(world, schedules_of(plan, world)) as report:
+        part = run_campaign(plan, world, spread, options, report)
+    places.update(spread.environment)
     if part.traceback:
         part.inconclusive[-1] += f" ({keep(part.traceback, campaign.out)})"
     return part
+
+
+@contextmanager
+def _spread(campaign: Campaign, world: str) -> Iterator[Spread]:
+    if campaign.on is None or not WORLDS[world].spreads:
+        yield over(campaign.jobs)
+        return
+    # PySpark is asked for by nobody else here.
+    from harness.spread.spark import open_spark
+
+    say(f"{world}: starting Spark on {campaign.on.url}")
+    spark = open_spark(campaign.on, campaign.scenarios)
+    try:
+        found = spark.environment
+        say(f"{world}: {found['spark cores']} cores in {found['spark executors']} executors so far")
+        yield spark
+    finally:
+        spark.close()
 
 
 @contextmanager
@@ -217,7 +243,12 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
 
 
 def _result(
-    campaign: Campaign, parts: dict[str, Part], details: list[Failure], notes: list[str], seconds: float
+    campaign: Campaign,
+    parts: dict[str, Part],
+    details: list[Failure],
+    notes: list[str],
+    seconds: float,
+    places: dict[str, str],
 ) -> Result:
     reasons = [reason for part in parts.values() for reason in part.inconclusive]
     missing = any(part.result.missing for part in parts.values())
@@ -248,7 +279,7 @@ def _result(
         mutant=campaign.mutant,
         reasons=[*reasons, *notes],
         details=details,
-        environment=_environment(),
+        environment={**_environment(), **places},
         version=importlib.metadata.version("crashproof"),
         command=shlex.join([*INVOCATION, *sys.argv[1:]]),
     )

@@ -36,6 +36,7 @@ from harness.campaign import (
 from harness.mutants import MUTANTS, Mutant
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate_within
+from harness.spread import Chunk
 from harness.verdict import Outcome
 from harness.worlds import WORLDS, Options, World
 from scenarios import load, load_all
@@ -133,11 +134,11 @@ def _simulated(mutant: Mutant, plan: Plan, world: str) -> Sat:
     return _sat(mutant, world, schedules, time.process_time() - started, found)
 
 
-def _with_files(plan: Plan) -> Iterator[tuple[str, int, int]]:
+def _with_files(plan: Plan) -> Iterator[Chunk]:
     """As `chunks_of`: those schedules of the campaign alone that have their stores in files."""
     for index in count(0, FILES_EVERY):
         for name in plan.scenarios:
-            yield name, index, index + 1
+            yield Chunk(name, index, index + 1)
 
 
 def _holds_unchanged(found: Found) -> bool:

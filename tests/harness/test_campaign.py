@@ -27,6 +27,7 @@ from harness.met import Met
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
 from harness.schedule import Runtime, Schedule, Step, config_of
+from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.sim.world import SimWorld
@@ -56,7 +57,7 @@ def test_a_campaign_depends_on_the_seed_and_not_on_the_number_of_processes(
     scenarios: tuple[str, ...], mutant: str | None
 ) -> None:
     plan = Plan(scenarios, seed=3, schedules=90, mutant=mutant, max_failures=2)
-    alone, shared = run_simulation(plan, 1, quiet), run_simulation(plan, 2, quiet)
+    alone, shared = run_simulation(plan, over(1), quiet), run_simulation(plan, over(2), quiet)
     assert without_speed(alone) == without_speed(shared)
     assert alone.result.schedules > 0
 
@@ -64,7 +65,7 @@ def test_a_campaign_depends_on_the_seed_and_not_on_the_number_of_processes(
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_campaign_stops_at_as_many_failures_as_were_asked_for(most: int) -> None:
     plan = Plan(("balances",), seed=0, schedules=2_000, mutant="restore-drops-deletions", max_failures=most)
-    part = run_simulation(plan, 1, quiet)
+    part = run_simulation(plan, over(1), quiet)
     assert len(part.found) == most
     assert part.result.schedules < 2_000
     assert part.result.missing == []
@@ -370,7 +371,7 @@ def test_a_fault_that_means_nothing_to_a_runtime_is_not_generated_for_it() -> No
 
 @pytest.mark.parametrize("mutant", ["restore-drops-deletions", "writes-bypass-the-transaction"])
 def test_a_reduced_schedule_fails_by_an_oracle_that_failed_before(mutant: str) -> None:
-    found = run_simulation(Plan(("carts", "balances"), 0, 500, mutant=mutant), 1, quiet).found[0]
+    found = run_simulation(Plan(("carts", "balances"), 0, 500, mutant=mutant), over(1), quiet).found[0]
     before = {finding.oracle for finding in found.verdict.findings}
     reduced = reduce(found, mutant)
     after = {finding.oracle for finding in reduced.verdict.findings}

@@ -12,6 +12,7 @@ from harness.campaign import Plan, reduce, run_simulation
 from harness.history import Reached
 from harness.replay import simulate, simulate_all, simulate_within, watchdog
 from harness.schedule import Input, Schedule
+from harness.spread.processes import over
 from harness.verdict import Outcome
 from store.streams.task import Task
 from store.streams.worker import Worker
@@ -67,7 +68,7 @@ def test_a_run_that_the_machine_gives_no_time_is_not_broken_off() -> None:
 def test_a_campaign_ends_although_a_run_does_not_and_leaves_its_schedule_as_it_is() -> None:
     plan = Plan(("balances",), seed=0, schedules=1)
     with looping_forever(), patch("harness.campaign.WATCHDOG_SECONDS", 0.2):
-        (found,) = run_simulation(plan, 1, lambda *_: None).found
+        (found,) = run_simulation(plan, over(1), lambda *_: None).found
         reduced = reduce(found, None)
     assert reduced.minimal == found.schedule
     assert "did not end" in reduced.verdict.findings[0].sentence

@@ -13,6 +13,7 @@ from harness.history import Injected, Queried, Skipped
 from harness.mutants import planted
 from harness.replay import check, simulate, tell
 from harness.schedule import Input, Query, Runtime, Schedule, Step, encode
+from harness.spread.processes import over
 from harness.verdict import Outcome
 from scenarios import Scenario, load_all
 from store.points import Point
@@ -83,7 +84,7 @@ IN_BALANCES = (
 @pytest.mark.parametrize("name", IN_BALANCES)
 def test_a_planted_bug_is_found_made_small_and_gone_without_it(name: str) -> None:
     plan = Plan(("balances",), seed=0, schedules=2_000, mutant=name)
-    found = run_simulation(plan, 1, lambda *_: None).found
+    found = run_simulation(plan, over(1), lambda *_: None).found
     assert found, f"{name} was not found"
     reduced = reduce(found[0], name)
     assert len(reduced.minimal.steps) <= 8

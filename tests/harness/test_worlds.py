@@ -16,6 +16,7 @@ from harness.history import History, Injected, Skipped
 from harness.oracles import judge
 from harness.replay import replay
 from harness.schedule import Input, Schedule, Step
+from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import WORLDS, Options, WorldKind
 from harness.worlds.local.run import LocalRun
@@ -80,7 +81,9 @@ def campaign(**plan: object) -> Plan:
 def test_a_campaign_runs_a_world_that_is_only_registered(tiny: Tiny) -> None:
     done: list[int] = []
     options = Options(port=4711)
-    part = run_campaign(campaign(schedules=4), "tiny", 1, options, lambda so_far, _: done.append(so_far))
+    part = run_campaign(
+        campaign(schedules=4), "tiny", over(1), options, lambda so_far, _: done.append(so_far)
+    )
     assert (part.found, part.inconclusive) == ([], [])
     assert (part.result.schedules, done) == (8, list(range(1, 9)))
     assert (tiny.options, tiny.open) == ([options], 0)
@@ -90,7 +93,7 @@ def test_a_campaign_runs_a_world_that_is_only_registered(tiny: Tiny) -> None:
 
 
 def test_a_world_that_nobody_has_limited_runs_as_much_as_it_says(tiny: Tiny) -> None:
-    part = run_campaign(campaign(), "tiny", 1, Options(), lambda *_: None)
+    part = run_campaign(campaign(), "tiny", over(1), Options(), lambda *_: None)
     # And the tours of both runtimes, and the introduction.
     assert part.result.schedules == tiny.kind.schedules + 2 + 1
 
@@ -112,7 +115,7 @@ def test_what_a_world_cannot_do_is_skipped_and_said_to_be(tiny: Tiny) -> None:
 
 def test_a_world_that_breaks_shows_nothing_about_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WORLDS, "tiny", Tiny(breaks=True).kind)
-    part = run_campaign(campaign(schedules=4), "tiny", 1, Options(), lambda *_: None)
+    part = run_campaign(campaign(schedules=4), "tiny", over(1), Options(), lambda *_: None)
     assert (part.found, part.result.schedules) == ([], 0)
     (sentence,) = part.inconclusive
     assert sentence.endswith("could not be run: The tiny world has no room left.")

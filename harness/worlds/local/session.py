@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -39,14 +40,27 @@ class SparkError(CrashproofError):
     exit_code = 4
 
 
-class _Session(NamedTuple):
-    spark: SparkSession
+class Session(NamedTuple):
+    """A running driver of Spark with a JVM of its own."""
+
+    context: SparkContext
     gateway: Any
     directory: Path
+    """Of everything that it writes."""
     guard: subprocess.Popen[bytes]
 
 
-_session: _Session | None = None
+class Wanted(NamedTuple):
+    """How Spark is to be started."""
+
+    settings: Mapping[str, str]
+    environment: Mapping[str, str]
+    """Variables for the time of the start."""
+    without: Sequence[str]
+    """Variables that are to be absent then."""
+
+
+_session: tuple[SparkSession, Session] | None = None
 
 _LOGGING = """\
 status = error
@@ -58,11 +72,11 @@ rootLogger.level = warn
 rootLogger.appenderRef.out.ref = out
 """
 
-# Settings of another Spark, of a shell, or of a cluster would change what is started here.
-_FOREIGN = (
+FOREIGN = (
     *("HADOOP_CONF_DIR", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS"),
     *("SPARK_CONNECT_MODE_ENABLED", "SPARK_DIST_CLASSPATH", "SPARK_REMOTE", "YARN_CONF_DIR"),
 )
+"""Variables of another Spark, of a shell, or of a cluster, which would change what is started here."""
 
 
 def spark_session(directory: Path) -> SparkSession:
@@ -79,9 +93,10 @@ def spark_session(directory: Path) -> SparkSession:
                 "This process has a Spark session already, with settings that are not those of the harness. "
                 "Stop it first: spark.stop()"
             )
-        _session = _start_session(directory)
+        session = start(directory, _wanted)
+        _session = SparkSession(session.context), session
         atexit.register(stop_spark)
-    return _session.spark
+    return _session[0]
 
 
 def stop_spark() -> None:
@@ -89,17 +104,26 @@ def stop_spark() -> None:
     global _session
     if _session is None:
         return
-    session, _session = _session, None
+    (spark, session), _session = _session, None
     atexit.unregister(stop_spark)
-    session.spark.stop()
+    spark.stop()
+    end(session)
+
+
+def end(session: Session) -> None:
+    """End a driver, its JVM and its Python workers, and remove its files."""
+    with suppress(Py4JError, ConnectionError):
+        session.context.stop()
     _end_jvm(session.gateway)
     shutil.rmtree(session.directory)
     session.guard.wait()
 
 
 def _end_jvm(gateway: Any) -> None:
-    """PySpark keeps the JVM for a next session, which could not have other jars or files."""
-    gateway.shutdown()
+    """PySpark keeps the JVM for a next session, which could not have other jars or files. One that is gone refuses
+    connections."""
+    with suppress(Py4JError, ConnectionError):
+        gateway.shutdown()
     SparkContext._gateway = None
     SparkContext._jvm = None
     # The JVM ends when its standard input does.
@@ -107,46 +131,63 @@ def _end_jvm(gateway: Any) -> None:
     gateway.proc.wait(STOP_SECONDS)
 
 
-def _start_session(parent: Path) -> _Session:
-    jars = ",".join(str(jar) for jar in spark_jars())
-    environment = spark_environment()
+def _wanted(directory: Path) -> Wanted:
+    settings = {
+        **quiet_on_loopback(directory),
+        "spark.app.name": "crashproof",
+        "spark.master": f"local[2,{MOST_FAILURES}]",
+        "spark.jars": ",".join(str(jar) for jar in spark_jars()),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stopTimeout": f"{STOP_SECONDS:g}s",
+        "spark.python.task.killTimeout": "200ms",
+        # A worker that is replaced after every kill imports for half a second, forked from this it need not.
+        "spark.python.daemon.module": "harness.worlds.local.daemon",
+    }
+    environment = {
+        **own_environment(directory),
+        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+    }
+    return Wanted(settings, environment, FOREIGN)
+
+
+def quiet_on_loopback(directory: Path) -> dict[str, str]:
+    """Settings of a driver that nobody else shall reach, with its files below `directory`."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": ADDRESS,
+        "spark.driver.bindAddress": ADDRESS,
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+        f"-Djava.io.tmpdir={directory / 'tmp'}",
+        "spark.local.dir": str(directory / "local"),
+    }
+
+
+def own_environment(directory: Path) -> dict[str, str]:
+    """Variables with which the Spark of this installation runs on loopback, by the Java found here."""
+    return spark_environment() | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONF_DIR": str(directory / "conf"),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    }
+
+
+def start(parent: Path, wanted: Callable[[Path], Wanted]) -> Session:
+    """Start a driver with its files in a new directory below `parent`, which `wanted` is called with. The guard of that
+    directory ends what names it should this process die. Raises `ProvisionError` without Java, `SparkError` when
+    Spark does not start."""
     directory = Path(tempfile.mkdtemp(prefix="crashproof-spark-", dir=parent)).absolute()
     guard = watch(directory)
     try:
         for name in ("conf", "local", "tmp"):
             (directory / name).mkdir()
         (directory / "conf" / "log4j2.properties").write_text(_LOGGING)
-        conf = SparkConf(loadDefaults=False).setAll(
-            [
-                ("spark.app.name", "crashproof"),
-                ("spark.master", f"local[2,{MOST_FAILURES}]"),
-                ("spark.jars", jars),
-                ("spark.ui.enabled", "false"),
-                ("spark.ui.showConsoleProgress", "false"),
-                ("spark.driver.host", ADDRESS),
-                ("spark.driver.bindAddress", ADDRESS),
-                ("spark.driver.memory", "512m"),
-                (
-                    "spark.driver.extraJavaOptions",
-                    f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={directory / 'tmp'}",
-                ),
-                ("spark.local.dir", str(directory / "local")),
-                ("spark.sql.warehouse.dir", str(directory / "warehouse")),
-                ("spark.sql.catalogImplementation", "in-memory"),
-                ("spark.sql.shuffle.partitions", "2"),
-                ("spark.sql.streaming.stopTimeout", f"{STOP_SECONDS:g}s"),
-                ("spark.python.task.killTimeout", "200ms"),
-                # A worker that is replaced after every kill imports for half a second, forked from this it need not.
-                ("spark.python.daemon.module", "harness.worlds.local.daemon"),
-            ]
-        )
-        environment |= {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
-            "SPARK_CONF_DIR": str(directory / "conf"),
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        }
-        with _environment(environment), (directory / "spark.log").open("ab") as log:
+        settings, environment, without = wanted(directory)
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        with _environment(environment, without), (directory / "spark.log").open("ab") as log:
             gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
             (directory / "spark.pid").write_text(str(gateway.proc.pid))
             interrupt = signal.getsignal(signal.SIGINT)
@@ -159,33 +200,35 @@ def _start_session(parent: Path) -> _Session:
                 # PySpark puts its own in place, with which Ctrl-C is answered after the JVM's time.
                 if signal.getsignal(signal.SIGINT) is not interrupt:
                     signal.signal(signal.SIGINT, interrupt)
-        return _Session(SparkSession(context), gateway, directory, guard)
+        return Session(context, gateway, directory, guard)
     except BaseException as error:
-        printed = (
-            (directory / "spark.log").read_text(errors="replace")
-            if (directory / "spark.log").exists()
-            else ""
-        )
+        last = printed(directory)
         end_all(directory)
         shutil.rmtree(directory)
         guard.wait()
-        if isinstance(error, PySparkException):
-            last = "\n".join(printed.splitlines()[-10:]) or "nothing"
+        if isinstance(error, (PySparkException, Py4JError)):
             raise SparkError(f"Spark did not start: {in_short(error)} It printed: {last}") from error
         raise
 
 
+def printed(directory: Path) -> str:
+    """The last lines that the JVM of a driver printed."""
+    log = directory / "spark.log"
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(lines[-10:]) or "nothing"
+
+
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def _environment(values: Mapping[str, str], without: Sequence[str]) -> Iterator[None]:
     """Environment variables for the time that Spark needs to start: it reads them in this process and its JVM."""
     before = dict(os.environ)
     try:
-        for name in _FOREIGN:
+        for name in without:
             os.environ.pop(name, None)
         os.environ.update(values)
         yield
     finally:
-        for name in {*_FOREIGN, *values}:
+        for name in {*without, *values}:
             if name in before:
                 os.environ[name] = before[name]
             else:

@@ -1,0 +1,66 @@
+"""The schedules of a campaign in this process, or in several processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from multiprocessing import forkserver
+
+from harness.campaign import Part, Plan, simulate_part
+from harness.spread import Chunk, Spread
+
+AHEAD = 3
+"""Chunks that each process has before it."""
+
+
+def over(jobs: int) -> Spread:
+    """Spreads over that many processes; one is this process itself."""
+    return Alone() if jobs <= 1 else Processes(jobs)
+
+
+class Alone:
+    """One chunk after the other in this process."""
+
+    environment: Mapping[str, str] = {}
+
+    def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
+        for scenario, start, stop in chunks:
+            yield simulate_part(scenario, plan.seed, start, stop, plan.mutant)
+
+
+class Processes:
+    """Several chunks at a time, each in one of `jobs` processes."""
+
+    environment: Mapping[str, str] = {}
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+
+    def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["harness.campaign"])
+        # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        with ProcessPoolExecutor(self._jobs, mp_context=context) as pool:
+            running: deque[Future[Part]] = deque()
+
+            def submit(most: int) -> None:
+                for scenario, start, stop in islice(chunks, most):
+                    running.append(pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant))
+
+            submit(AHEAD * self._jobs)
+            try:
+                while running:
+                    yield running.popleft().result()
+                    submit(1)
+            finally:
+                for future in running:
+                    future.cancel()
