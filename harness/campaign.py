@@ -42,6 +42,9 @@ CHUNK = 20
 MOST_EVENTS = 1_000_000
 """A reduction ends when its runs had so many events together, so that one of runs that hardly end ends itself."""
 
+MOST_REASONS = 1_000
+"""Inconclusive schedules of which a campaign keeps the reason; the others are counted, as a night may have millions."""
+
 AHEAD = 3
 """Units of work that each process has before it."""
 
@@ -185,18 +188,21 @@ class _Total:
         self._world = world
         self._progress = progress
         self._met = Met()
+        self._unsaid = 0
         self._traceback = ""
         self._started = time.monotonic()
 
     def add(self, part: Part) -> None:
         self._met.merge(part.result)
-        self.inconclusive += part.inconclusive
+        kept = part.inconclusive[: max(0, MOST_REASONS - len(self.inconclusive))]
+        self.inconclusive += kept
+        self._unsaid += len(part.inconclusive) - len(kept)
         room = self._plan.max_failures - len(self.found)
         self.found += part.found[: max(0, room)]
         self._progress(self._met.result.schedules, len(self.found))
 
     def broken(self, reason: str, traceback: str) -> None:
-        """The world itself has failed, and nothing more can be run in it."""
+        """The world itself has failed, and nothing more can be run in it. Its reason stays the last."""
         self.inconclusive.append(reason)
         self._traceback = traceback
 
@@ -221,6 +227,8 @@ class _Total:
             result.missing = self._met.missing(
                 scenarios, kind.capabilities, whole=self._plan.whole and kind.spreads
             )
+        if self._unsaid:
+            self.inconclusive.insert(MOST_REASONS, f"as inconclusive were {self._unsaid} schedules more")
         return Part(result, self.found, self.inconclusive, self._traceback)
 
 

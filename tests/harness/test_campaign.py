@@ -153,6 +153,19 @@ def met_by(scenario: Scenario, *schedules: Schedule) -> Met:
     return met
 
 
+def test_reasons_beyond_the_most_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shows_nothing(name: str, _seed: int, start: int, stop: int, _mutant: str | None) -> Part:
+        return Part(
+            WorldResult(), inconclusive=[f"schedule {index} of {name}" for index in range(start, stop)]
+        )
+
+    monkeypatch.setattr("harness.campaign.MOST_REASONS", 3)
+    monkeypatch.setattr("harness.campaign.simulate_part", shows_nothing)
+    part = run_simulation(Plan(("balances",), seed=0, schedules=50), 1, quiet)
+    *kept, more = part.inconclusive
+    assert (len(kept), more) == (3, "as inconclusive were 47 schedules more")
+
+
 @pytest.mark.requirement("card.4")
 def test_a_run_that_did_not_kill_at_a_point_says_so() -> None:
     whole = schedule_at(BALANCES, 3, -2)
