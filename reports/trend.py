@@ -151,6 +151,8 @@ def _chart(
         )
     if not known:
         summary = "not run in these nights"
+    elif not peak:
+        summary = "none"
     elif len(known) == 1:
         summary = f"{say(known[0])} in the only night"
     else:
