@@ -47,10 +47,10 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class FailingSchedule(msgspec.Struct, frozen=True):
-    """A violated schedule, reduced."""
+    """A violated schedule: a reduced one of the campaign, or one that was kept from earlier."""
 
     file: str
-    """Its name in the directory of the world's failures."""
+    """Its name in the directory of the world's failures, or of the kept schedules."""
     oracle: str
     scenario: str
     sentence: str
@@ -59,6 +59,8 @@ class FailingSchedule(msgspec.Struct, frozen=True):
     """The command that runs it again."""
     schedule: str
     """The file's content, which outlives the file."""
+    kept: bool = False
+    """Whether it is one of the kept schedules."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -55,7 +55,7 @@ CREATE TABLE reasons (
 CREATE TABLE failures (
     night INTEGER NOT NULL REFERENCES nights, world TEXT NOT NULL, position INTEGER NOT NULL, file TEXT NOT NULL,
     oracle TEXT NOT NULL, scenario TEXT NOT NULL, sentence TEXT NOT NULL, replay TEXT NOT NULL,
-    schedule TEXT NOT NULL,
+    schedule TEXT NOT NULL, kept INTEGER NOT NULL,
     PRIMARY KEY (night, world, position)
 );
 CREATE TABLE answers (
@@ -186,7 +186,15 @@ class Nights:
             sigkills=row["sigkills"],
             faults={each["fault"]: each["times"] for each in rows("faults", "rowid")},
             failures=[
-                FailingSchedule(*(each[name] for name in FailingSchedule.__struct_fields__))
+                FailingSchedule(
+                    each["file"],
+                    each["oracle"],
+                    each["scenario"],
+                    each["sentence"],
+                    each["replay"],
+                    each["schedule"],
+                    bool(each["kept"]),
+                )
                 for each in rows("failures", "position")
             ],
             reasons=[each["reason"] for each in rows("reasons", "position")],

@@ -28,15 +28,14 @@ def sentence(night: Night) -> str:
     ran = count(sum(world.schedules for world in night.worlds), "schedule")
     run = [visible(world.world) for world in night.worlds if world.standing is not Standing.NOT_RUN]
     absent = [visible(world.world) for world in night.worlds if world.standing is Standing.NOT_RUN]
-    failing = sum(len(world.failures) for world in night.worlds)
-    kept = sum(answer.outcome is Outcome.VIOLATED for world in night.worlds for answer in world.answers)
+    failures = [failing for _, failing in _failures(night)]
+    kept = sum(failing.kept for failing in failures)
     where = f"{ran} in {listing(run)}" if run else "no schedule at all"
     missing = f" {listing(absent)} could not be run here." if absent else ""
     match night.standing:
         case Standing.VIOLATED:
-            found = [count(failing, "failing schedule")] if failing else []
-            found += [count(kept, "kept schedule")] if kept else []
-            return f"Violated: {listing(found)}; {where} ran.{missing}"
+            among = f", {kept:,} of them kept from earlier" if kept else ""
+            return f"Violated: {count(len(failures), 'failing schedule')}{among}; {where} ran.{missing}"
         case Standing.INCONCLUSIVE:
             return f"Inconclusive: no violation in {where}, but this does not show that everything holds.{missing}"
         case Standing.NOT_RUN:
@@ -141,7 +140,8 @@ def _failing(night: Night) -> Iterator[str]:
     for world, failing in failures[:_MOST]:
         yield ""
         yield (
-            f"**{escaped(world)}, {escaped(failing.scenario)}, {escaped(failing.oracle)}**: "
+            f"**{escaped(world)}, {escaped(failing.scenario)}, {escaped(failing.oracle)}**"
+            f"{f', kept schedule {code(failing.file)}' if failing.kept else ''}: "
             f"{escaped(failing.sentence)}"
         )
         yield from ("", *block(failing.replay))

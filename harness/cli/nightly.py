@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from harness.cli.errors import USAGE, Told, exit_code, message
 from harness.cli.places import located
-from harness.cli.run import INVOCATION, REPORTS, Campaign, execute, say
+from harness.cli.run import INVOCATION, REPORTS, Campaign, execute, say, world_option
 from harness.night import Answer, Commit, FailingSchedule, Night, NightInWorld, NightResult, Standing, changes
 from harness.nights import HistoryError, Nights, opened
 from harness.replay import Replay, replaying, unmakeable
@@ -190,34 +190,44 @@ def _replay(plan: NightPlan, part: NightInWorld) -> None:
     try:
         with _telling(plan.out), replaying(part.world, plan.options) as play:
             for file in plan.corpus:
-                answer = _answer(plan, part.world, play, file)
-                if answer is not None:
-                    part.answers.append(answer)
+                _ask(plan, part, play, file)
     except Told as told:
         part.reasons.append(f"replaying kept schedules ended after {len(part.answers)} of them: {told}")
         part.standing = _worse(part.standing, Standing.INCONCLUSIVE)
-    for answer in part.answers:
-        if answer.failed:
-            part.reasons.append(f"kept schedule {answer.file}: {answer.reason}")
-            part.standing = _worse(part.standing, Standing.INCONCLUSIVE)
-        elif answer.outcome is Outcome.VIOLATED:
-            part.standing = Standing.VIOLATED
 
 
-def _answer(plan: NightPlan, world: str, play: Replay, file: Path) -> Answer | None:
-    """None for a schedule that the world cannot run. Raises what says that the world itself has failed."""
+def _ask(plan: NightPlan, part: NightInWorld, play: Replay, file: Path) -> None:
+    """Replay one, unless it has a fault that the world cannot make. Raises what says that the world itself failed."""
     digest = ""
     try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        content = file.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
         schedule = located(load(file), file, None)
-        if unmakeable(schedule, world):
-            return None
+        if unmakeable(schedule, part.world):
+            return
         verdict, _ = play(schedule, None, str(file))
     except (*USAGE, OSError) as error:
         said = message(error, plan.out)
-        return Answer(file.name, Outcome.INCONCLUSIVE, reason=said, digest=digest, failed=True)
+        part.answers.append(Answer(file.name, Outcome.INCONCLUSIVE, (), said, digest, failed=True))
+        part.reasons.append(f"kept schedule {file.name}: {said}")
+        part.standing = _worse(part.standing, Standing.INCONCLUSIVE)
+        return
     oracles = tuple(sorted({finding.oracle for finding in verdict.findings}))
-    return Answer(file.name, verdict.outcome, oracles, verdict.reason, digest)
+    part.answers.append(Answer(file.name, verdict.outcome, oracles, verdict.reason, digest))
+    if verdict.outcome is Outcome.VIOLATED:
+        part.standing = Standing.VIOLATED
+        words = [*INVOCATION, "replay", str(file), *world_option(part.world)]
+        part.failures.append(
+            FailingSchedule(
+                file.name,
+                ", ".join(oracles),
+                schedule.scenario,
+                verdict.findings[0].sentence,
+                shlex.join(words),
+                content.decode(),
+                kept=True,
+            )
+        )
 
 
 @contextmanager

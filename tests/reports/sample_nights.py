@@ -8,7 +8,7 @@ from harness.verdict import Outcome
 HOLDS, VIOLATED = Answer("a.json", Outcome.HOLDS), Answer("a.json", Outcome.VIOLATED, ("state",))
 
 
-def failing(text: str = "lost-deletion") -> FailingSchedule:
+def failing(text: str = "lost-deletion", *, kept: bool = False) -> FailingSchedule:
     return FailingSchedule(
         f"{text}.json",
         "state",
@@ -16,6 +16,7 @@ def failing(text: str = "lost-deletion") -> FailingSchedule:
         "Store accounts of task 0_0 holds ann = 5, where the model has no ann.",
         f"crashproof replay {text}.json",
         "{}",
+        kept,
     )
 
 
@@ -34,7 +35,7 @@ def world(name: str, number: int, standing: Standing = Standing.HOLDS) -> NightI
         kills=900 + number,
         sigkills=0 if name == "sim" else 90,
         faults={"kill": 700 + 3 * number, "power_loss": 40},
-        failures=[failing()] if standing is Standing.VIOLATED and answer is HOLDS else [],
+        failures=[failing(kept=answer is VIOLATED)] if standing is Standing.VIOLATED else [],
         reasons=["schedule 7 of balances: shows nothing"] if standing is Standing.INCONCLUSIVE else [],
         answers=[answer],
         report=f"{name}/report.html",
@@ -67,7 +68,9 @@ def many(number: int) -> list[Night]:
         second = Standing.INCONCLUSIVE if index % 8 == 2 else Standing.HOLDS
         third = Standing.NOT_RUN if index % 5 == 0 else Standing.HOLDS
         nights.append(
-            night(index, world("sim", index, first), world("local", 40 - index, second), world("far", 9, third))
+            night(
+                index, world("sim", index, first), world("local", 40 - index, second), world("far", 9, third)
+            )
         )
     return nights
 
