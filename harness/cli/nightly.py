@@ -256,6 +256,7 @@ def _reported(plan: NightPlan, nights: Nights, night: Night, results: dict[str, 
     except HistoryError as error:
         # The night is not lost for that.
         night.notes.append(f"nothing is known of the nights before, and this one is not kept: {error}")
+        night.finished = True
         changed, past = [], [night]
     result = NightResult(
         night,
@@ -308,7 +309,8 @@ def _commit() -> Commit:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout
+    command = ["git", "--no-optional-locks", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _machine() -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from filelock import FileLock
 
 from harness.cli.nightly import NightPlan, spend
 from harness.faults import Capability
 from harness.history import History
-from harness.night import NightResult, Standing
+from harness.night import Commit, NightResult, Standing
 from harness.nights import HistoryError, Nights, opened
 from harness.schedule import Schedule
 from harness.verdict import Outcome
@@ -285,6 +286,28 @@ def test_a_history_that_cannot_be_written_in_the_end_costs_no_report(
         assert [night.finished for night in nights.last(5)] == [False]
 
 
+def git(directory: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", *arguments]
+    return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_a_night_says_which_commit_it_was_and_whether_files_differed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    asked = plan(tmp_path, ("sim",), corpus=())
+    assert str(spend(asked).night.commit) == "unknown"
+    (tmp_path / "pipeline.py").write_text("1")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "pipeline.py")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
+    name = git(tmp_path, "rev-parse", "HEAD")
+    assert spend(asked).night.commit == Commit(name)
+    (tmp_path / "pipeline.py").write_text("2")
+    assert spend(asked).night.commit == Commit(name, dirty=True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -308,8 +331,6 @@ def test_what_was_called_wrongly_is_one_message_and_exit_2(
 
 
 def test_two_nights_do_not_share_a_directory(tmp_path: Path) -> None:
-    from filelock import FileLock
-
     (tmp_path / "out").mkdir()
     with FileLock(tmp_path / "out" / ".lock"):
         refused(crashproof("nightly", "--out", "out", cwd=tmp_path), 2, "another night")
