@@ -34,8 +34,9 @@ def sentence(night: Night) -> str:
     missing = f" {listing(absent)} could not be run here." if absent else ""
     match night.standing:
         case Standing.VIOLATED:
-            among = f", {kept:,} of them kept from earlier" if kept else ""
-            return f"Violated: {count(len(failures), 'failing schedule')}{among}; {where} ran.{missing}"
+            found = [count(len(failures) - kept, "failing schedule")] if len(failures) > kept else []
+            found += [count(kept, "violated kept schedule")] if kept else []
+            return f"Violated: {listing(found)}; {where} ran.{missing}"
         case Standing.INCONCLUSIVE:
             return f"Inconclusive: no violation in {where}, but this does not show that everything holds.{missing}"
         case Standing.NOT_RUN:
