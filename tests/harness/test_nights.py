@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -84,6 +87,39 @@ def test_a_night_is_written_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         night.worlds.pop()
         nights.finish(night)
         assert nights.last(5) == [night]
+
+
+KILLED_WHILE_IT_WRITES = """
+import os, signal, sys
+from pathlib import Path
+from harness.nights import Nights, opened
+from tests.reports import sample_nights
+
+written = Nights._write
+
+def write(self, night, position, world):
+    written(self, night, position, world)
+    if position == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Nights._write = write
+with opened(Path(sys.argv[1])) as nights:
+    sample = sample_nights.many(1)[0]
+    night = nights.begin(sample.commit, sample.version, sample.machine, 7, sample.command)
+    night.worlds = sample.worlds
+    nights.finish(night)
+"""
+
+
+def test_a_night_that_is_killed_while_it_is_written_is_an_unfinished_one(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(tmp_path / "n")]
+    answer = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert answer.returncode == -signal.SIGKILL, answer.stderr
+    with opened(tmp_path / "n") as nights:
+        [night] = nights.last(5)
+        assert (night.number, night.finished, night.worlds) == (1, False, [])
+        assert begun(nights).number == 2
 
 
 def test_a_second_night_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
