@@ -42,6 +42,9 @@ CHUNK = 20
 MOST_EVENTS = 1_000_000
 """A reduction ends when its runs had so many events together, so that one of runs that hardly end ends itself."""
 
+MOST_REASONS = 1_000
+"""Inconclusive schedules of which a campaign keeps the reason; the others are counted, as a night may have millions."""
+
 FILES_EVERY = 97
 """One simulated schedule in this many has its stores in real files, which takes some six times as long. A prime, so
 that what generators do in turns falls on all of them."""
@@ -186,15 +189,19 @@ class Total:
         self._world = world
         self._progress = progress
         self._met = Met()
+        self._unsaid = 0
         self._traceback = ""
         self._started = time.monotonic()
 
     def add(self, part: Part) -> None:
         self._met.merge(part.result)
-        self.inconclusive += part.inconclusive
+        # Where there is a traceback the world itself has failed, and nothing more can be run in it: that is said last.
+        room = len(part.inconclusive) if part.traceback else MOST_REASONS - len(self.inconclusive)
+        kept = part.inconclusive[: max(0, room)]
+        self.inconclusive += kept
+        self._unsaid += len(part.inconclusive) - len(kept)
         room = self._plan.max_failures - len(self.found)
         self.found += part.found[: max(0, room)]
-        # Where there is one the world itself has failed, and nothing more can be run in it.
         self._traceback = self._traceback or part.traceback
         self._progress(self._met.result.schedules, len(self.found))
 
@@ -219,6 +226,8 @@ class Total:
             result.missing = self._met.missing(
                 scenarios, kind.capabilities, whole=self._plan.whole and kind.spreads
             )
+        if self._unsaid:
+            self.inconclusive.insert(MOST_REASONS, f"as inconclusive were {self._unsaid} schedules more")
         return Part(result, self.found, self.inconclusive, self._traceback)
 
 

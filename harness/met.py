@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from harness.faults import DEADLY, Capability, possible
@@ -132,7 +132,7 @@ def _count(numbers: dict[str, int], key: str) -> None:
     numbers[key] = numbers.get(key, 0) + 1
 
 
-@cache
+@lru_cache(maxsize=512)
 def _stores(scenario: Scenario, config: StreamsConfig) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Mechanism and type of each store of a run, sub-topology by sub-topology."""
     return tuple(

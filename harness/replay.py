@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -218,32 +218,77 @@ def _endless(seconds: float) -> Verdict:
     return Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
 
 
+Replayed = tuple[Verdict, tuple[str, ...]]
+"""The verdict and, of each step that did not apply, why."""
+
+
 def replay(
     schedule: Schedule,
     world: str,
     mutant: str | None = None,
     source: str = "the schedule",
     options: Options | None = None,
-) -> tuple[Verdict, tuple[str, ...]]:
-    """Run in `world` and judge. Returns the verdict and, of each step that did not apply, why.
+) -> Replayed:
+    """Run in `world` and judge.
 
     A run that shows nothing is inconclusive: without input, with no step that applied, or with a fault that
     this world cannot make.
     """
+    # A world is dear: what is wrong with the schedule is said before it is opened.
+    _check(schedule, source)
+    with replaying(world, options) as play:
+        return play(schedule, mutant, source)
+
+
+class Replay(Protocol):
+    """`replay` in a world that is open."""
+
+    def __call__(
+        self, schedule: Schedule, mutant: str | None = None, source: str = "the schedule"
+    ) -> Replayed: ...
+
+
+@contextmanager
+def replaying(world: str, options: Options | None = None) -> Iterator[Replay]:
+    """Open `world` for several replays."""
+    if WORLDS[world].spreads:
+
+        def simulated(
+            schedule: Schedule, mutant: str | None = None, source: str = "the schedule"
+        ) -> Replayed:
+            scenario = _check(schedule, source)
+            return _replayed(world, schedule, *simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant))
+
+        yield simulated
+        return
+    with WORLDS[world].open(options or Options()) as running:
+
+        def real(schedule: Schedule, mutant: str | None = None, source: str = "the schedule") -> Replayed:
+            scenario = _check(schedule, source)
+            history = running.run(scenario, schedule, mutant)
+            return _replayed(world, schedule, history, judge(scenario, schedule, history))
+
+        yield real
+
+
+def _check(schedule: Schedule, source: str) -> Scenario:
     scenario = scenario_of(schedule, source)
     with bounded(scenario, "its pipeline or what it takes"):
         check_input(scenario, schedule, source)
-    if WORLDS[world].spreads:
-        history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, schedule, mutant)
-    else:
-        with WORLDS[world].open(options or Options()) as running:
-            history = running.run(scenario, schedule, mutant)
-        verdict = judge(scenario, schedule, history)
+    return scenario
+
+
+def unmakeable(schedule: Schedule, world: str) -> list[str]:
+    """The faults of a schedule that a world cannot make."""
+    can = possible(WORLDS[world].capabilities)
+    return [step.fault for step in schedule.steps if step.fault and step.fault not in can]
+
+
+def _replayed(world: str, schedule: Schedule, history: History, verdict: Verdict) -> Replayed:
     skips = {event.step: event.reason for event in history.events if isinstance(event, Skipped)}
     skipped = tuple(f"step {step} ({schedule.steps[step]}) was skipped: {why}" for step, why in skips.items())
     reason = ""
-    can = possible(WORLDS[world].capabilities)
-    unreal = [step.fault for step in schedule.steps if step.fault and step.fault not in can]
+    unreal = unmakeable(schedule, world)
     if not schedule.input:
         reason = "the schedule has no input, so this shows nothing"
     elif unreal:

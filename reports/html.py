@@ -29,6 +29,7 @@ from harness.verdict import Moment
 from harness.worlds.actors import is_driver
 from reports import summary
 from reports.text import count, dump, shorten, show, show_key, visible, write_atomically
+from reports.trend import Trend, said
 from store.points import Point
 
 MOST_FAILURES = 200
@@ -55,17 +56,11 @@ _MARKS = {
 }
 
 
-def render(result: Result) -> str:
-    """The page. A function of `result` alone: the same result gives the same bytes."""
-    style, script = _own("report.css"), _own("report.js")
-    return _template().render(
+def render(result: Result, trend: Trend | None = None) -> str:
+    """The page. A function of its arguments alone: the same result gives the same bytes."""
+    return rendered(
+        "report.html.j2",
         result=result,
-        style=Markup(style),
-        script=Markup(script),
-        policy=(
-            f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-            "base-uri 'none'; form-action 'none'"
-        ),
         sentence=summary.sentence(result),
         reasons=summary.reasons(result),
         worlds=summary.worlds(result),
@@ -79,12 +74,31 @@ def render(result: Result) -> str:
         ],
         unexplained=_without_details(result),
         most_failures=MOST_FAILURES,
+        trend=trend,
     )
 
 
-def write(result: Result, path: Path) -> None:
+def rendered(template: str, **content: object) -> str:
+    """A page of this package, with its style and its script."""
+    style, script = _own("report.css"), _own("report.js")
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(style),
+            script=Markup(script),
+            policy=(
+                f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+                "base-uri 'none'; form-action 'none'"
+            ),
+            **content,
+        )
+    )
+
+
+def write(result: Result, path: Path, trend: Trend | None = None) -> None:
     """Write the page, whole or not at all. Raises OSError."""
-    write_atomically(path, render(result))
+    write_atomically(path, render(result, trend))
 
 
 def pytest_file(failure: Failure) -> str:
@@ -358,13 +372,18 @@ def _digest(text: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(_own),
     )
     environment.filters["text"] = lambda text: shorten(visible(str(text)), LONGEST_TEXT)
     environment.filters["value"] = lambda text: shorten(text, LONGEST_VALUE)
     environment.filters["number"] = lambda number: f"{number:,}"
     environment.filters["world"] = summary.world_name
     environment.filters["counted"] = count
-    return environment.from_string(_own("report.html.j2"))
+    environment.filters["nights_said"] = said
+    return environment

@@ -22,6 +22,7 @@ from harness.bench.store import run as measure_store
 from harness.campaign import default_jobs
 from harness.cli.errors import scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
+from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_of_today, spend
 from harness.cli.places import located
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
@@ -38,6 +39,7 @@ from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, V
 from harness.worlds import SIMULATION, WORLDS, Options
 from reports.bench import print_report
 from reports.exam import print_exam
+from reports.night import sentence
 from reports.terminal import print_result
 from reports.text import dump, visible
 from scenarios import load as load_scenario
@@ -102,6 +104,27 @@ def _duration(text: str | None) -> float | None:
     if match is None or float(match[1]) <= 0:
         raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 30s, 5m or 1h", param_hint="--for")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def _budgets(times: Iterable[str], without: Iterable[str]) -> dict[str, float]:
+    """World → seconds, from `30m` for every world and `sim=20m` for one; the later word counts."""
+    left_out = set(without)
+    for name in left_out - set(WORLDS):
+        raise typer.BadParameter(
+            f"no world is named {name!r}; there are {', '.join(WORLDS)}", param_hint="--without"
+        )
+    budgets = {name: default_budget(name) for name in WORLDS if name not in left_out}
+    if not budgets:
+        raise typer.BadParameter("no world is left to run", param_hint="--without")
+    for text in times:
+        world, named, time = text.rpartition("=")
+        if named and world not in budgets:
+            why = "is left out" if world in left_out else f"is no world; there are {', '.join(WORLDS)}"
+            raise typer.BadParameter(f"{text!r}: {world!r} {why}", param_hint="--for")
+        seconds = _duration(time)
+        assert seconds is not None
+        budgets.update(dict.fromkeys([world] if named else budgets, seconds))
+    return budgets
 
 
 def _jobs(text: str) -> int:
@@ -276,6 +299,91 @@ def run(
         with _printing() as console:
             print_result(result, console)
     raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+@app.command()
+def nightly(
+    scenario: Annotated[
+        list[str] | None, typer.Argument(help="As `crashproof run` has them; all scenarios by default.")
+    ] = None,
+    times: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--for",
+            metavar="WORLD=30m",
+            help="Time for the campaign of one world, or, without a name, of each; may be given several times. "
+            f"By default {', '.join(f'{name}={default_budget(name) / 60:g}m' for name in WORLDS)}.",
+        ),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="|".join(WORLDS), help="Leave a world out; may be given several times."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Which night; by default a new one, made of date and time.")
+    ] = None,
+    jobs: Annotated[str, typer.Option(help="Processes for the simulation: auto or a number.")] = "auto",
+    out: Annotated[
+        Path,
+        typer.Option(help="Directory for summary, reports and failing schedules, all that is to be kept."),
+    ] = Path("crashproof-night"),
+    history: Annotated[
+        Path, typer.Option(help="SQLite file of all nights, from which trends and changed answers come.")
+    ] = Path("crashproof-nights.sqlite"),
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Rename a history that cannot be used, and begin a new one.")
+    ] = False,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of schedules to replay in each world; by default tests/corpus, if there."
+        ),
+    ] = None,
+    max_failures: Annotated[
+        int, typer.Option(min=1, help="End a world's campaign after this many failing schedules.")
+    ] = 5,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of a real broker on 127.0.0.1.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Run a campaign in every world for a time, replay kept schedules there, and note the night in a history.
+
+    Exit 1 if anything is violated, else 3 if a world is inconclusive, else 4 if one could not be run here.
+    """
+    chosen = tuple(dict.fromkeys(scenario or load_all()))
+    with _answer_alone():
+        for reference in chosen:
+            load_scenario(reference)
+    budgets = _budgets(times or (), without or ())
+    number = seed_of_today() if seed is None else seed
+    kept = kept_in(corpus)
+    more = [
+        *(() if corpus is None else ("--corpus", str(corpus))),
+        *(() if max_failures == 5 else ("--max-failures", str(max_failures))),
+    ]
+    plan = NightPlan(
+        scenarios=chosen,
+        budgets=budgets,
+        seed=number,
+        jobs=_jobs(jobs),
+        out=out,
+        corpus=kept,
+        max_failures=max_failures,
+        options=_options(port, None, budgets),
+        history=history,
+        set_aside=set_aside,
+        command=again(scenario or (), budgets, number, more),
+    )
+    with _answer_alone():
+        result = spend(plan)
+    if json:
+        _print_json(result)
+    else:
+        with _printing():
+            sys.stdout.write(Path(result.summary).read_text(encoding="utf-8"))
+    say(sentence(result.night))
+    raise typer.Exit(result.exit_code)
 
 
 @app.command()

@@ -216,6 +216,11 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def world_option(world: str) -> list[str]:
+    """What `crashproof replay` has to be told to replay in `world`."""
+    return [] if world == SIMULATION else ["--world", world]
+
+
 def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failure:
     say(f"{world}: making a failing schedule of {found.schedule.scenario} small")
     reduced = reduce(found, campaign.mutant)
@@ -225,9 +230,7 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
     file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
     if found.logs:
         Path(found.logs).rename(file.with_suffix(".logs"))
-    words = [*INVOCATION, "replay", str(file)]
-    if world != SIMULATION:
-        words += ["--world", world]
+    words = [*INVOCATION, "replay", str(file), *world_option(world)]
     if campaign.mutant is not None:
         words += ["--mutant", campaign.mutant]
     return Failure(

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
-from greenlet import getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet
 
 from harness.history import Queried, StoreImage
 from harness.schedule import Query, QueryKind
@@ -175,6 +175,15 @@ class Questions:
                 self._threads[-1].switch()
             else:
                 ask()
+
+    def abandon(self) -> None:
+        """End what still waits, without an answer: its task is gone, and a greenlet that waits is never collected, nor
+        is anything that it refers to."""
+        for thread in self._threads:
+            # Who ends goes on in its parent, and that one is not to.
+            thread.parent = getcurrent()
+            thread.throw(GreenletExit)
+        self._threads.clear()
 
     def ask(
         self,

@@ -24,6 +24,7 @@ from harness.generate.settings import VALUES, text
 from harness.generate.vocabulary import kind_of
 from harness.history import History, Injected, Skipped
 from harness.met import Met
+from harness.met import _stores as met_of_stores
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
 from harness.schedule import Runtime, Schedule, Step, config_of
@@ -153,6 +154,24 @@ def met_by(scenario: Scenario, *schedules: Schedule) -> Met:
         assert verdict.outcome is Outcome.HOLDS, verdict
         met.add(scenario, schedule, history)
     return met
+
+
+def test_reasons_beyond_the_most_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shows_nothing(name: str, _seed: int, start: int, stop: int, _mutant: str | None) -> Part:
+        return Part(
+            WorldResult(), inconclusive=[f"schedule {index} of {name}" for index in range(start, stop)]
+        )
+
+    monkeypatch.setattr("harness.campaign.MOST_REASONS", 3)
+    monkeypatch.setattr("harness.campaign.simulate_part", shows_nothing)
+    part = run_simulation(Plan(("balances",), seed=0, schedules=50), 1, quiet)
+    *kept, more = part.inconclusive
+    assert (len(kept), more) == (3, "as inconclusive were 47 schedules more")
+
+
+def test_what_is_remembered_of_configurations_has_a_bound() -> None:
+    """Nearly every schedule has one of its own."""
+    assert met_of_stores.cache_info().maxsize is not None
 
 
 @pytest.mark.requirement("card.4")

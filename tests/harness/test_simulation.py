@@ -3,7 +3,10 @@ bug is found, made small and gone without the bug."""
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+from greenlet import getcurrent, greenlet
 from hypothesis import given, settings
 
 from harness.campaign import Plan, reduce, run_simulation
@@ -150,3 +153,19 @@ def test_a_run_told_step_by_step_shows_expected_and_actual_state() -> None:
     ]
     assert looks[-1].actual == looks[-1].expected == {"accounts": {"ann": 5, "bob": 3}}
     assert not any(moment.differs for moment in looks)
+
+
+def test_nothing_of_a_run_is_left_when_its_process_dies_while_a_query_waits() -> None:
+    """A greenlet that waits is never collected, so a night of such runs would fill the memory."""
+    asked = Query("accounts", isolation=IsolationLevel.READ_COMMITTED, slow=True)
+    schedule = Schedule(
+        "balances",
+        tuple(Input(0, "ann", number) for number in range(1, 5)),
+        (Step(query=asked, at=Point.RESTORED), Step("kill", at=Point.TRANSACTION_BEGUN)),
+    )
+    history, verdict = simulate(BALANCES, schedule)
+    assert verdict.outcome is Outcome.HOLDS
+    assert any(isinstance(event, Injected) for event in history.events)
+    gc.collect()
+    waiting = [each for each in gc.get_objects() if isinstance(each, greenlet) and each and not each.dead]
+    assert [each for each in waiting if each is not getcurrent()] == []

@@ -910,6 +910,8 @@ class SimRun(Run):
     def _unwind(self) -> None:
         previous = points.arm(None)
         for process in self.processes.values():
+            for questions in process._asked.values():
+                questions.abandon()
             if process.greenlet and not process.greenlet.dead:
                 process.actor.life = Life.DEAD
                 try:
