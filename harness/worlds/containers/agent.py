@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
+from pathlib import Path
 
+from harness.worlds.containers.sockets import connect
 from harness.worlds.local.processes import serve
 
 
@@ -13,9 +14,7 @@ def main(place: str, log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    control.connect(place)
-    serve(control.detach())
+    serve(connect(Path(place)).detach())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ Must survive: its own death by SIGKILL, and return with the same disk.
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from contextlib import suppress
@@ -19,7 +18,8 @@ import psutil
 from docker.models.containers import Container
 
 from harness.worlds.containers.disks import mount
-from harness.worlds.containers.engine import STOP_S, Engine, pid_of, until
+from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until
+from harness.worlds.containers.sockets import listen
 from harness.worlds.local.processes import ForkServer
 
 START_S = 120.0
@@ -55,14 +55,14 @@ class Host:
         self.disk = disk
         self.address = engine.address()
         self._log = shared / f"{self.name}.log"
-        self._directory = shared
+        self._place = shared / f"{self.name}.sock"
         disk.mkdir()
         mount(disk)
-        with self._listen() as listener:
+        with listen(self._place) as listener:
             self.container: Container = engine.start(
                 image,
                 self.name,
-                [*_AGENT, str(shared / f"{self.name}.sock"), str(self._log)],
+                [*_AGENT, str(self._place), str(self._log)],
                 address=self.address,
                 mounts={shared: shared, disk: disk},
                 init=True,
@@ -82,23 +82,9 @@ class Host:
 
     def start(self) -> None:
         """Come back after `kill`."""
-        with self._listen() as listener:
+        with listen(self._place) as listener:
             self.container.start()
             self.fork_server = self._meet(listener)
-
-    def _listen(self) -> socket.socket:
-        place = self._directory / f"{self.name}.sock"
-        place.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A path in a socket's address is short; the directory it lies in may be deep.
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            listener.bind(f"/proc/self/fd/{directory}/{place.name}")
-        finally:
-            os.close(directory)
-        listener.listen()
-        listener.setblocking(False)
-        return listener
 
     def _meet(self, listener: socket.socket) -> HostForkServer:
         met: list[socket.socket] = []
@@ -108,7 +94,13 @@ class Host:
                 met.append(listener.accept()[0])
             return bool(met)
 
-        until(self.container, ready, START_S, "starting")
+        try:
+            until(self.container, ready, START_S, "starting")
+        except ContainerError as error:
+            said = (
+                self._log.read_text(errors="replace").strip().splitlines()[-3:] if self._log.exists() else []
+            )
+            raise ContainerError(f"{error} Its log ends: {' | '.join(said) or 'it has none'}") from error
         met[0].setblocking(True)
         return HostForkServer(met[0], self._log, f"that of {self.name}")
 
