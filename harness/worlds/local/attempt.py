@@ -1,13 +1,14 @@
 """One attempt of Spark at one Kafka partition, as it runs on a Python worker: led from point to point.
 
-The production function runs unchanged. Its process reports over a loopback connection, and waits for leave to go
-on, as worker processes do (`harness.worlds.local.processes`). Must survive: a SIGKILL wherever it waits, and a
-harness that is gone.
+The production function runs unchanged. Its process reports over a connection, on loopback or by a Unix socket, and
+waits for leave to go on, as worker processes do (`harness.worlds.local.processes`). Must survive: a SIGKILL wherever it
+waits, and a harness that is gone.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Client
@@ -39,7 +40,10 @@ from store.spark import executor
 from store.streams.topology import Topology
 from store.types import Record
 
-ADDRESS = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
+
+Address = tuple[str, int] | str
+"""A port on loopback, or the path of a Unix socket, which is the same for all who connect to it."""
 
 
 class Hello(NamedTuple):
@@ -47,13 +51,20 @@ class Hello(NamedTuple):
 
     task: str
     pid: int
+    machine: str
+    """The name of the machine on which it runs."""
+
+    @classmethod
+    def of(cls, task: str) -> Hello:
+        """What this process says."""
+        return cls(task, os.getpid(), socket.gethostname())
 
 
 class Line:
     """The way from an attempt to the harness."""
 
-    def __init__(self, port: int, token: bytes, hello: Hello) -> None:
-        self._connection = Client((ADDRESS, port))
+    def __init__(self, address: Address, token: bytes, hello: Hello) -> None:
+        self._connection = Client(address)
         self._connection.send_bytes(token)
         self.incarnation = int(str(self.ask(hello)))
 
@@ -82,7 +93,7 @@ class LedAttempt:
     scenario: str
     """As `scenarios.load` takes it."""
     schedule: Schedule
-    port: int
+    address: Address
     token: bytes
     mutant: str | None
 
@@ -98,7 +109,7 @@ class LedAttempt:
     ) -> int:
         task = topology.task_id(partition)
         prefix = f"{topology.application_id}-"
-        line = _AttemptLine(self.port, self.token, Hello(task, os.getpid()))
+        line = _AttemptLine(self.address, self.token, Hello.of(task))
         led = Led(line.ask, prefix, task, line.incarnation)
         scenario = load(self.scenario)
         watch = Watch.of(self.schedule, topologies(scenario, topology.application_id, config), config)

@@ -27,11 +27,10 @@ from pyspark.sql import SparkSession
 
 from harness.provision import spark_environment, spark_jars
 from harness.worlds.actors import MOST_FAILURES
-from harness.worlds.local.attempt import ADDRESS
+from harness.worlds.local.attempt import LOOPBACK
+from harness.worlds.local.attempts import STOP_SECONDS
 from harness.worlds.local.guard import end_all, watch
 from store.errors import CrashproofError
-
-STOP_SECONDS = 120.0
 
 
 class SparkError(CrashproofError):
@@ -157,8 +156,8 @@ def quiet_on_loopback(directory: Path) -> dict[str, str]:
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": ADDRESS,
-        "spark.driver.bindAddress": ADDRESS,
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
         f"-Djava.io.tmpdir={directory / 'tmp'}",

@@ -1,0 +1,381 @@
+"""One run of one schedule whose attempts Spark starts and repeats, wherever its driver and its executors are.
+
+Each attempt reports its protocol points over a connection and waits for leave to go on, as worker processes
+do; `foreachBatch` does the same. All of them are answered here, in one thread. Attempts of different
+partitions run side by side, so which of them is first is Spark's affair and may differ from run to run. The
+queries of several sub-topologies run one after the other.
+
+Must survive: attempts that die by themselves or never answer (the run is then a failure, or inconclusive), and
+strangers that connect.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import shutil
+import socket
+import time
+from abc import abstractmethod
+from collections import deque
+from contextlib import AbstractContextManager
+from multiprocessing.connection import Connection, wait
+from typing import Protocol
+
+import msgspec
+import psutil
+
+from harness.history import End, Ended, History
+from harness.schedule import Schedule
+from harness.worlds import cluster as clusters
+from harness.worlds.actors import DRIVER, Actor, Decision, Life, is_driver
+from harness.worlds.director import RestlessError
+from harness.worlds.led import At, Finished, Message
+from harness.worlds.local.attempt import Hello
+from harness.worlds.local.processes import SilentWorkerError
+from harness.worlds.local.run import LocalRun, Machine
+from scenarios import Scenario
+from store.streams.topology import Topology
+
+STOP_SECONDS = 120.0
+"""How long Spark, or a process of its, may take to end."""
+
+_LOOK_SECONDS = 0.05
+"""How often a query that reports nothing is asked whether it still runs."""
+_TOKEN_BYTES = 32
+
+
+class Query(Protocol):
+    """A streaming query that was started."""
+
+    @property
+    def active(self) -> bool:
+        """Whether it still runs."""
+
+    @property
+    def error(self) -> str | None:
+        """What it failed with, once it has ended."""
+
+    def words(self) -> str:
+        """What it says that it is doing."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class Attempt:
+    """A connection, and what is known of the other end."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.trusted = False
+        self.actor: Actor | None = None
+        self.process: psutil.Process | None = None
+        self.last = "its start"
+
+    def answer(self, value: object) -> None:
+        try:
+            self.connection.send(value)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # It is dead, which is noticed when it is read from.
+
+
+class _SparkRuntime:
+    """Spark starts and repeats attempts by itself. See `harness.worlds.run.Runtime`."""
+
+    def __init__(self, run: AttemptsRun) -> None:
+        self._run = run
+
+    def begin(self) -> None:
+        """Spark starts everything."""
+
+    def killed(self, actor: Actor) -> None:
+        self._run.expect(actor)
+
+    def ended(self, actor: Actor, reason: End) -> None:
+        """Spark runs what has failed again, or gives it up."""
+
+    def start_another(self, actor: Actor, host: int) -> None:
+        raise AssertionError(f"the director knows that {actor} has no second host, {host}")
+
+
+class AttemptsRun(LocalRun):
+    """One run of one schedule on some Spark."""
+
+    def __init__(
+        self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None, *, hosts: int
+    ) -> None:
+        """`hosts`: how many machines Spark has."""
+        super().__init__(machine, scenario, msgspec.structs.replace(schedule, hosts=hosts, waves=1), mutant)
+        self.runtime = _SparkRuntime(self)
+        self.token = secrets.token_bytes(_TOKEN_BYTES)
+        """What attempts show that they are no strangers with."""
+        self.attempts: list[Attempt] = []
+        """All that are connected."""
+        self.driver: Actor | None = None
+        self.topology: Topology = self.topologies[0]
+        """The sub-topology whose query runs."""
+        self._expected: dict[str, deque[Actor]] = {}
+        """Incarnations of a task that Spark has still to start."""
+        self._doomed: dict[Actor, bool] = {}
+        """Those of them that were killed before: they die as soon as they are there. Whether state goes too."""
+        self._query: Query | None = None
+        self._heard = time.monotonic()
+
+    # -- what a world adds --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def listening(self) -> AbstractContextManager[socket.socket]:
+        """Have Spark ready, and a socket to which attempts and the driver connect."""
+
+    @abstractmethod
+    def start_query(self) -> Query:
+        """Start the query of `topology` on all input that there is, from its checkpoint if it has one."""
+
+    @abstractmethod
+    def end_driver(self, actor: Actor) -> None:
+        """Make the driver vanish. Its connection is closed."""
+
+    @abstractmethod
+    def process_of(self, attempt: Attempt, hello: Hello) -> psutil.Process:
+        """The process of an attempt. Raises `psutil.NoSuchProcess` when it is gone."""
+
+    def host_of(self, hello: Hello) -> int:  # noqa: ARG002 - where there is one host, it is that
+        """The number of the host on which an attempt runs."""
+        return 0
+
+    def bereft(self, attempt: Attempt) -> bool:  # noqa: ARG002 - where there is no executor, none can die
+        """Whether the executor of the attempt is gone, or given up, so that the attempt ends one way or another."""
+        return False
+
+    def let_go(self, attempt: Attempt, answer: object) -> None:
+        """Let an attempt go on, or the driver."""
+        attempt.answer(answer)
+
+    def look(self) -> None:
+        """Called over and over while a query runs."""
+
+    # -- processes ----------------------------------------------------------------------------------------------
+
+    def expect(self, actor: Actor) -> None:
+        """Spark will run what was killed again by itself. The director knows the next incarnation already, for there is
+        but one host for it."""
+        successor = self.director.started(actor.task, 0)
+        if is_driver(actor.task):
+            self.driver = successor
+        else:
+            self._expected.setdefault(actor.task, deque()).append(successor)
+
+    def attempt_of(self, actor: Actor) -> Attempt | None:
+        """The attempt that an incarnation is, while it is connected."""
+        return next((attempt for attempt in self.attempts if attempt.actor is actor), None)
+
+    def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
+        assert not power, "the director knows that only a simulated disk forgets"
+        attempt = self.attempt_of(actor)
+        if is_driver(actor.task):
+            if attempt is not None:
+                self.drop(attempt)
+            self.end_driver(actor)
+        elif attempt is not None:
+            self._kill(attempt, actor, wipe)
+        else:
+            self._doomed[actor] = wipe
+
+    def _kill(self, attempt: Attempt, actor: Actor, wipe: bool) -> None:
+        assert attempt.process is not None
+        try:
+            attempt.process.kill()
+            attempt.process.wait(STOP_SECONDS)
+            self.machine.killed += 1
+        except psutil.NoSuchProcess:
+            reason = f"the Python worker had died by itself after {attempt.last}"
+            self.events.append(Ended(actor.task, actor.incarnation, End.FAILED, reason))
+        self.drop(attempt)
+        if wipe:
+            self.wipe(actor)
+
+    # -- one run ------------------------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        history = self.history()
+        self.directory.mkdir()
+        try:
+            clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
+            with self.listening() as self._server:
+                try:
+                    for topology in self.topologies:
+                        self.topology = topology
+                        self._query_until_rest()
+                    self.elapse()
+                    while self.director.at_rest():
+                        pass
+                finally:
+                    self.stop_all()
+            self.finish()
+        except RestlessError as error:
+            self.director.ended(error.actor, End.FAILED, str(error))
+        except SilentWorkerError as error:
+            history.inconclusive = str(error)
+        finally:
+            shutil.rmtree(self.directory)
+        return history
+
+    def _query_until_rest(self) -> None:
+        """Run the query of a sub-topology over all input that there is, as often as its driver is killed."""
+        self.driver = self.director.started(f"{DRIVER}_{self.topology.ordinal}", 0)
+        while True:
+            driver = self.driver
+            self._query = query = self.start_query()
+            self._serve(query)
+            if driver is self.driver:
+                break
+        if driver.life is Life.RUNNING:
+            error = query.error
+            if error is None:
+                self.director.ended(driver, End.DONE)
+            else:
+                self.director.ended(driver, End.FAILED, error)
+        for actor in (actor for actors in self._expected.values() for actor in actors):
+            actor.life = Life.DEAD
+
+    def _serve(self, query: Query) -> None:
+        """Answer attempts and driver until the query has ended, and every attempt with it."""
+        self._heard = time.monotonic()
+        while True:
+            ready = wait([self._server, *(attempt.connection for attempt in self.attempts)], _LOOK_SECONDS)
+            for end in ready:
+                if end is self._server:
+                    self.attempts.append(Attempt(Connection(self._server.accept()[0].detach())))
+                else:
+                    # One that an earlier message made the director kill is no longer in the list.
+                    for attempt in [each for each in self.attempts if each.connection is end]:
+                        self._hear(attempt)
+            self.look()
+            if ready:
+                self._heard = time.monotonic()
+            elif not query.active:
+                for attempt in [each for each in self.attempts if each.actor in (None, self.driver)]:
+                    self.drop(attempt)
+                if not self.attempts:
+                    return
+            if time.monotonic() - self._heard > self.machine.answer_seconds:
+                raise SilentWorkerError(self._silence(query))
+
+    def _silence(self, query: Query) -> str:
+        last = [
+            f"{attempt.actor} after {attempt.last}" for attempt in self.attempts if attempt.actor is not None
+        ]
+        return (
+            f"Spark reported nothing for {self.machine.answer_seconds:g} s. "
+            f"Waiting: {', '.join(last) or 'no attempt'}. "
+            f"The query {'says: ' + query.words() if query.active else 'has ended'}."
+        )
+
+    def _hear(self, attempt: Attempt) -> None:
+        try:
+            if not attempt.trusted:
+                attempt.trusted = hmac.compare_digest(attempt.connection.recv_bytes(_TOKEN_BYTES), self.token)
+                if not attempt.trusted:
+                    self.drop(attempt)
+                return
+            message = attempt.connection.recv()
+        except (EOFError, OSError):
+            self._lost(attempt)
+            return
+        if isinstance(message, Hello):
+            self._begin(attempt, message)
+        else:
+            assert attempt.actor is not None, "the first message is Hello"
+            self._handle(attempt, attempt.actor, message)
+
+    def _begin(self, attempt: Attempt, hello: Hello) -> None:
+        if is_driver(hello.task):
+            attempt.actor = self.driver
+        else:
+            try:
+                attempt.process = self.process_of(attempt, hello)
+            except psutil.NoSuchProcess:
+                return self.drop(attempt)
+            if self.driver is None or self.driver.life is not Life.RUNNING:
+                # Started just before its job was given up.
+                return self.drop(attempt)
+            expected = self._expected.get(hello.task)
+            attempt.actor = (
+                expected.popleft() if expected else self.director.started(hello.task, self.host_of(hello))
+            )
+            if attempt.actor in self._doomed:
+                return self._kill(attempt, attempt.actor, self._doomed.pop(attempt.actor))
+        assert attempt.actor is not None
+        return attempt.answer(attempt.actor.incarnation)
+
+    def _handle(self, attempt: Attempt, actor: Actor, message: object) -> None:
+        if isinstance(message, Finished):
+            attempt.answer(None)
+            reason = message.reason
+            if reason is End.FAILED and self.bereft(attempt):
+                # Nobody hands it records any more, nor waits for what comes of it.
+                reason = End.RETRIED
+            self.drop(attempt)
+            if reason is End.FAILED and not self.may_fail(actor):
+                self._failed(actor, message.error)
+            else:
+                self.director.ended(actor, reason, message.error)
+            return
+        if isinstance(message, At):
+            attempt.last = f"point {message.point}"
+        assert isinstance(message, Message), f"{actor} sent {message!r}"
+        decision, answer = self.heard(actor, message)
+        if decision is not Decision.STOP:
+            self.let_go(attempt, answer)
+
+    def _lost(self, attempt: Attempt) -> None:
+        """It hung up without a word: it died, or Spark killed it because its job was given up."""
+        actor = attempt.actor
+        bereft = attempt.process is not None and self.bereft(attempt)
+        self.drop(attempt)
+        if actor is None or is_driver(actor.task) or actor.life is not Life.RUNNING:
+            return
+        if self.driver is not None and self.driver.life is Life.RUNNING and not bereft:
+            self._failed(actor, f"the Python worker died by itself after {attempt.last}")
+        else:
+            self.director.died(actor)
+
+    def _failed(self, actor: Actor, error: str) -> None:
+        """An attempt failed without the schedule's doing. Spark would repeat it; it is a violation once."""
+        self.director.ended(actor, End.FAILED, error)
+        if self.driver is not None and self.driver.life is Life.RUNNING:
+            self.director.ended(
+                self.driver, End.FAILED, f"an attempt of partition {actor.task} failed: {error}"
+            )
+        self.stop_all()
+
+    def drop(self, attempt: Attempt) -> None:
+        """Forget a connection."""
+        attempt.connection.close()
+        if attempt in self.attempts:
+            self.attempts.remove(attempt)
+
+    def stop_all(self) -> None:
+        """End the query and all its attempts, whatever they are doing."""
+        left = list(self.attempts)
+        for attempt in left:
+            self.drop(attempt)
+        for actor in (self.driver, *(attempt.actor for attempt in left)):
+            if actor is not None and actor.life is Life.RUNNING:
+                actor.life = Life.DEAD
+        if self._query is not None:
+            self._query.stop()
+        for attempt in left:
+            if attempt.process is not None:
+                end_process(attempt.process)
+
+
+def end_process(process: psutil.Process) -> bool:
+    """SIGKILL, and wait until it is gone. Whether it was there."""
+    try:
+        process.kill()
+        process.wait(STOP_SECONDS)
+    except psutil.NoSuchProcess:
+        return False
+    return True
