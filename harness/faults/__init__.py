@@ -25,10 +25,11 @@ from harness.faults.logs import FAULTS as _LOGS
 from harness.faults.machines import FAULTS as _MACHINES
 from harness.faults.network import FAULTS as _NETWORK
 from harness.faults.processes import FAULTS as _PROCESSES
+from harness.faults.spark import FAULTS as _SPARK
 
 FAULTS: Mapping[str, Fault] = {
     fault.name: fault
-    for module in (_PROCESSES, _CALLS, _DISK, _LOGS, _GROUPS, _NETWORK, _BROKERS, _MACHINES)
+    for module in (_PROCESSES, _CALLS, _DISK, _LOGS, _GROUPS, _NETWORK, _BROKERS, _MACHINES, _SPARK)
     for fault in module
 }
 """Every fault by name, in the order in which people should read them."""

@@ -46,6 +46,8 @@ class Capability(StrEnum):
     """Brokers can be killed, stopped and paused."""
     MACHINES = "machines"
     """A host can be lost as a whole, with or without its disk."""
+    EXECUTORS = "executors"
+    """Spark has a master, and executors on several machines."""
     SMALL_DISKS = "small disks"
     """Each host has a disk of its own that is small enough to be filled."""
 
@@ -209,6 +211,27 @@ class Stage(Protocol):
 
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         """End the host of the process, and start it again. `wipe`: with an empty disk."""
+
+    def kill_executor(self, actor: Actor) -> None:
+        """End the executor of the attempt as SIGKILL does, with all that it runs."""
+
+    def pause_attempt(self, actor: Actor) -> None:
+        """Stop the Python worker of the attempt, and let it go on a moment later."""
+
+    def slow_attempt(self, actor: Actor, *, at_once: bool) -> None:
+        """Stop the Python worker of the attempt until Spark has started another one of its task beside it. It goes on
+        when that one has fenced it, or `at_once`."""
+
+    def pause_executor(self, actor: Actor, *, at_once: bool) -> None:
+        """Stop the executor of the attempt until Spark has given it up. The attempt goes on when the next one of its
+        task has fenced it, or `at_once`."""
+
+    def cut_executor(self, actor: Actor, *, at_once: bool) -> None:
+        """Cut the machine of the attempt off from Spark's driver and master until these have given it up. The attempt
+        goes on when the next one of its task has fenced it, or `at_once`."""
+
+    def kill_master(self) -> None:
+        """End Spark's master as SIGKILL does, and start it again."""
 
     def hold_open(self, topic: str) -> None:
         """Have an open transaction of somebody else in the topic, which settles when nothing else is left to do."""

@@ -162,6 +162,24 @@ class Run(ABC):
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         raise SkipError(f"the world {self.kind.name} cannot take the host of {actor} away ({wipe})")
 
+    def kill_executor(self, actor: Actor) -> None:
+        raise SkipError(f"the world {self.kind.name} has no executor of {actor} to kill")
+
+    def pause_attempt(self, actor: Actor) -> None:
+        raise SkipError(f"the world {self.kind.name} has no attempt {actor} to stop")
+
+    def slow_attempt(self, actor: Actor, *, at_once: bool) -> None:
+        raise SkipError(f"the world {self.kind.name} has no attempt {actor} to slow down ({at_once})")
+
+    def pause_executor(self, actor: Actor, *, at_once: bool) -> None:
+        raise SkipError(f"the world {self.kind.name} has no executor of {actor} to stop ({at_once})")
+
+    def cut_executor(self, actor: Actor, *, at_once: bool) -> None:
+        raise SkipError(f"the world {self.kind.name} has no executor of {actor} to cut off ({at_once})")
+
+    def kill_master(self) -> None:
+        raise SkipError(f"the world {self.kind.name} has no master to kill")
+
     def history(self) -> History:
         """What was observed so far; it grows with the run."""
         return History(self.kind.name, self.events, uncaused=self.kind.uncaused)

@@ -30,6 +30,7 @@ KIND = WorldKind(
             Capability.BROKERS,
             Capability.MACHINES,
             Capability.SMALL_DISKS,
+            Capability.EXECUTORS,
         }
     ),
     uncaused=True,

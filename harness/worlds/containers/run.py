@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
+
+from docker.models.containers import Container
 
 from harness.faults import Link, SkipError
 from harness.faults.machines import make_room
@@ -43,6 +46,13 @@ _STRIKES_S = 10.0
 """How long such a fault is waited for to strike something, when nothing else is left to do."""
 
 
+class Speaker(Protocol):
+    """A container that prints something."""
+
+    name: str
+    container: Container
+
+
 @dataclass(kw_only=True)
 class Machines(Machine):
     """What the runs of one world of containers share. One thread."""
@@ -50,7 +60,7 @@ class Machines(Machine):
     host: Callable[[int], Host]
     """The host with a number, started when it is asked for first."""
     brokers: Brokers
-    containers: Callable[[], Sequence[Host | Broker]]
+    containers: Callable[[], Sequence[Speaker]]
     """All that have something to say of a run."""
 
 
@@ -65,12 +75,16 @@ class Lasting(ABC):
     def struck(self) -> bool:
         """Whether it has struck anything yet."""
 
+    def over(self) -> bool:
+        """Whether it is time to end it."""
+        return time.monotonic() >= self.over_at and self.struck()
+
     @abstractmethod
     def end(self) -> None:
         """End it."""
 
 
-class _Spoilt(Lasting):
+class Spoilt(Lasting):
     """A link."""
 
     def __init__(self, words: str, disturbance: Disturbance) -> None:
@@ -110,20 +124,24 @@ class ContainerRun(LocalRun):
     ) -> None:
         super().__init__(machine, scenario, schedule, mutant)
         self._began = datetime.now(UTC).replace(tzinfo=None)
-        self._lasting: list[Lasting] = []
+        self.lasting: list[Lasting] = []
         self._isolated: dict[Actor, Disturbance] = {}
         """Processes whose host is cut off, until they are told to go on."""
         self._isolates: Disturbance | None = None
         """The cut that processes are just being left to."""
         self._told: set[Actor] = set()
         """Of them, those that were let go on already."""
-        self._unmet: list[str] = []
+        self.unmet: list[str] = []
         """Faults that struck nothing."""
 
     # -- processes --------------------------------------------------------------------------------------------
 
     def disk(self, host: int) -> Path:
         return self.machine.host(host).disk / self.application_id
+
+    def network_of(self, actor: Actor) -> int:
+        """The id of a process in the network of the actor's host."""
+        return self.machine.host(actor.host).pid
 
     def spawn(self, actor: Actor) -> None:
         make_room(self.machine.host(actor.host).disk)
@@ -140,9 +158,9 @@ class ContainerRun(LocalRun):
         if cut is None:
             super().proceed(actor)
         elif cut not in self._isolated.values():
-            self._until(lambda: cut.struck() > 0)
+            self.until(lambda: cut.struck() > 0)
             if not cut.struck():
-                self._unmet.append(f"nothing was sent while host {actor.host} was cut off")
+                self.unmet.append(f"nothing was sent while host {actor.host} was cut off")
             cut.heal()
 
     def turn(self, actor: Actor) -> None:
@@ -157,44 +175,44 @@ class ContainerRun(LocalRun):
 
     def next_of(self, process: WorkerProcess) -> Message:
         deadline = time.monotonic() + self.machine.answer_seconds
-        while self._lasting and time.monotonic() < deadline:
+        while self.lasting and time.monotonic() < deadline:
             if process.reports_within(_LOOK_S):
                 break
-            self._end_those_that_are_over()
+            self.end_those_that_are_over()
         return super().next_of(process)
 
     def elapse(self) -> Actor | None:
         """Nothing can be done any more: what lasts ends. Those that have struck nothing are given the time to."""
-        for lasting in self._lasting:
-            self._until(lasting.struck)
+        for lasting in self.lasting:
+            self.until(lasting.struck)
             self._end(lasting)
-        self._lasting.clear()
+        self.lasting.clear()
         return super().elapse()
 
-    def _end_those_that_are_over(self) -> None:
-        now = time.monotonic()
-        for lasting in [each for each in self._lasting if now >= each.over_at and each.struck()]:
+    def end_those_that_are_over(self) -> None:
+        """End what has lasted long enough."""
+        for lasting in [each for each in self.lasting if each.over()]:
             self._end(lasting)
-            self._lasting.remove(lasting)
+            self.lasting.remove(lasting)
 
     def _end(self, lasting: Lasting) -> None:
         if not lasting.struck():
-            self._unmet.append(f"{lasting.words} met nothing")
+            self.unmet.append(f"{lasting.words} met nothing")
         lasting.end()
 
-    def _until(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _STRIKES_S
+    def until(self, done: Callable[[], bool], seconds: float = _STRIKES_S) -> None:
+        """Wait until something is so, or that time has passed."""
+        deadline = time.monotonic() + seconds
         while not done() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
     def disturb(self, actor: Actor, link: Link, way: int) -> None:
-        host = self.machine.host(actor.host)
-        if any(isinstance(lasting, _Spoilt) for lasting in self._lasting) or self._isolated:
+        if any(isinstance(lasting, Spoilt) for lasting in self.lasting) or self._isolated:
             raise SkipError("a link is spoilt already")
-        disturbance = Disturbance(host.pid, self.machine.brokers.addresses, link, way)
-        self._lasting.append(_Spoilt(f"the {link} link of host {actor.host}", disturbance))
+        disturbance = Disturbance(self.network_of(actor), self.machine.brokers.addresses, link, way)
+        self.lasting.append(Spoilt(f"the {link} link of host {actor.host}", disturbance))
 
     def isolate(self, actor: Actor, way: int) -> None:
         there = [
@@ -202,7 +220,7 @@ class ContainerRun(LocalRun):
             for worker in self.processes
             if worker.host == actor.host and worker.life is Life.RUNNING and worker is not actor
         ]
-        if self._isolated or self._lasting:
+        if self._isolated or self.lasting:
             raise SkipError("a link is spoilt already")
         active = [worker for worker in there if not worker.standby]
         # Asked before anything is changed.
@@ -246,10 +264,10 @@ class ContainerRun(LocalRun):
         self.machine.cluster.renew()
 
     def pause_broker(self, actor: Actor, which: int) -> None:
-        if any(isinstance(lasting, _Standing) for lasting in self._lasting):
+        if any(isinstance(lasting, _Standing) for lasting in self.lasting):
             raise SkipError("a broker stands still already")
         broker = self._broker_of(actor, which)
-        self._lasting.append(_Standing(f"the standstill of {broker.name}", broker))
+        self.lasting.append(_Standing(f"the standstill of {broker.name}", broker))
 
     def restart_broker(self, actor: Actor, which: int) -> None:
         broker = self._broker_of(actor, which)
@@ -267,9 +285,13 @@ class ContainerRun(LocalRun):
             node = cluster.leader(topology.sources[0], partition)
         return brokers.by_node(node)
 
+    def containers(self) -> Sequence[Speaker]:
+        """All that have something to say of the run."""
+        return self.machine.containers()
+
     def keep_logs(self, place: Path) -> Path:
         super().keep_logs(place)
-        for one in self.machine.containers():
+        for one in self.containers():
             log = one.container.logs(timestamps=True, since=self._began)
             (place / f"{one.name}.log").write_bytes(log)
         return place
@@ -282,10 +304,10 @@ class ContainerRun(LocalRun):
         finally:
             for cut in self._isolated.values():
                 cut.heal()
-            for lasting in self._lasting:
+            for lasting in self.lasting:
                 lasting.end()
             for host in range(self.schedule.hosts):
                 shutil.rmtree(self.disk(host), ignore_errors=True)
-        if self._unmet and not history.inconclusive:
-            history.inconclusive = "; ".join(self._unmet)
+        if self.unmet and not history.inconclusive:
+            history.inconclusive = "; ".join(self.unmet)
         return history

@@ -29,6 +29,8 @@ from harness.worlds.containers.broker import Broker, Brokers
 from harness.worlds.containers.engine import ContainerError, Engine, told
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.run import ContainerRun, Machines
+from harness.worlds.containers.spark import SparkCluster
+from harness.worlds.containers.spark_run import SparkContainerRun
 from harness.worlds.local.client import ClientError, PlainCluster
 from harness.worlds.local.processes import ANSWER_SECONDS
 from scenarios import Scenario
@@ -68,6 +70,9 @@ class ContainerWorld:
         self._free: SimpleQueue[Machines] = SimpleQueue()
         self._made: list[Machines] = []
         self._turns = Turns()
+        self._spark: SparkCluster | None = None
+        self._on_spark = threading.Lock()
+        """There is one cluster of Spark, and its parts are struck: schedules have it one after the other."""
 
     def __enter__(self) -> Self:
         """Raises `ContainerError` or `ProvisionError` for whatever is missing, with what to type."""
@@ -94,7 +99,7 @@ class ContainerWorld:
 
     def __exit__(self, *_: object) -> None:
         self._exit.close()
-        self._engine = None
+        self._engine = self._spark = None
 
     @property
     def engine(self) -> Engine:
@@ -116,12 +121,13 @@ class ContainerWorld:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Run `schedule`, with a planted bug in the processes under test if one is named. Raises `CrashproofError` when
         the world itself fails; then nothing is known about the pipeline. Thread-safe, up to `slots` threads."""
-        if schedule.runtime is Runtime.SPARK:
-            raise ContainerError("Spark does not run in containers yet.")
         alone = any(Capability.BROKERS in FAULTS[step.fault].needs for step in schedule.steps if step.fault)
         machines = self._free.get()
         try:
             with self._turns.alone() if alone else self._turns.together():
+                if schedule.runtime is Runtime.SPARK:
+                    with self._on_spark:
+                        return SparkContainerRun(machines, self._cluster(), scenario, schedule, mutant).run()
                 return ContainerRun(machines, scenario, schedule, mutant).run()
         except ClientError:
             machines.cluster.renew()
@@ -130,6 +136,13 @@ class ContainerWorld:
             raise ContainerError(f"Docker failed in the middle of a run: {told(error)}.") from error
         finally:
             self._free.put(machines)
+
+    def _cluster(self) -> SparkCluster:
+        """The cluster of Spark, which is started when a schedule asks for it first."""
+        if self._spark is None:
+            disks = self._directory / "disks"
+            self._spark = SparkCluster(self.engine, self._images.host, self._shared, disks)
+        return self._spark
 
     def _slot(self, slot: int, stack: ExitStack) -> Machines:
         hosts: dict[int, Host] = {}

@@ -102,11 +102,14 @@ class _SparkRuntime:
 class AttemptsRun(LocalRun):
     """One run of one schedule on some Spark."""
 
+    hosts = 1
+    """How many machines it has."""
+
     def __init__(
-        self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None, *, hosts: int
+        self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
-        """`hosts`: how many machines Spark has."""
-        super().__init__(machine, scenario, msgspec.structs.replace(schedule, hosts=hosts, waves=1), mutant)
+        schedule = msgspec.structs.replace(schedule, hosts=self.hosts, waves=1)
+        super().__init__(machine, scenario, schedule, mutant)
         self.runtime = _SparkRuntime(self)
         self.token = secrets.token_bytes(_TOKEN_BYTES)
         """What attempts show that they are no strangers with."""
@@ -218,6 +221,8 @@ class AttemptsRun(LocalRun):
         except SilentWorkerError as error:
             history.inconclusive = str(error)
         finally:
+            if self.machine.logs is not None:
+                history.logs = str(self.keep_logs(self.machine.logs / self.application_id))
             shutil.rmtree(self.directory)
         return history
 
@@ -325,7 +330,7 @@ class AttemptsRun(LocalRun):
         if isinstance(message, At):
             attempt.last = f"point {message.point}"
         assert isinstance(message, Message), f"{actor} sent {message!r}"
-        decision, answer = self.heard(actor, message)
+        decision, answer = self.noted(actor, message)
         if decision is not Decision.STOP:
             self.let_go(attempt, answer)
 
@@ -336,7 +341,9 @@ class AttemptsRun(LocalRun):
         self.drop(attempt)
         if actor is None or is_driver(actor.task) or actor.life is not Life.RUNNING:
             return
-        if self.driver is not None and self.driver.life is Life.RUNNING and not bereft:
+        # Spark ends whoever is slower than another one of its task.
+        given_up = bereft or self.director.newest[actor.task] is not actor
+        if self.driver is not None and self.driver.life is Life.RUNNING and not given_up:
             self._failed(actor, f"the Python worker died by itself after {attempt.last}")
         else:
             self.director.died(actor)

@@ -184,14 +184,7 @@ class LocalRun(Run):
             if isinstance(message, Idle) and not actor.stopping and message.standby == actor.standby:
                 self.rests(actor)
                 return
-            began, events = datetime.now(UTC), len(self.events)
-            decision, answer = self.heard(actor, message)
-            self.struck += [
-                f"{began.isoformat(timespec='milliseconds')} {event.fault} strikes task {event.task}, incarnation "
-                f"{event.incarnation}, on host {event.host} at {event.point or event.call}"
-                for event in self.events[events:]
-                if isinstance(event, Injected)
-            ]
+            decision, answer = self.noted(actor, message)
             if decision is Decision.YIELD:
                 self.runnable.append(actor)
             if decision is not Decision.GO:
@@ -205,6 +198,18 @@ class LocalRun(Run):
     def next_of(self, process: WorkerProcess) -> Message:
         """What a process that was let go on reports next."""
         return process.next(self.machine.answer_seconds)
+
+    def noted(self, actor: Actor, message: Message) -> tuple[Decision, object]:
+        """As `heard`; and when which fault began is noted."""
+        began, events = datetime.now(UTC), len(self.events)
+        decision, answer = self.heard(actor, message)
+        self.struck += [
+            f"{began.isoformat(timespec='milliseconds')} {event.fault} strikes task {event.task}, incarnation "
+            f"{event.incarnation}, on host {event.host} at {event.point or event.call}"
+            for event in self.events[events:]
+            if isinstance(event, Injected)
+        ]
+        return decision, answer
 
     def heard(self, actor: Actor, message: Message) -> tuple[Decision, object]:
         """What becomes of a process that reported this, and the answer that it gets if it goes on."""

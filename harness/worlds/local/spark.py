@@ -67,7 +67,7 @@ class SparkRun(AttemptsRun):
     def __init__(
         self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None
     ) -> None:
-        super().__init__(machine, scenario, schedule, mutant, hosts=1)
+        super().__init__(machine, scenario, schedule, mutant)
         self._spark: SparkSession
         self._port = 0
 
