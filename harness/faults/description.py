@@ -53,7 +53,13 @@ class Capability(StrEnum):
 
 
 OF_MACHINES = frozenset(
-    {Capability.NETWORK, Capability.BROKERS, Capability.MACHINES, Capability.SMALL_DISKS},
+    {
+        Capability.NETWORK,
+        Capability.BROKERS,
+        Capability.MACHINES,
+        Capability.SMALL_DISKS,
+        Capability.EXECUTORS,
+    },
 )
 """What only a world of several machines can do."""
 

@@ -503,14 +503,16 @@ class _Generator:
     def _outage(self) -> list[Step]:
         """A fault of a host, a link or a broker: by turns each of them, and each at every place of a transaction."""
         random = self._random
-        fault = self._outages[self._index % len(self._outages)]
+        # One schedule in four runs on Spark.
+        turn = self._index // 4 if self._runtime is Runtime.SPARK else self._index
+        fault = self._outages[turn % len(self._outages)]
         step = Step(fault.name, task=self._task(), wait=random.choice((0, 0, 1, 2)))
         if Capability.HOSTS in fault.needs:
             self._hosts = max(2, self._hosts)
         if fault.amount:
             step = replace(step, amount=random.choice(fault.amount))
         if fault.where is Where.POINT:
-            place = _PLACES[self._index // len(self._outages) % len(_PLACES)]
+            place = _PLACES[turn // len(self._outages) % len(_PLACES)]
             if place in _WHILE_BEGINNING:
                 step = replace(step, wait=0)
             if isinstance(place, Point):

@@ -1,0 +1,165 @@
+"""Spark in containers: executors, machines, master and driver that really die, and zombies that Spark has given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.history import End, Ended, History, Injected, Reached, Skipped, Started
+from harness.oracles import judge
+from harness.schedule import Input, Runtime, Schedule, Step
+from harness.verdict import Outcome, Verdict
+from harness.worlds.actors import is_driver
+from harness.worlds.containers.world import ContainerWorld
+from scenarios.balances import SCENARIO
+from store.points import Point
+
+pytestmark = pytest.mark.xdist_group("containers")
+
+
+def run(world: ContainerWorld, *steps: Step, mutant: str | None = None) -> tuple[History, Verdict]:
+    """Deposits, closed accounts, audits and aborted records, in turn over two partitions, and these faults."""
+    values = (5, -2, "audit", None, 3)
+    items = [
+        Input(number % 2, "ann" if number % 3 else "bob", values[number % 5], aborted=number % 7 == 4)
+        for number in range(16)
+    ]
+    plan = Schedule(
+        SCENARIO.name,
+        tuple(items),
+        steps,
+        Runtime.SPARK,
+        2,
+        batch_records=4,
+        settings={"commit.records": 2},
+    )
+    history = world.run(SCENARIO, plan, mutant)
+    return history, judge(SCENARIO, plan, history)
+
+
+def struck(history: History) -> Injected:
+    """The fault that the schedule names, where it struck."""
+    return next(event for event in history.events if isinstance(event, Injected))
+
+
+def after(history: History, fault: Injected) -> list[Started]:
+    """The attempts at the same task that were started later, and where."""
+    there = history.events[history.events.index(fault) :]
+    return [event for event in there if isinstance(event, Started) and event.task == fault.task]
+
+
+def ends(history: History, fault: Injected) -> list[End]:
+    """How the incarnation ended that was struck."""
+    return [
+        event.reason
+        for event in history.events
+        if isinstance(event, Ended) and event.incarnation == fault.incarnation
+    ]
+
+
+@pytest.mark.requirement("card.2", "card.3")
+def test_the_tasks_run_on_two_machines_each_with_a_disk_of_its_own(world: ContainerWorld) -> None:
+    history, verdict = run(world)
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert {event.host for event in history.events if isinstance(event, Started)} == {0, 1}
+
+
+@pytest.mark.requirement("card.2", "card.3")
+def test_a_killed_python_worker_leaves_neither_duplicates_nor_gaps(world: ContainerWorld) -> None:
+    before = world.killed
+    places = (Point.OFFSETS_SENT, Point.KAFKA_COMMITTED, Point.STORE_COMMITTED)
+    history, verdict = run(world, *(Step("kill", at=point) for point in places))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert [event.point for event in history.events if isinstance(event, Injected)] == list(places)
+    assert world.killed - before == len(places)
+
+
+@pytest.mark.requirement("card.2", "card.3")
+def test_a_killed_executor_takes_its_attempts_along_and_spark_runs_them_again(world: ContainerWorld) -> None:
+    history, verdict = run(world, Step("kill_executor", at=Point.KAFKA_COMMITTED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    fault = struck(history)
+    assert ends(history, fault) == []
+    assert after(history, fault)
+
+
+@pytest.mark.requirement("card.2", "card.3")
+@pytest.mark.parametrize("fault", ["kill_host", "lose_host"])
+def test_what_a_lost_machine_ran_goes_on_elsewhere(world: ContainerWorld, fault: str) -> None:
+    history, verdict = run(world, Step(fault, at=Point.STORE_COMMITTED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert after(history, struck(history))[0].host != struck(history).host
+
+
+@pytest.mark.requirement("card.2", "card.3", "129.3")
+@pytest.mark.parametrize("fault", ["pause_executor", "cut_executor", "slow_attempt"])
+def test_a_zombie_that_goes_on_beside_its_successor_is_fenced(world: ContainerWorld, fault: str) -> None:
+    """Spark may end a slow one first: it is no zombie to Spark."""
+    history, verdict = run(world, Step(fault, at=Point.FLUSHED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    zombie = struck(history)
+    assert after(history, zombie)[0].host != zombie.host
+    allowed = ([End.FENCED], []) if fault == "slow_attempt" else ([End.FENCED],)
+    assert ends(history, zombie) in allowed
+
+
+@pytest.mark.requirement("card.2", "card.3", "129.3")
+@pytest.mark.parametrize("fault", ["pause_executor", "cut_executor"])
+def test_what_a_zombie_has_committed_spark_runs_again_and_it_counts_once(
+    world: ContainerWorld, fault: str
+) -> None:
+    history, verdict = run(world, Step(fault, at=Point.FLUSHED, amount=1))
+    assert verdict == Verdict(Outcome.HOLDS)
+    zombie = struck(history)
+    assert ends(history, zombie) == [End.DONE]
+    assert after(history, zombie)[0].host != zombie.host
+    committed = Reached(zombie.task or "", zombie.incarnation or 0, Point.KAFKA_COMMITTED)
+    assert committed in history.events
+
+
+@pytest.mark.requirement("card.2", "card.3")
+def test_an_attempt_that_stands_still_for_a_moment_goes_on(world: ContainerWorld) -> None:
+    history, verdict = run(world, Step("pause_attempt", at=Point.FLUSHED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert ends(history, struck(history)) == [End.DONE]
+
+
+@pytest.mark.requirement("card.2", "card.3")
+def test_a_killed_driver_goes_on_from_its_checkpoint_in_another_process(world: ContainerWorld) -> None:
+    before = world.killed
+    history, verdict = run(world, Step("kill", at=Point.BATCH_APPLIED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert world.killed - before == 1
+    drivers = [event for event in history.events if isinstance(event, Started) and is_driver(event.task)]
+    assert len(drivers) == 2
+    assert ends(history, struck(history)) == []
+
+
+@pytest.mark.requirement("card.2", "card.3")
+def test_a_killed_master_recovers(world: ContainerWorld) -> None:
+    history, verdict = run(world, Step("kill_master", wait=2))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert struck(history).task is None
+
+
+@pytest.mark.requirement("card.2")
+def test_a_pipeline_that_applies_batches_again_is_caught_when_the_driver_dies(world: ContainerWorld) -> None:
+    _, verdict = run(world, Step("kill", at=Point.BATCH_APPLIED), mutant="batch-applied-again")
+    assert verdict.outcome is Outcome.VIOLATED
+    assert "output" in {finding.oracle for finding in verdict.findings}
+
+
+def test_where_an_attempt_runs_is_for_spark_to_say_so_worker_faults_that_need_a_place_are_skipped(
+    world: ContainerWorld,
+) -> None:
+    history, verdict = run(world, Step("pause", at=Point.FLUSHED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert [
+        event.reason.partition(" where")[0] for event in history.events if isinstance(event, Skipped)
+    ] == ["Spark itself decides"]
+
+
+def test_nothing_of_a_run_is_left(world: ContainerWorld) -> None:
+    run(world)
+    directory = world.machines.directory.parent.parent
+    assert not list((directory / "disks").glob("spark-*/run-*"))
+    assert not list((directory / "shared" / "sockets").glob("run-*"))
