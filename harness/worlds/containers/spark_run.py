@@ -20,8 +20,9 @@ from pathlib import Path
 
 import psutil
 
-from harness.faults import Link, SkipError
+from harness.faults import FAULTS, Capability, Link, SkipError
 from harness.faults.machines import make_room
+from harness.history import Injected
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Decision, Life, is_driver
 from harness.worlds.containers.host import process_of
@@ -207,6 +208,15 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
         if executor not in self._given_up:
             self.until(lambda: not lives(executor), _FOLLOWS_S)
         return executor in self._given_up or not lives(executor)
+
+    def may_have_ended(self, attempt: Attempt, actor: Actor) -> bool:
+        # Its executor reads the input for it, and ends it when that cannot be read.
+        unread = any(
+            FAULTS[event.fault].needs & {Capability.NETWORK, Capability.BROKERS}
+            for event in self.events
+            if isinstance(event, Injected)
+        )
+        return unread or super().may_have_ended(attempt, actor)
 
     def let_go(self, attempt: Attempt, answer: object) -> None:
         held = self._held.get(attempt.actor) if attempt.actor is not None else None

@@ -151,6 +151,11 @@ class AttemptsRun(LocalRun):
         """Whether the executor of the attempt is gone, or given up, so that the attempt ends one way or another."""
         return False
 
+    def may_have_ended(self, attempt: Attempt, actor: Actor) -> bool:
+        """Whether Spark may have ended an attempt, without a word of it: with its executor, or because another one of
+        its task was faster."""
+        return self.director.newest[actor.task] is not actor or self.bereft(attempt)
+
     def let_go(self, attempt: Attempt, answer: object) -> None:
         """Let an attempt go on, or the driver."""
         attempt.answer(answer)
@@ -337,13 +342,12 @@ class AttemptsRun(LocalRun):
     def _lost(self, attempt: Attempt) -> None:
         """It hung up without a word: it died, or Spark killed it because its job was given up."""
         actor = attempt.actor
-        bereft = attempt.process is not None and self.bereft(attempt)
+        # Asked before it is forgotten.
+        ended = attempt.process is not None and actor is not None and self.may_have_ended(attempt, actor)
         self.drop(attempt)
         if actor is None or is_driver(actor.task) or actor.life is not Life.RUNNING:
             return
-        # Spark ends whoever is slower than another one of its task.
-        given_up = bereft or self.director.newest[actor.task] is not actor
-        if self.driver is not None and self.driver.life is Life.RUNNING and not given_up:
+        if self.driver is not None and self.driver.life is Life.RUNNING and not ended:
             self._failed(actor, f"the Python worker died by itself after {attempt.last}")
         else:
             self.director.died(actor)
