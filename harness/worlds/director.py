@@ -186,8 +186,13 @@ class Director:
     def last_settings(self, task: str, host: int) -> Mapping[str, Any]:
         """What steps had changed for the process of the task that was the last to be started on a host: a disk is laid
         out as that one has it, whatever others were given elsewhere."""
-        there = (actor.settings for actor in reversed(self._actors.get(task, ())) if actor.host == host)
-        return next(there, {})
+        last = self.last_on(task, host)
+        return {} if last is None else last.settings
+
+    def last_on(self, task: str, host: int) -> Actor | None:
+        """The process of a task that was the last to be started on a host."""
+        there = (actor for actor in reversed(self._actors.get(task, ())) if actor.host == host)
+        return next(there, None)
 
     def free_host(self, task: str, preferred: int) -> int | None:
         """A host on which no incarnation of the task lives, the preferred one if possible; None if all are taken.

@@ -61,6 +61,9 @@ def session(place: Place) -> SparkSession:
         "spark.driver.blockManager.port": blocks,
         "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": f"{_JVM} {logging}",
+        # Two executors with two of these each.
+        "spark.cores.max": 4,
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.executor.memory": "512m",
         "spark.executor.extraJavaOptions": f"{_JVM} {logging}",
         "spark.ui.enabled": "false",

@@ -25,6 +25,7 @@ from harness.worlds.containers.disks import mount
 from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until, words_of
 from harness.worlds.containers.orders import Began, Over, Refused, Start, Stop, Tell, Told, Up
 from harness.worlds.containers.sockets import listen
+from harness.worlds.local.attempts import STOP_SECONDS
 from harness.worlds.local.broker import LOGGING
 
 WORKERS = 2
@@ -172,10 +173,14 @@ class DriverQuery:
         return "that it has ended"
 
     def stop(self) -> None:
-        if not self._over:
-            self._driver.tell(Stop())
-        while not self._over:
-            self._take(self._driver.next())
+        """End it. A driver that does not manage that in time is replaced."""
+        try:
+            if not self._over:
+                self._driver.tell(Stop())
+            while not self._over:
+                self._take(self._driver.next(STOP_SECONDS))
+        except ContainerError:
+            self._driver.renew()
 
     def killed(self) -> None:
         """Its driver was killed."""
@@ -229,11 +234,7 @@ class Driver:
         """SIGKILL, to its JVM too."""
         self.container.kill(signal="SIGKILL")
         self.container.wait(timeout=STOP_S)
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self.query is not None:
-            self.query.killed()
+        self._forget()
 
     def start(self) -> None:
         """Come back after `kill`, with another session. Returns before that is there."""
@@ -244,10 +245,12 @@ class Driver:
         self.container.start()
 
     def renew(self) -> None:
-        """Replace it: nobody knows what it is doing."""
+        """Replace it: nobody knows what it is doing, or it has ended."""
         self.container.reload()
         if self.container.status == "running":
-            self.kill()
+            self.container.kill(signal="SIGKILL")
+            self.container.wait(timeout=STOP_S)
+        self._forget()
         self.start()
 
     def tell(self, order: object) -> None:
@@ -263,17 +266,25 @@ class Driver:
         assert self._connection is not None
         return self._connection.poll(seconds)
 
-    def next(self) -> object:
-        """What it says next."""
+    def next(self, seconds: float = START_S) -> object:
+        """What it says next. Raises `ContainerError` after that time."""
         assert self._connection is not None
         try:
-            if not self._connection.poll(START_S):
+            if not self._connection.poll(seconds):
                 raise ContainerError(
-                    f"Spark's driver did not answer within {START_S:g} s. {words_of(self.container)}"
+                    f"Spark's driver did not answer within {seconds:g} s. {words_of(self.container)}"
                 )
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._gone() from None
+
+    def _forget(self) -> None:
+        """It is gone, and what it ran."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self.query is not None:
+            self.query.killed()
 
     def _meet(self) -> Connection:
         met: list[socket.socket] = []
@@ -317,6 +328,11 @@ class SparkCluster:
     def containers(self) -> list[Master | SparkWorker | Driver]:
         """All that have something to say."""
         return [self.master, *self.workers, self.driver]
+
+    def settle(self) -> None:
+        """Wait until all that earlier runs have struck is back."""
+        self.master.until_alive()
+        self.master.until_served_by(WORKERS)
 
     def worker_named(self, name: str) -> SparkWorker:
         """The worker whose machine has a name."""

@@ -25,6 +25,7 @@ from harness.faults.machines import make_room
 from harness.history import Injected
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Decision, Life, is_driver
+from harness.worlds.containers.engine import ContainerError
 from harness.worlds.containers.host import process_of
 from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.containers.orders import Start
@@ -162,9 +163,13 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
 
     @contextmanager
     def listening(self) -> Iterator[socket.socket]:
+        self._cluster.settle()
         try:
             with listen(self._cluster.sockets / self._socket) as server:
                 yield server
+        except ContainerError:
+            self._cluster.driver.renew()
+            raise
         finally:
             (self._cluster.sockets / self._socket).unlink(missing_ok=True)
 
@@ -293,6 +298,8 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
         worker.kill()
         worker.start()
         self.machine.killed += 1
+        if wipe:
+            self._empty(actor.host)
         self._died(there, actor, "wipe" if wipe else KILL, wipe=wipe)
 
     def kill_executor(self, actor: Actor) -> None:
@@ -389,3 +396,11 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
                 self._die(other)
                 if other is not actor:
                     self.director.struck_too(other, fault)
+
+    def _empty(self, host: int) -> None:
+        """Nothing is left on the disk of a host of what ran there before."""
+        for task in self.tasks:
+            last = self.director.last_on(task, host)
+            if last is not None and last.life is not Life.RUNNING:
+                self.wipe(last)
+                self.director.struck_too(last, "wipe")
