@@ -44,12 +44,12 @@ from harness.worlds.local.session import (
     SparkError,
     Wanted,
     end,
-    in_short,
     own_environment,
     printed,
     quiet_on_loopback,
     start,
 )
+from harness.worlds.real.driver import in_short
 
 NEEDED = ("greenlet", "msgspec", "rocksdict", "sortedcontainers")
 """The packages that decide what a simulated run does. Executors have to have the driver's versions."""

@@ -15,7 +15,7 @@ from harness.replay import simulate
 from harness.schedule import Edge, Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.containers import run
-from harness.worlds.containers.network import Disturbance
+from harness.worlds.containers.run import Lasting
 from harness.worlds.containers.world import ContainerWorld, Turns
 from scenarios.balances import SCENARIO
 from store.points import Point
@@ -116,13 +116,25 @@ def test_what_a_run_prints_is_kept_with_the_time_of_each_fault(world: ContainerW
     shutil.rmtree(kept)
 
 
+class Unmet(Lasting):
+    """A fault that strikes nothing."""
+
+    def struck(self) -> bool:
+        return False
+
+    def end(self) -> None:
+        """Nothing has to be ended."""
+
+
 def test_a_fault_that_met_nothing_makes_a_run_inconclusive(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = schedule(Step("cut", at=Point.RECORD_PROCESSED))
-    # As of a host that nothing is sent to.
-    monkeypatch.setattr(Disturbance, "struck", lambda _self: 0)
+    def disturb(one: run.ContainerRun, *_: object) -> None:
+        one.lasting.append(Unmet("the cut link of host 0"))
+
+    monkeypatch.setattr(run.ContainerRun, "disturb", disturb)
     monkeypatch.setattr(run, "_STRIKES_S", 0.5)
+    asked = schedule(Step("cut", at=Point.RECORD_PROCESSED))
     verdict = judge(SCENARIO, asked, world.run(SCENARIO, asked))
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reason == "the cut link of host 0 met nothing"

@@ -19,7 +19,7 @@ from harness.schedule import Input, Schedule, Step
 from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import WORLDS, Options, WorldKind
-from harness.worlds.local.run import LocalRun
+from harness.worlds.local.world import LocalRun
 from harness.worlds.run import Run
 from harness.worlds.sim.run import SimRun
 from harness.worlds.sim.world import RUNTIMES
@@ -28,7 +28,12 @@ from scenarios.balances import SCENARIO
 from store.errors import CrashproofError
 from store.points import Point
 
-WORLD_FOLDERS = sorted(path.parent.name for path in Path(harness.worlds.__path__[0]).glob("*/__init__.py"))
+WORLD_FOLDERS = sorted(
+    path.parent.name
+    for path in Path(harness.worlds.__path__[0]).glob("*/__init__.py")
+    # Those that are no world have what several worlds share.
+    if "KIND = " in path.read_text()
+)
 
 
 class Tiny:

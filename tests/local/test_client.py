@@ -9,9 +9,9 @@ import pytest
 
 from harness.cli.errors import exit_code
 from harness.worlds.cluster import Bounds, Written
-from harness.worlds.local import client
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.client import ClientError, PlainCluster
+from harness.worlds.real import client
+from harness.worlds.real.client import ClientError, PlainCluster
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.types import Record, TopicPartition

@@ -15,8 +15,8 @@ from harness.oracles import judge
 from harness.schedule import Input, Schedule
 from harness.verdict import Outcome
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.client import ClientError, PlainCluster
 from harness.worlds.local.world import LocalWorld
+from harness.worlds.real.client import ClientError, PlainCluster
 from scenarios import load
 
 pytestmark = pytest.mark.xdist_group("own-broker")

@@ -24,8 +24,8 @@ from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from harness.worlds.led import Ready
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.processes import Job, LocalForkServer, SlowForkServerError, WorkerProcessError
 from harness.worlds.local.world import LocalWorld
+from harness.worlds.real.processes import Job, LocalForkServer, SlowForkServerError, WorkerProcessError
 from harness.worlds.sim.world import SimWorld
 from scenarios import load
 from scenarios.balances import SCENARIO

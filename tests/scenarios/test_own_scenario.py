@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from harness.replay import simulate
 from harness.schedule import Input, Schedule
 from harness.verdict import Outcome
-from harness.worlds.local.spark import send_whole
+from harness.worlds.real.driver import send_whole
 from scenarios import ScenarioError, Stores, load
 from tests.scenarios.running import Run, samples
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from harness.worlds.containers.sockets import connect
-from harness.worlds.local.processes import serve
+from harness.worlds.real.processes import serve
 
 
 def main(place: str, log: str) -> None:

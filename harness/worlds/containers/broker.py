@@ -19,8 +19,8 @@ import psutil
 from docker.models.containers import Container
 
 from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until
-from harness.worlds.local.broker import JVM, LOGGING, SETTINGS
-from harness.worlds.local.client import PlainCluster
+from harness.worlds.real.client import PlainCluster
+from harness.worlds.real.kafka import JVM, LOGGING, SETTINGS
 
 START_S = 180.0
 INSIDE, OUTSIDE, CONTROL = 9092, 9094, 9093

@@ -23,9 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from harness.mutants import planted
 from harness.worlds.actors import DRIVER, MOST_FAILURES
 from harness.worlds.containers.orders import Began, Over, Refused, Start, Stop, Tell, Told, Up
-from harness.worlds.local.attempt import LedAttempt
-from harness.worlds.local.session import in_short
-from harness.worlds.local.spark import arm_driver, send_whole
+from harness.worlds.real.attempt import LedAttempt
+from harness.worlds.real.driver import arm_driver, in_short, send_whole
 from scenarios import load, topologies
 from store import points
 from store.errors import CrashproofError
@@ -87,7 +86,7 @@ def session(place: Place) -> SparkSession:
         "spark.speculation.efficiency.enabled": "false",
         "spark.python.task.killTimeout": "200ms",
         # A worker that is replaced after every kill imports for half a second, forked from this it need not.
-        "spark.python.daemon.module": "harness.worlds.local.daemon",
+        "spark.python.daemon.module": "harness.worlds.real.daemon",
     }
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.items():

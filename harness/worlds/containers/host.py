@@ -20,7 +20,7 @@ from docker.models.containers import Container
 from harness.worlds.containers.disks import mount
 from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until
 from harness.worlds.containers.sockets import listen
-from harness.worlds.local.processes import ForkServer
+from harness.worlds.real.processes import ForkServer
 
 START_S = 120.0
 _AGENT = ("python3.11", "-m", "harness.worlds.containers.agent")

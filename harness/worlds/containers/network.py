@@ -1,13 +1,12 @@
 """What is done to the links between a container and others: packet filters and queues in its own network.
 
 Every rule counts what it strikes, so that a fault which met no packet is not taken for one. Rules are in the network of
-the container, which is gone, with them, when it stops.
-
-Must survive: a container that is gone when its link is to be made whole again.
+the container, which a disturbance holds on to: it is there until that ends, also when the container has stopped.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,10 +25,11 @@ class Disturbance:
 
     def __init__(self, pid: int, addresses: Sequence[str], link: Link, way: int) -> None:
         """`pid`: a process in the network of the container; `addresses`: of the other side."""
-        self._pid = pid
+        self._network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
         self.link = link
         self._rules: list[tuple[str, ...]] = []
         self._healed = False
+        self._struck = 0
         if link is Link.SLOW:
             self._run("tc", "qdisc", "add", "dev", _INTERFACE, "root", "tbf", *_SLOW)
             return
@@ -41,27 +41,36 @@ class Disturbance:
 
     def struck(self) -> int:
         """Packets that it has struck so far."""
+        if self._healed:
+            return self._struck
         if self.link is Link.SLOW:
             # ` Sent 1234 bytes 5 pkt (dropped 0, overlimits 3 requeues 0)`
-            words = self._run("tc", "-s", "qdisc", "show", "dev", _INTERFACE).split()
-            return int(words[words.index("overlimits") + 1])
+            with suppress(ContainerError, ValueError):
+                words = self._run("tc", "-s", "qdisc", "show", "dev", _INTERFACE).split()
+                self._struck = int(words[words.index("overlimits") + 1])
+            return self._struck
         struck = 0
         for chain in ("INPUT", "OUTPUT"):
             rows = self._run("iptables", "-w", "-v", "-x", "-n", "-L", chain).splitlines()[2:]
             struck += sum(int(row.split()[0]) for row in rows)
+        self._struck = struck
         return struck
 
     def heal(self) -> None:
         """Make the link whole again."""
         if self._healed:
             return
+        self.struck()
         self._healed = True
-        # With the container, its network is gone.
-        with suppress(ContainerError):
+        try:
             if self.link is Link.SLOW:
-                self._run("tc", "qdisc", "del", "dev", _INTERFACE, "root")
+                # Of a container that has stopped, the interface is gone.
+                with suppress(ContainerError):
+                    self._run("tc", "qdisc", "del", "dev", _INTERFACE, "root")
             for rule in self._rules:
                 self._run("iptables", "-w", "-D", *rule)
+        finally:
+            os.close(self._network)
 
     def _add(self, chain: str, *side: str) -> None:
         match self.link:
@@ -78,7 +87,11 @@ class Disturbance:
     def _run(self, *command: str) -> str:
         try:
             done = subprocess.run(
-                ["nsenter", "-t", str(self._pid), "-n", *command], capture_output=True, text=True, check=False
+                ["nsenter", f"--net=/proc/self/fd/{self._network}", *command],
+                capture_output=True,
+                text=True,
+                check=False,
+                pass_fds=[self._network],
             )
         except FileNotFoundError:
             raise ContainerError("nsenter is not installed. Type: crashproof doctor --fix") from None

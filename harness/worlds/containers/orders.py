@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.schedule import Schedule
-from harness.worlds.local.attempt import Address
+from harness.worlds.real.attempt import Address
 from store.config import StreamsConfig
 
 

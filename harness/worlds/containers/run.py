@@ -4,7 +4,7 @@ A fault that lasts (a link that is cut, a broker that stands still or comes back
 for the process that meets it: after a moment, and once the fault has struck something. Whether it has is counted; a run
 with a fault that struck nothing is inconclusive.
 
-Must survive: what `harness.worlds.local.run` survives.
+Must survive: what `harness.worlds.real.run` survives.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from harness.worlds.containers.broker import Broker, Brokers
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.network import Disturbance
 from harness.worlds.led import Message
-from harness.worlds.local.processes import WorkerProcess
-from harness.worlds.local.run import LocalRun, Machine
+from harness.worlds.real.processes import WorkerProcess
+from harness.worlds.real.run import Machine, RealRun
 from harness.worlds.run import KILL, PAUSE
 from scenarios import Scenario
 
@@ -113,7 +113,7 @@ class _Standing(Lasting):
         self._broker.resume()
 
 
-class ContainerRun(LocalRun):
+class ContainerRun(RealRun):
     """One run of one schedule with workers on hosts in containers."""
 
     kind = KIND

@@ -25,8 +25,8 @@ from harness.worlds.containers.disks import mount
 from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until, words_of
 from harness.worlds.containers.orders import Began, Over, Refused, Start, Stop, Tell, Told, Up
 from harness.worlds.containers.sockets import listen
-from harness.worlds.local.attempts import STOP_SECONDS
-from harness.worlds.local.broker import LOGGING
+from harness.worlds.real.attempts import STOP_SECONDS
+from harness.worlds.real.kafka import LOGGING
 
 WORKERS = 2
 LEADER = Path("/leader")
@@ -150,7 +150,7 @@ class SparkWorker:
 
 
 class DriverQuery:
-    """A streaming query of the driver. See `harness.worlds.local.attempts.Query`."""
+    """A streaming query of the driver. See `harness.worlds.real.attempts.Query`."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

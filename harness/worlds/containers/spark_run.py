@@ -4,7 +4,7 @@ Spark itself decides on which worker an attempt runs, and runs elsewhere what wa
 it says where it is. A zombie is one whose executor Spark has given up: nobody waits for what comes of it. It is held
 where it is until its successor has fenced it, or goes on at once.
 
-Must survive: what `harness.worlds.local.attempts` survives, and attempts that die because Spark has given up their
+Must survive: what `harness.worlds.real.attempts` survives, and attempts that die because Spark has given up their
 executor.
 """
 
@@ -43,8 +43,8 @@ from harness.worlds.containers.spark import (
     stands_still,
 )
 from harness.worlds.led import At, Message
-from harness.worlds.local.attempt import Hello
-from harness.worlds.local.attempts import Attempt, AttemptsRun, end_process
+from harness.worlds.real.attempt import Hello
+from harness.worlds.real.attempts import Attempt, AttemptsRun, end_process
 from harness.worlds.run import KILL
 from scenarios import Scenario
 from store.points import Point

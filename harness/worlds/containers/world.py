@@ -31,8 +31,8 @@ from harness.worlds.containers.host import Host
 from harness.worlds.containers.run import ContainerRun, Machines
 from harness.worlds.containers.spark import SparkCluster
 from harness.worlds.containers.spark_run import SparkContainerRun
-from harness.worlds.local.client import ClientError, PlainCluster
-from harness.worlds.local.processes import ANSWER_SECONDS
+from harness.worlds.real.client import ClientError, PlainCluster
+from harness.worlds.real.processes import ANSWER_SECONDS
 from scenarios import Scenario
 from store.errors import ConfigError
 

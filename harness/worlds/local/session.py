@@ -27,9 +27,10 @@ from pyspark.sql import SparkSession
 
 from harness.provision import spark_environment, spark_jars
 from harness.worlds.actors import MOST_FAILURES
-from harness.worlds.local.attempt import LOOPBACK
-from harness.worlds.local.attempts import STOP_SECONDS
 from harness.worlds.local.guard import end_all, watch
+from harness.worlds.real.attempt import LOOPBACK
+from harness.worlds.real.attempts import STOP_SECONDS
+from harness.worlds.real.driver import in_short
 from store.errors import CrashproofError
 
 
@@ -142,7 +143,7 @@ def _wanted(directory: Path) -> Wanted:
         "spark.sql.streaming.stopTimeout": f"{STOP_SECONDS:g}s",
         "spark.python.task.killTimeout": "200ms",
         # A worker that is replaced after every kill imports for half a second, forked from this it need not.
-        "spark.python.daemon.module": "harness.worlds.local.daemon",
+        "spark.python.daemon.module": "harness.worlds.real.daemon",
     }
     environment = {
         **own_environment(directory),
@@ -232,8 +233,3 @@ def _environment(values: Mapping[str, str], without: Sequence[str]) -> Iterator[
                 os.environ[name] = before[name]
             else:
                 os.environ.pop(name, None)
-
-
-def in_short(error: Exception) -> str:
-    """What Spark says, on one line, without the stack traces of two languages."""
-    return " ".join(str(error).split())[:1_000]

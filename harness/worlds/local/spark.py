@@ -5,7 +5,7 @@ RocksDB. What is not: the driver's death. The driver is this process, so a kill 
 `batch_applied` makes `foreachBatch` fail there, which ends the query while its JVM lives on, and the query is
 started again from its checkpoint. The history says so. There is one machine, so schedules run as with one host.
 
-Must survive: what `harness.worlds.local.attempts` survives.
+Must survive: what `harness.worlds.real.attempts` survives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
-from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,23 +23,19 @@ from harness.history import End, Ended
 from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds.actors import DRIVER, Actor
-from harness.worlds.led import At
-from harness.worlds.local.attempt import LOOPBACK, Address, Hello, LedAttempt, Line
-from harness.worlds.local.attempts import Attempt, AttemptsRun
-from harness.worlds.local.run import Machine
-from harness.worlds.local.session import SparkError, in_short, spark_session
-from scenarios import Scenario, module_of
+from harness.worlds.local import KIND
+from harness.worlds.local.session import SparkError, spark_session
+from harness.worlds.real.attempt import LOOPBACK, Hello, LedAttempt
+from harness.worlds.real.attempts import Attempt, AttemptsRun
+from harness.worlds.real.driver import arm_driver, in_short, send_whole
+from harness.worlds.real.run import Machine
+from scenarios import Scenario
 from store import points
-from store.points import Point
 from store.spark import start_query
 
 
-class DriverKilledError(Exception):
-    """Raised in foreachBatch where the schedule kills Spark's driver."""
-
-
 class SparkQuery:
-    """A streaming query of this process. See `harness.worlds.local.attempts.Query`."""
+    """A streaming query of this process. See `harness.worlds.real.attempts.Query`."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -63,6 +58,8 @@ class SparkQuery:
 
 class SparkRun(AttemptsRun):
     """One run of one schedule on the Spark of this process."""
+
+    kind = KIND
 
     def __init__(
         self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None
@@ -111,26 +108,3 @@ class SparkRun(AttemptsRun):
     def stop_all(self) -> None:
         points.arm(None)
         super().stop_all()
-
-
-def arm_driver(address: Address, token: bytes, name: str) -> None:
-    """Have foreachBatch, in this process, report the driver's points under that name, and wait there."""
-    line: list[Line] = []
-
-    def reached(point: Point) -> None:
-        try:
-            if not line:
-                line.append(Line(address, token, Hello.of(name)))
-            line[0].ask(At(point, None))
-        except (EOFError, OSError):
-            raise DriverKilledError(f"the schedule kills the driver at {point}") from None
-
-    points.arm(reached)
-
-
-def send_whole(scenario: Scenario) -> None:
-    """Have what a scenario's file defines sent to Spark's Python workers as it is, for these find nothing under the
-    name of its module."""
-    module = module_of(scenario)
-    if module is not None:
-        register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -16,12 +16,19 @@ from typing import Self
 
 from harness.history import History
 from harness.schedule import Runtime, Schedule
+from harness.worlds.local import KIND
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.client import ClientError, PlainCluster
 from harness.worlds.local.guard import watch
-from harness.worlds.local.processes import ANSWER_SECONDS, LocalForkServer, WorkerProcessError
-from harness.worlds.local.run import LocalRun, Machine
+from harness.worlds.real.client import ClientError, PlainCluster
+from harness.worlds.real.processes import ANSWER_SECONDS, LocalForkServer, WorkerProcessError
+from harness.worlds.real.run import Machine, RealRun
 from scenarios import Scenario
+
+
+class LocalRun(RealRun):
+    """One run of one schedule with worker processes on this machine."""
+
+    kind = KIND
 
 
 class LocalWorld:

@@ -1,7 +1,7 @@
 """One run of one schedule with worker processes, and what all runs of a local world share.
 
 The leader asks and answers its processes one at a time. What a process reports goes to the director; what the judge
-writes and reads goes through a client of its own (`harness.worlds.local.client`).
+writes and reads goes through a client of its own (`harness.worlds.real.client`).
 
 Must survive: workers that crash by themselves or never answer (the run is then a failure, or inconclusive).
 """
@@ -52,10 +52,9 @@ from harness.worlds.led import (
     Struck,
     WasSetAside,
 )
-from harness.worlds.local import KIND
-from harness.worlds.local.client import PlainCluster
-from harness.worlds.local.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
 from harness.worlds.process import Watch, looked_at
+from harness.worlds.real.client import PlainCluster
+from harness.worlds.real.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
 from harness.worlds.run import Run, WorkerRuntime
 from scenarios import Scenario
 from store.errors import CrashproofError
@@ -90,10 +89,8 @@ class Machine:
         return f"{self.prefix}-{next(self.runs)}"
 
 
-class LocalRun(Run):
+class RealRun(Run):
     """One run of one schedule with worker processes."""
-
-    kind = KIND
 
     def __init__(
         self, machine: Machine, scenario: Scenario, schedule: Schedule, mutant: str | None = None

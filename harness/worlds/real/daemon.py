@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-import harness.worlds.local.attempt  # noqa: F401 - for those who are forked from here
+import harness.worlds.real.attempt  # noqa: F401 - for those who are forked from here
 
 if __name__ == "__main__":
     manager()

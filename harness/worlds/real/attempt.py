@@ -1,7 +1,7 @@
 """One attempt of Spark at one Kafka partition, as it runs on a Python worker: led from point to point.
 
 The production function runs unchanged. Its process reports over a connection, on loopback or by a Unix socket, and
-waits for leave to go on, as worker processes do (`harness.worlds.local.processes`). Must survive: a SIGKILL wherever it
+waits for leave to go on, as worker processes do (`harness.worlds.real.processes`). Must survive: a SIGKILL wherever it
 waits, and a harness that is gone.
 """
 

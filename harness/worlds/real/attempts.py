@@ -31,9 +31,9 @@ from harness.worlds import cluster as clusters
 from harness.worlds.actors import DRIVER, Actor, Decision, Life, is_driver
 from harness.worlds.director import RestlessError
 from harness.worlds.led import At, Finished, Message
-from harness.worlds.local.attempt import Hello
-from harness.worlds.local.processes import SilentWorkerError
-from harness.worlds.local.run import LocalRun, Machine
+from harness.worlds.real.attempt import Hello
+from harness.worlds.real.processes import SilentWorkerError
+from harness.worlds.real.run import Machine, RealRun
 from scenarios import Scenario
 from store.streams.topology import Topology
 
@@ -99,7 +99,7 @@ class _SparkRuntime:
         raise AssertionError(f"the director knows that {actor} has no second host, {host}")
 
 
-class AttemptsRun(LocalRun):
+class AttemptsRun(RealRun):
     """One run of one schedule on some Spark."""
 
     hosts = 1
