@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol, cast
 from harness.faults import FAULTS, Capability, Fault, Occasion, Where
 from harness.faults.description import CALLS
 from harness.history import End, Moment
-from harness.schedule import Edge, Schedule
+from harness.schedule import Edge, Schedule, config_of
 from scenarios import place_of
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -102,7 +102,9 @@ class Watch:
     """Topic, with its full name → the store whose changelog it is. Each reading of one is reported."""
 
     @classmethod
-    def of(cls, schedule: Schedule, topologies: tuple[Topology, ...], config: StreamsConfig) -> Watch:
+    def of(cls, schedule: Schedule, topologies: tuple[Topology, ...]) -> Watch:
+        """The same for every process of a run, whatever settings it has been given: what one of them commits is judged
+        by what the others have processed."""
         calls: set[Occasion] = set()
         for step in schedule.steps:
             if step.call is not None:
@@ -112,7 +114,7 @@ class Watch:
         guarantees = [step.settings.get("processing.guarantee") for step in schedule.steps]
         return cls(
             frozenset(calls),
-            not config.exactly_once
+            not config_of(schedule).exactly_once
             or "at_least_once" in guarantees
             or any(len(topology.sources) > 1 for topology in topologies),
             any(step.query is not None for step in schedule.steps),

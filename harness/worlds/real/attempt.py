@@ -112,7 +112,7 @@ class LedAttempt:
         line = _AttemptLine(self.address, self.token, Hello.of(task))
         led = Led(line.ask, prefix, task, line.incarnation)
         scenario = load(self.scenario)
-        watch = Watch.of(self.schedule, topologies(scenario, topology.application_id, config), config)
+        watch = Watch.of(self.schedule, topologies(scenario, topology.application_id, config))
         observed = ObservedStorage(storage, led, watch.calls & OF_STORAGE)
         questions = Questions(scenario, topology, partition, prefix, led.answered)
 

@@ -393,7 +393,7 @@ def work(connection: Connection) -> None:
     with planted(job.mutant):
         parts = topologies(scenario, job.application_id, job.config)
         topology = parts[ordinal_of(job.task)]
-        watch = Watch.of(job.schedule, parts, job.config)
+        watch = Watch.of(job.schedule, parts)
         leader = _Leader(connection)
         led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation, standby=job.standby)
         storage = ObservedStorage(StateDirectory(job.host, job.application_id), led, watch.calls & OF_STORAGE)

@@ -104,7 +104,7 @@ class RealRun(Run):
         self.wiped = count()
         self.struck: list[str] = []
         """When which fault began, in words."""
-        self.watches_records = Watch.of(schedule, self.topologies, self.config).records
+        self.watches_records = Watch.of(schedule, self.topologies).records
         self.runtime = WorkerRuntime(self)
 
     # -- processes --------------------------------------------------------------------------------------------

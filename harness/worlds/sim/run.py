@@ -453,7 +453,7 @@ class SimRun(Run):
         self.broker = SimBroker(linger_records=2, chooser=self.chooser)
         self.cluster = SimCluster(self.broker)
         self.log = SimLog(self.broker)
-        self.watch = Watch.of(schedule, self.topologies, self.config)
+        self.watch = Watch.of(schedule, self.topologies)
         self.hosts: list[Host] | list[FileHost]
         if schedule.files:
             shutil.rmtree(root(), ignore_errors=True)
