@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -292,20 +293,30 @@ def _parts(plan: Plan, name: str, world: World) -> Iterator[tuple[int, Part]]:
         for reference, index in samples:
             yield index, _run_one(plan, name, world, reference, index)
         return
-    pool = ThreadPoolExecutor(world.slots, "schedule")
     running: deque[tuple[int, Future[Part]]] = deque()
-    try:
-        for reference, index in samples:
-            running.append((index, pool.submit(_run_one, plan, name, world, reference, index)))
-            if len(running) > world.slots:
-                first, future = running.popleft()
-                yield first, future.result()
-        while running:
+    for reference, index in samples:
+        running.append((index, _begun(_run_one, plan, name, world, reference, index)))
+        # Some that wait for a slot, so that one that takes long does not leave the others idle.
+        if len(running) > 2 * world.slots:
             first, future = running.popleft()
             yield first, future.result()
-    finally:
-        # Those that still run end with the world, or by themselves.
-        pool.shutdown(wait=False, cancel_futures=True)
+    while running:
+        first, future = running.popleft()
+        yield first, future.result()
+
+
+def _begun(call: Callable[..., Part], *args: object) -> Future[Part]:
+    """A call in a thread of its own, which nobody waits for when the process ends: its world has gone then."""
+    future: Future[Part] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 def _run_one(plan: Plan, name: str, world: World, reference: str, index: int) -> Part:

@@ -13,7 +13,7 @@ import pytest
 
 from harness.provision import docker
 from harness.worlds.containers import disks
-from harness.worlds.containers.engine import RUN_LABEL, ContainerError, Engine
+from harness.worlds.containers.engine import MAKER_LABEL, RUN_LABEL, ContainerError, Engine
 from harness.worlds.containers.world import ContainerWorld
 from tests.waiting import until
 
@@ -136,3 +136,23 @@ def test_without_docker_a_run_says_what_to_type_and_exits_with_4(tmp_path: Path)
     assert done.returncode == 4
     assert "Type: unset DOCKER_HOST" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_ends_a_campaign_of_several_schedules_at_once(client: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness.cli", "run", "balances", "--world", "containers", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, "--for", "600s", "--out", str(tmp_path / "out")],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell has its background jobs ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+    )
+    assert process.stderr is not None
+    while "1 schedules" not in (line := process.stderr.readline()):
+        assert line, "it ended before its first schedule did"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    mine = [one.name for one in client.containers.list(all=True) if f"{MAKER_LABEL}" in one.labels]
+    assert not [one for one in mine if "host-1-" in one]

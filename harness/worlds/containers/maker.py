@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from pathlib import Path
 
-import psutil
+_STARTED = 19
+"""The place of the moment of its start among what the system says of a process after its name."""
 
 
 def maker() -> str:
     """This process."""
-    return _name_of(psutil.Process())
+    return _name_of(os.getpid())
 
 
 def lives(name: str) -> bool:
-    """Whether the process that `maker` has named so is there."""
-    with suppress(psutil.NoSuchProcess, ValueError):
-        return _name_of(psutil.Process(int(name.partition("@")[0]))) == name
+    """Whether the process that `maker` has named so is there, and has not ended."""
+    with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+        return _name_of(int(name.partition("@")[0])) == name
     return False
 
 
-def _name_of(process: psutil.Process) -> str:
-    return f"{process.pid}@{process.create_time():.2f}"
+def _name_of(pid: int) -> str:
+    """By the moment of its start in ticks since the system's: times of the day move when clocks are set."""
+    _, _, said = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+    fields = said.split()
+    if fields[0] == "Z":
+        raise ProcessLookupError(pid)
+    return f"{pid}@{fields[_STARTED]}"

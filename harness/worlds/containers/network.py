@@ -28,7 +28,7 @@ class Disturbance:
         self._network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
         self.link = link
         self._rules: list[tuple[str, ...]] = []
-        self._healed = False
+        self.healed = False
         self._struck = 0
         if link is Link.SLOW:
             self._run("tc", "qdisc", "add", "dev", _INTERFACE, "root", "tbf", *_SLOW)
@@ -41,7 +41,7 @@ class Disturbance:
 
     def struck(self) -> int:
         """Packets that it has struck so far."""
-        if self._healed:
+        if self.healed:
             return self._struck
         if self.link is Link.SLOW:
             # ` Sent 1234 bytes 5 pkt (dropped 0, overlimits 3 requeues 0)`
@@ -58,10 +58,10 @@ class Disturbance:
 
     def heal(self) -> None:
         """Make the link whole again."""
-        if self._healed:
+        if self.healed:
             return
         self.struck()
-        self._healed = True
+        self.healed = True
         try:
             if self.link is Link.SLOW:
                 # Of a container that has stopped, the interface is gone.

@@ -157,7 +157,8 @@ class ContainerRun(RealRun):
         cut = self._isolated.pop(actor, None)
         if cut is None:
             super().proceed(actor)
-        elif cut not in self._isolated.values():
+        elif not cut.healed:
+            # The whole host has its link again, also those of its processes that still stand still.
             self.until(lambda: cut.struck() > 0)
             if not cut.struck():
                 self.unmet.append(f"nothing was sent while host {actor.host} was cut off")
@@ -208,6 +209,12 @@ class ContainerRun(RealRun):
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
+    def _elsewhere(self, actor: Actor) -> int:
+        host = super()._elsewhere(actor)
+        if any(one.host == host and not cut.healed for one, cut in self._isolated.items()):
+            raise SkipError(f"host {host} is cut off")
+        return host
+
     def disturb(self, actor: Actor, link: Link, way: int) -> None:
         if any(isinstance(lasting, Spoilt) for lasting in self.lasting) or self._isolated:
             raise SkipError("a link is spoilt already")
@@ -248,7 +255,8 @@ class ContainerRun(RealRun):
         host = self.machine.host(actor.host)
         host.kill()
         host.start()
-        self._isolated = {one: cut for one, cut in self._isolated.items() if one.host != actor.host}
+        for one in [one for one in self._isolated if one.host == actor.host]:
+            self._isolated.pop(one).heal()
         for other in others:
             self._die(other)
             self.end(other, wipe=wipe, power=False)

@@ -90,6 +90,9 @@ class PlainCluster:
             "log_level": 0,
             # The default may hang for ever after a broker restarts.
             "metadata.recovery.strategy": "none",
+            # By default a broker that comes back is looked for every ten seconds only.
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 500,
             # What was answered about a topic that is just being made is otherwise believed for a quarter of an hour.
             "metadata.max.age.ms": 1000,
             "topic.metadata.refresh.interval.ms": 1000,
