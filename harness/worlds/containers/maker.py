@@ -9,15 +9,17 @@ import psutil
 
 def maker() -> str:
     """This process."""
-    return _name_of(psutil.Process())
+    return name_of(psutil.Process())
 
 
 def lives(name: str) -> bool:
-    """Whether the process that `maker` has named so is there."""
+    """Whether the process that `maker` has named so is there. One that has ended and is waited for by nobody is not."""
     with suppress(psutil.NoSuchProcess, ValueError):
-        return _name_of(psutil.Process(int(name.partition("@")[0]))) == name
+        process = psutil.Process(int(name.partition("@")[0]))
+        return name_of(process) == name and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def _name_of(process: psutil.Process) -> str:
+def name_of(process: psutil.Process) -> str:
+    """That process, as `maker` names it."""
     return f"{process.pid}@{process.create_time():.2f}"
