@@ -93,6 +93,18 @@ def images() -> Images:
         client.close()
 
 
+def kafka_image() -> str:
+    """The image of a broker, which has nothing of the project. Raises `ProvisionError` when it is not here."""
+    client = docker.engine()
+    try:
+        tag = Wanted(_base(client)).kafka
+        if tag is None or tag not in _tags(client):
+            raise ProvisionError(f"An image is not here: {tag or 'crashproof-base'}", docker.FIX)
+        return tag
+    finally:
+        client.close()
+
+
 def provide(say: Say) -> Images:
     """Bring all that runs in containers need: Docker, its daemon, jars and images. Says each step and its time.
 

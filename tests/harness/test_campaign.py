@@ -163,7 +163,7 @@ def test_reasons_beyond_the_most_are_counted(monkeypatch: pytest.MonkeyPatch) ->
         )
 
     monkeypatch.setattr("harness.campaign.MOST_REASONS", 3)
-    monkeypatch.setattr("harness.campaign.simulate_part", shows_nothing)
+    monkeypatch.setattr("harness.spread.processes.simulate_part", shows_nothing)
     part = run_simulation(Plan(("balances",), seed=0, schedules=50), over(1), quiet)
     *kept, more = part.inconclusive
     assert (len(kept), more) == (3, "as inconclusive were 47 schedules more")

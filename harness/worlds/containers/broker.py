@@ -46,9 +46,11 @@ exec java "$@"
 class Broker:
     """One broker. Not thread-safe."""
 
-    def __init__(self, engine: Engine, image: str, node: int, addresses: Sequence[str], shared: Path) -> None:
+    def __init__(
+        self, engine: Engine, image: str, node: int, addresses: Sequence[str], shared: Path, called: str
+    ) -> None:
         self.node = node
-        self.name = f"kafka-{node}"
+        self.name = f"{called}-{node}"
         self.address = addresses[node - 1]
         self.port = _free_port()
         self._addresses = addresses
@@ -158,10 +160,13 @@ class Broker:
 class Brokers:
     """The brokers of a world. Not thread-safe."""
 
-    def __init__(self, engine: Engine, image: str, number: int, shared: Path) -> None:
-        """Start `number` brokers, 1 or 3, and wait until transactions and groups can be coordinated."""
+    def __init__(self, engine: Engine, image: str, number: int, shared: Path, called: str = "kafka") -> None:
+        """Start `number` brokers, 1 or 3, and wait until transactions and groups can be coordinated.
+
+        On one network, brokers that are no cluster have to be `called` something else.
+        """
         addresses = [engine.address() for _ in range(number)]
-        self.all = [Broker(engine, image, node, addresses, shared) for node in range(1, number + 1)]
+        self.all = [Broker(engine, image, node, addresses, shared, called) for node in range(1, number + 1)]
         for broker in self.all:
             broker.until_listening()
         with PlainCluster(self.outside) as cluster:

@@ -12,18 +12,21 @@ _STARTED = 19
 
 def maker() -> str:
     """This process."""
-    return _name_of(os.getpid())
+    return name_of(os.getpid())
 
 
 def lives(name: str) -> bool:
     """Whether the process that `maker` has named so is there, and has not ended."""
     with suppress(FileNotFoundError, ProcessLookupError, ValueError):
-        return _name_of(int(name.partition("@")[0])) == name
+        return name_of(int(name.partition("@")[0])) == name
     return False
 
 
-def _name_of(pid: int) -> str:
-    """By the moment of its start in ticks since the system's: times of the day move when clocks are set."""
+def name_of(pid: int) -> str:
+    """The process with that id, as `maker` names it. Raises `ProcessLookupError` or `FileNotFoundError` when it has ended.
+
+    By the moment of its start in ticks since the system's: times of the day move when clocks are set.
+    """
     _, _, said = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
     fields = said.split()
     if fields[0] == "Z":
