@@ -19,6 +19,7 @@ from tests.waiting import LONGEST_S, until
 ROUND_TRIP = """
 from pathlib import Path
 import pytest
+from store import IsolationLevel, TopicPartition
 from store.log.kafka import KafkaLog
 
 @pytest.mark.parametrize("number", range(4))
@@ -32,9 +33,28 @@ def test_a_record_comes_back(kafka_broker, number):
     producer.produce(topic, b"key", b"%d" % number, partition=0, timestamp=1)
     producer.flush()
     producer.close()
+    reader = log.reader()
+    fetch = reader.read(TopicPartition(topic, 0), 0, 10, IsolationLevel.READ_COMMITTED)
+    assert [record.value for record in fetch.records] == [b"%d" % number]
+    reader.close()
     with (Path(__file__).parent / "seen").open("a") as seen:
         seen.write(f"{topic} {kafka_broker.bootstrap}\\n")
 """
+
+CLUSTERS = """
+from confluent_kafka.admin import AdminClient
+
+def test_a_cluster_of_brokers_has_three_copies(kafka_cluster):
+    topic = kafka_cluster.topic("orders", partitions=2)
+    found = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap}).list_topics(topic).topics[topic]
+    assert {len(partition.replicas) for partition in found.partitions.values()} == {3}
+
+def test_a_cluster_of_spark_runs_jobs(spark_cluster):
+    with spark_cluster.session() as spark:
+        assert spark.range(1000).repartition(4).rdd.map(lambda row: row.id).sum() == 499500
+"""
+
+README = Path(__file__).parent.parent.parent / "README.md"
 
 WAITS = """
 import time
@@ -127,8 +147,27 @@ def test_without_being_asked_for_there_are_no_fixtures(tmp_path: Path) -> None:
     assert "fixture 'kafka_broker' not found" in answer.stdout
 
 
+def test_clusters_are_child_processes_or_say_why_they_are_not_there(tmp_path: Path) -> None:
+    answer = run(tmp_path, CLUSTERS, "-rs", "-p", "harness.fixtures", "--crashproof-where", "processes")
+    assert "1 passed, 1 skipped" in answer.stdout, answer.stdout
+    assert re.search(r"SKIPPED .* kafka_cluster: ", answer.stdout), answer.stdout
+    assert re.search(r"spark_cluster: spark://127\.0\.0\.1:\d+ in child processes ", answer.stdout)
+    assert not list(left(tmp_path))
+
+
+@pytest.mark.requirement("card.4")
+def test_the_example_of_the_readme_passes(tmp_path: Path) -> None:
+    (example,) = [
+        text
+        for text in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+        if "(kafka_broker" in text
+    ]
+    answer = run(tmp_path, example, "-p", "harness.fixtures", "--crashproof-where", "processes")
+    assert answer.returncode == 0, answer.stdout
+
+
 @pytest.mark.xdist_group("containers")
-def test_where_docker_is_there_the_broker_is_a_container(tmp_path: Path) -> None:
+def test_where_docker_is_there_brokers_and_spark_are_containers(tmp_path: Path) -> None:
     from harness.provision import ProvisionError
     from harness.provision.images import kafka_image
 
@@ -136,6 +175,7 @@ def test_where_docker_is_there_the_broker_is_a_container(tmp_path: Path) -> None
         kafka_image()
     except ProvisionError as error:
         pytest.skip(str(error))
-    answer = run(tmp_path, ROUND_TRIP, "-p", "harness.fixtures")
+    answer = run(tmp_path, ROUND_TRIP + CLUSTERS, "-p", "harness.fixtures")
     assert answer.returncode == 0, answer.stdout
+    assert "6 passed" in answer.stdout
     assert re.search(r"kafka_broker: 127\.0\.0\.1:\d+ in container crashproof-", answer.stdout)

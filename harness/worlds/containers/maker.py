@@ -17,13 +17,13 @@ def maker() -> str:
 
 def lives(name: str) -> bool:
     """Whether the process that `maker` has named so is there, and has not ended."""
-    with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+    with suppress(OSError, ValueError):
         return name_of(int(name.partition("@")[0])) == name
     return False
 
 
 def name_of(pid: int) -> str:
-    """The process with that id, as `maker` names it. Raises `ProcessLookupError` or `FileNotFoundError` when it has ended.
+    """The process with that id, as `maker` names it. Raises `OSError` when it has ended.
 
     By the moment of its start in ticks since the system's: times of the day move when clocks are set.
     """
