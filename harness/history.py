@@ -338,6 +338,8 @@ class History(msgspec.Struct):
     """Why the run could not be brought to an end by the world itself (not by the pipeline); empty if it was."""
     uncaused: bool = False
     """Whether calls may fail in this world without the schedule."""
+    seconds: float = 0.0
+    """How long it took, in a world where that is told; 0 elsewhere."""
     logs: str = ""
     """The directory with what the processes printed; empty where nothing is kept."""
     choices: tuple[tuple[str, int, int], ...] = ()

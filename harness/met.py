@@ -41,6 +41,8 @@ class Met:
         result.schedules += 1
         _count(result.scenarios, schedule.scenario)
         _count(result.runtimes, runtime)
+        if history.seconds:
+            result.took.setdefault(runtime, []).append(round(history.seconds, 2))
         for name, value in effective(schedule):
             _count(result.varied.setdefault(name, {}), value)
         for event in history.events:
@@ -80,6 +82,8 @@ class Met:
         ):
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
+        for runtime, seconds in other.took.items():
+            result.took.setdefault(runtime, []).extend(seconds)
         for cell in other.cells:
             self._cells[cell.runtime, cell.fault, cell.point] += cell.count
         for pair in other.pairs:

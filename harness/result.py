@@ -75,6 +75,8 @@ class WorldResult(msgspec.Struct):
     schedules: int = 0
     seconds: float = 0.0
     schedules_per_second: float = 0.0
+    took: dict[str, list[float]] = {}
+    """worker or spark → seconds of each schedule, in a world where that is told."""
     scenarios: dict[str, int] = {}
     """Scenario → schedules."""
     runtimes: dict[str, int] = {}

@@ -384,6 +384,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["value"] = lambda text: shorten(text, LONGEST_VALUE)
     environment.filters["number"] = lambda number: f"{number:,}"
     environment.filters["world"] = summary.world_name
+    environment.filters["took"] = summary.took
     environment.filters["counted"] = count
     environment.filters["nights_said"] = said
     return environment

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from statistics import median
 from typing import TypeVar
 
 from harness.faults import DEADLY, FAULTS, Capability
@@ -396,3 +397,12 @@ def facts(schedule: Schedule) -> str:
     if schedule.choices:
         found.append(f"the simulation's choices {', '.join(map(str, schedule.choices))}, then 0")
     return ", ".join(found) + "."
+
+
+def took(world: WorldResult) -> str:
+    """How long the schedules of a world took, in words."""
+    parts = [
+        f"{median(seconds):.1f} s on {runtime} (at most {max(seconds):.0f} s)"
+        for runtime, seconds in sorted(world.took.items(), reverse=True)
+    ]
+    return f"half of the schedules took less than {', '.join(parts)}"

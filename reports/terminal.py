@@ -12,7 +12,7 @@ from rich.text import Text
 
 from harness.result import Failure, Result
 from harness.verdict import Outcome
-from reports.summary import facts, matrix, reasons, sentence, world_name, worlds
+from reports.summary import facts, matrix, reasons, sentence, took, world_name, worlds
 from reports.text import count, shorten, show, visible
 
 _STYLES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
@@ -27,6 +27,9 @@ def print_result(result: Result, console: Console) -> None:
     console.print()
     if result.worlds:
         console.print(_table(result))
+        for name, world in worlds(result).items():
+            if world.took:
+                console.print(_line("", f"{world_name(name)}: {took(world)}"))
     why = reasons(result)
     if why:
         console.print(Text("\nNot shown by this run:", style="bold yellow"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -122,20 +123,33 @@ class ContainerWorld:
         """Run `schedule`, with a planted bug in the processes under test if one is named. Raises `CrashproofError` when
         the world itself fails; then nothing is known about the pipeline. Thread-safe, up to `slots` threads."""
         alone = any(Capability.BROKERS in FAULTS[step.fault].needs for step in schedule.steps if step.fault)
-        machines = self._free.get()
+        on_spark = schedule.runtime is Runtime.SPARK
+        with ExitStack() as held:
+            # A slot last: who waits for something else keeps none from others.
+            if on_spark:
+                held.enter_context(self._on_spark)
+            held.enter_context(self._turns.alone() if alone else self._turns.together())
+            machines = self._free.get()
+            held.callback(self._free.put, machines)
+            run = (
+                SparkContainerRun(machines, self._cluster(), scenario, schedule, mutant)
+                if on_spark
+                else ContainerRun(machines, scenario, schedule, mutant)
+            )
+            began = time.monotonic()
+            history = self._history(run)
+            history.seconds = time.monotonic() - began
+            return history
+
+    def _history(self, run: ContainerRun) -> History:
+        machines = run.machine
         try:
-            with self._turns.alone() if alone else self._turns.together():
-                if schedule.runtime is Runtime.SPARK:
-                    with self._on_spark:
-                        return SparkContainerRun(machines, self._cluster(), scenario, schedule, mutant).run()
-                return ContainerRun(machines, scenario, schedule, mutant).run()
+            return run.run()
         except ClientError:
             machines.cluster.renew()
             raise
         except (DockerException, RequestException) as error:
             raise ContainerError(f"Docker failed in the middle of a run: {told(error)}.") from error
-        finally:
-            self._free.put(machines)
 
     def _cluster(self) -> SparkCluster:
         """The cluster of Spark, which is started when a schedule asks for it first."""
