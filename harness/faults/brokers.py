@@ -40,4 +40,14 @@ FAULTS = (
         amount=_WHICH,
         apply=lambda stage, actor, step: stage.restart_broker(actor, step.amount),
     ),
+    Fault(
+        "cut_broker",
+        "The broker that coordinates the task's transactions, or that leads its input, is cut off from the others, "
+        "though not from clients, until those have chosen brokers in its place.",
+        Where.POINT,
+        needs=_BROKERS,
+        excuses=_STARTS_AGAIN,
+        amount=_WHICH,
+        apply=lambda stage, actor, step: stage.cut_broker(actor, step.amount),
+    ),
 )

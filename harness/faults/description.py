@@ -215,6 +215,9 @@ class Stage(Protocol):
     def restart_broker(self, actor: Actor, which: int) -> None:
         """Stop that broker in order, and start it again."""
 
+    def cut_broker(self, actor: Actor, which: int) -> None:
+        """Cut that broker off from the others for longer than these wait for it. `SkipError` where it is alone."""
+
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         """End the host of the process, and start it again. `wipe`: with an empty disk."""
 

@@ -159,6 +159,9 @@ class Run(ABC):
     def restart_broker(self, actor: Actor, which: int) -> None:
         raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to restart")
 
+    def cut_broker(self, actor: Actor, which: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to cut off")
+
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         raise SkipError(f"the world {self.kind.name} cannot take the host of {actor} away ({wipe})")
 

@@ -30,7 +30,7 @@ _ALONE_MS = 3_600_000
 _ALONE_AFTER_KILL_MS = 3_000
 """The same once it has been killed: it is let in again after its old session has expired."""
 
-_SESSION_MS = 6_000
+SESSION_MS = 6_000
 """How long a broker of several may be silent before others take over what it leads."""
 
 _PORTS = range(32_000, 32_700)
@@ -57,7 +57,7 @@ class Broker:
         self._directory = shared / self.name
         self._directory.mkdir()
         (self._directory / "log4j2.properties").write_text(LOGGING)
-        self._configure(_ALONE_MS if len(addresses) == 1 else _SESSION_MS)
+        self._configure(_ALONE_MS if len(addresses) == 1 else SESSION_MS)
         self._cluster_id = urlsafe_b64encode(uuid.UUID(int=7).bytes).rstrip(b"=").decode()
         self.container: Container = engine.start(
             image,

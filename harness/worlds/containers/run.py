@@ -26,9 +26,9 @@ from harness.history import History
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
 from harness.worlds.containers import KIND
-from harness.worlds.containers.broker import Broker, Brokers
+from harness.worlds.containers.broker import SESSION_MS, Broker, Brokers
 from harness.worlds.containers.host import Host
-from harness.worlds.containers.network import Disturbance
+from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.led import Message
 from harness.worlds.real.processes import WorkerProcess
 from harness.worlds.real.run import Machine, RealRun
@@ -282,6 +282,17 @@ class ContainerRun(RealRun):
         broker.stop()
         broker.start()
         self.machine.cluster.renew()
+
+    def cut_broker(self, actor: Actor, which: int) -> None:
+        broker = self._broker_of(actor, which)
+        others = [address for address in self.machine.brokers.addresses if address != broker.address]
+        if not others:
+            raise SkipError("there is no other broker to cut it off from")
+        if any(isinstance(lasting, Spoilt) for lasting in self.lasting):
+            raise SkipError("a link is spoilt already")
+        cut = Spoilt(f"the cut around {broker.name}", Disturbance(broker.pid, others, Link.CUT, BOTH))
+        cut.over_at += 2 * SESSION_MS / 1000
+        self.lasting.append(cut)
 
     def _broker_of(self, actor: Actor, which: int) -> Broker:
         """The coordinator of the task's transactions, or the leader of its first input."""

@@ -16,7 +16,6 @@ from confluent_kafka import (
     OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
@@ -100,6 +99,8 @@ class PlainCluster:
         self._admin: Any = AdminClient(self._settings)
         self._readers: dict[str, Consumer] = {}
         self._producer: Producer | None = None
+        self._group = ""
+        self._asking: Consumer | None = None
 
     def __enter__(self) -> PlainCluster:
         return self
@@ -112,6 +113,7 @@ class PlainCluster:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
+        self._forget_group()
         self._producer = None
 
     def renew(self) -> None:
@@ -122,7 +124,10 @@ class PlainCluster:
     def ready(self) -> None:
         """Wait until transactions and groups have coordinators."""
         self._writer()
-        self._call("find the coordinator of a group", lambda: self._positions("judge", "none", 0))
+        self._call(
+            "find the coordinator of a group",
+            lambda: self._member("judge").committed([TopicPartition("none", 0)], self._call_s),
+        )
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
         made = [
@@ -209,24 +214,47 @@ class PlainCluster:
         )
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
-        """See `Cluster.position`. A position that stays undecided for `SETTLE_S` is none."""
+        """See `Cluster.position`. A position that stays undecided for `SETTLE_S` is none.
+
+        Not by the admin client, which ends the whole process when a coordinator has just gone.
+        """
         what = f"ask for the position of {group} in {topic}-{partition}"
         deadline = time.monotonic() + SETTLE_S
+        place = TopicPartition(topic, partition)
         while time.monotonic() < deadline:
-            (found,) = self._call(what, lambda: self._positions(group, topic, partition))
-            if found.error is None:
-                return None if found.offset == OFFSET_INVALID else int(found.offset)
-            if found.error.code() not in _MAY_PASS:
-                raise ClientError(f"The judge could not {what}: {found.error}.")
+            try:
+                (found,) = self._member(group).committed([place], self._call_s)
+            except KafkaException as error:
+                if error.args[0].code() not in _MAY_PASS:
+                    raise ClientError(f"The judge could not {what}: {error.args[0]}.") from error
+            else:
+                if found.error is None:
+                    return None if found.offset == OFFSET_INVALID else int(found.offset)
+                if found.error.code() not in _MAY_PASS:
+                    raise ClientError(f"The judge could not {what}: {found.error}.")
             time.sleep(_PAUSE_S)
         return None
 
-    def _positions(self, group: str, topic: str, partition: int) -> list[TopicPartition]:
-        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
-        answers = self._admin.list_consumer_group_offsets(
-            [asked], require_stable=True, request_timeout=self._call_s
-        )
-        return list(answers[group].result().topic_partitions)
+    def _member(self, group: str) -> Consumer:
+        """A consumer that only asks what its group has committed, for one group at a time."""
+        if group != self._group or self._asking is None:
+            self._forget_group()
+            self._group = group
+            self._asking = Consumer(
+                {
+                    **self._settings,
+                    "group.id": group,
+                    # What a transaction holds undecided is waited for.
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                }
+            )
+        return self._asking
+
+    def _forget_group(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
 
     def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition; waits until there is one."""

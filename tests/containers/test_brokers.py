@@ -1,0 +1,56 @@
+"""Three brokers that replicate, and what becomes of a task when the one that coordinates it goes or is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.faults import FAULTS
+from harness.history import Injected, Skipped
+from harness.oracles import judge
+from harness.schedule import Input, Schedule, Step
+from harness.verdict import Outcome
+from harness.worlds.containers.run import COORDINATOR, LEADER
+from harness.worlds.containers.world import ContainerWorld
+from scenarios.balances import SCENARIO
+from store.points import Point
+
+pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.requirement("card.2")]
+
+INPUT = tuple(Input(0, key, amount) for amount, key in enumerate(("ann", "bob") * 4, 1))
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    world: ContainerWorld,  # noqa: ARG001 - it skips where there is no Docker
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ContainerWorld]:
+    # `world` skips where there is no Docker.
+    with ContainerWorld(tmp_path_factory.mktemp("cluster"), brokers=3) as entered:
+        yield entered
+
+
+@pytest.mark.parametrize("which", [COORDINATOR, LEADER])
+@pytest.mark.parametrize("fault", ["kill_broker", "cut_broker"])
+def test_a_task_goes_on_when_others_have_to_take_a_broker_s_place(
+    cluster: ContainerWorld, fault: str, which: int
+) -> None:
+    asked = Schedule("balances", INPUT, (Step(fault, at=Point.RECORD_PROCESSED, wait=1, amount=which),))
+    history = cluster.run(SCENARIO, asked)
+    verdict = judge(SCENARIO, asked, history)
+    assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
+    assert [event.fault for event in history.events if isinstance(event, Injected)] == [fault]
+
+
+def test_a_broker_that_is_alone_cannot_be_cut_off_from_others(world: ContainerWorld) -> None:
+    asked = Schedule("balances", INPUT, (Step("cut_broker", at=Point.RECORD_PROCESSED),))
+    history = world.run(SCENARIO, asked)
+    (skipped,) = [event for event in history.events if isinstance(event, Skipped)]
+    assert skipped.reason == "there is no other broker to cut it off from"
+
+
+def test_every_fault_of_brokers_can_strike_coordinator_and_leader() -> None:
+    assert {tuple(fault.amount) for name, fault in FAULTS.items() if name.endswith("_broker")} == {
+        (COORDINATOR, LEADER)
+    }
