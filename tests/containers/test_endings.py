@@ -20,9 +20,11 @@ from tests.waiting import until
 pytestmark = pytest.mark.xdist_group("containers")
 
 WAITS = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from harness.worlds.containers.world import ContainerWorld
+# Whoever runs the tests in the background of a shell has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with ContainerWorld(Path(sys.argv[1])) as world:
     world.machines.host(0)
     print(world.engine.run, flush=True)
