@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -80,13 +81,15 @@ SCENARIO = Halting()
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A directory to run commands in, with a scenario of one's own that imports a module beside it."""
-    (tmp_path / "tmp").mkdir()
-    there = tmp_path / "there"
-    there.mkdir()
-    (there / "helped.py").write_text((ROOT / "tests" / "scenarios" / "loyalty.py").read_text())
-    return there
+def place() -> Iterator[Path]:
+    """A directory to run commands in, with a scenario of one's own that imports a module beside it. Its path is short,
+    for sockets of process pools are below it."""
+    with TemporaryDirectory(prefix="spread-") as directory:
+        (Path(directory) / "tmp").mkdir()
+        there = Path(directory) / "there"
+        there.mkdir()
+        (there / "helped.py").write_text((ROOT / "tests" / "scenarios" / "loyalty.py").read_text())
+        yield there
 
 
 def halting(place: Path) -> Path:
