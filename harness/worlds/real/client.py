@@ -219,7 +219,7 @@ class PlainCluster:
         Not by the admin client, which ends the whole process when a coordinator has just gone.
         """
         what = f"ask for the position of {group} in {topic}-{partition}"
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + min(SETTLE_S, self._patience_s)
         place = TopicPartition(topic, partition)
         while time.monotonic() < deadline:
             try:
@@ -233,6 +233,8 @@ class PlainCluster:
                 if found.error.code() not in _MAY_PASS:
                     raise ClientError(f"The judge could not {what}: {found.error}.")
             time.sleep(_PAUSE_S)
+        # Undecided it is only where somebody answers at all.
+        self._call(what, lambda: self._admin.list_topics(timeout=self._call_s))
         return None
 
     def _member(self, group: str) -> Consumer:
