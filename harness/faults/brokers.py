@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from harness.faults.description import Capability, Excuse, Fault, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Fault, Where
 
 _BROKERS = frozenset({Capability.PROCESSES, Capability.BROKERS})
-_STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
 _WHICH = (0, 1)
 """The coordinator of the task's transactions, the leader of its input."""
 
@@ -16,7 +15,7 @@ FAULTS = (
         "with what it had written.",
         Where.POINT,
         needs=_BROKERS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHICH,
         apply=lambda stage, actor, step: stage.kill_broker(actor, step.amount),
     ),
@@ -26,7 +25,7 @@ FAULTS = (
         "keeps its connections.",
         Where.POINT,
         needs=_BROKERS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHICH,
         apply=lambda stage, actor, step: stage.pause_broker(actor, step.amount),
     ),
@@ -36,7 +35,7 @@ FAULTS = (
         "again.",
         Where.POINT,
         needs=_BROKERS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHICH,
         apply=lambda stage, actor, step: stage.restart_broker(actor, step.amount),
     ),
@@ -46,7 +45,7 @@ FAULTS = (
         "though not from clients, until those have chosen brokers in its place.",
         Where.POINT,
         needs=_BROKERS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHICH,
         apply=lambda stage, actor, step: stage.cut_broker(actor, step.amount),
     ),

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from harness.faults.description import (
     CALLS,
+    STARTS_AGAIN,
     TRANSACTION_CALLS,
     Capability,
     Excuse,
@@ -22,7 +23,6 @@ from store.errors import AbortRequiredError, FatalLogError, OutcomeUnknownError,
 
 _CALLS = frozenset({Capability.PROCESSES, Capability.CALLS})
 _TRANSACTION = (Occasion.COMMIT_TRANSACTION, Occasion.SEND_OFFSETS, Occasion.FLUSH)
-_STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
 
 
 class ProcessingError(Exception):
@@ -66,7 +66,7 @@ FAULTS = (
         "abort.",
         Where.OCCASION,
         needs=_CALLS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         occasions=(*_TRANSACTION, Occasion.PRODUCE),
         around=_refuse,
     ),
@@ -75,7 +75,7 @@ FAULTS = (
         "The next commit of the task happens, and its answer is lost.",
         Where.OCCASION,
         needs=_CALLS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         occasions=(Occasion.COMMIT_TRANSACTION,),
         around=_lose_reply,
     ),
@@ -84,7 +84,7 @@ FAULTS = (
         "The next commit of the task never reaches the broker, and the client cannot know.",
         Where.OCCASION,
         needs=_CALLS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         occasions=(Occasion.COMMIT_TRANSACTION,),
         around=_lose_request,
     ),
@@ -93,7 +93,7 @@ FAULTS = (
         "The next call of that kind fails before it reaches the broker, with an error that allows to repeat it.",
         Where.OCCASION,
         needs=_CALLS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         occasions=CALLS,
         around=_repeat_later,
     ),
@@ -102,7 +102,7 @@ FAULTS = (
         "The next call of that kind does its work, but the client gives up waiting and is told to repeat it.",
         Where.OCCASION,
         needs=_CALLS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         occasions=(Occasion.FLUSH, Occasion.SEND_OFFSETS, Occasion.COMMIT_OFFSETS, Occasion.READ),
         around=_answer_late,
     ),
@@ -112,7 +112,7 @@ FAULTS = (
         Where.OCCASION,
         needs=_CALLS,
         # A task that was only starting has nothing to go back to.
-        excuses=_STARTS_AGAIN | {Excuse.FAIL},
+        excuses=STARTS_AGAIN | {Excuse.FAIL},
         occasions=TRANSACTION_CALLS,
         around=_fatal,
     ),

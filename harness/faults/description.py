@@ -140,6 +140,10 @@ class Excuse(StrEnum):
     SET_ASIDE = "set a store aside"
 
 
+STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
+"""What a process may do whose call has failed, or that somebody has overtaken: begin again from its last commit."""
+
+
 class Arguments(Protocol):
     """What a step says to its fault; see `harness.schedule.Step`."""
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from harness.faults.description import Capability, Excuse, Fault, Link, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Fault, Link, Where
 
 _NETWORK = frozenset({Capability.PROCESSES, Capability.NETWORK})
-_STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
 _WAYS = (0, 1, 2)
 """Both directions, only from the host, only to the host."""
 
@@ -16,7 +15,7 @@ FAULTS = (
         "The host of the process and the brokers lose sight of each other for a moment, in both directions or in one.",
         Where.POINT,
         needs=_NETWORK,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WAYS,
         apply=lambda stage, actor, step: stage.disturb(actor, Link.CUT, step.amount),
     ),
@@ -26,7 +25,7 @@ FAULTS = (
         "refused.",
         Where.POINT,
         needs=_NETWORK,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         apply=lambda stage, actor, _: stage.disturb(actor, Link.REFUSING, 0),
     ),
     Fault(
@@ -34,7 +33,7 @@ FAULTS = (
         "The link between the host of the process and the brokers loses one packet in three for a while.",
         Where.POINT,
         needs=_NETWORK,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WAYS,
         apply=lambda stage, actor, step: stage.disturb(actor, Link.LOSSY, step.amount),
     ),
@@ -43,7 +42,7 @@ FAULTS = (
         "What the host of the process sends goes through a link of a few kilobytes a second for a while.",
         Where.POINT,
         needs=_NETWORK,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         apply=lambda stage, actor, _: stage.disturb(actor, Link.SLOW, 0),
     ),
     Fault(
@@ -52,7 +51,7 @@ FAULTS = (
         "incarnations start on other hosts.",
         Where.POINT,
         needs=_NETWORK | {Capability.HOSTS},
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         suspends=True,
         amount=_WAYS,
         runtimes=("worker",),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from harness.faults.description import Capability, Excuse, Fault, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Fault, Where
 
 _EXECUTORS = frozenset({Capability.PROCESSES, Capability.EXECUTORS})
 _SPARK = ("spark",)
-_STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
 _WHEN = (0, 1)
 """Once the next attempt has fenced it, or at once, so that it commits what Spark runs again."""
 
@@ -34,7 +33,7 @@ FAULTS = (
         "beside it.",
         Where.POINT,
         needs=_EXECUTORS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHEN,
         runtimes=_SPARK,
         apply=lambda stage, actor, step: stage.slow_attempt(actor, at_once=step.amount == 1),
@@ -45,7 +44,7 @@ FAULTS = (
         "itself goes on, as a zombie.",
         Where.POINT,
         needs=_EXECUTORS,
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHEN,
         runtimes=_SPARK,
         apply=lambda stage, actor, step: stage.pause_executor(actor, at_once=step.amount == 1),
@@ -56,7 +55,7 @@ FAULTS = (
         "give it up and run the attempt elsewhere; the attempt goes on, as a zombie.",
         Where.POINT,
         needs=_EXECUTORS | {Capability.NETWORK},
-        excuses=_STARTS_AGAIN,
+        excuses=STARTS_AGAIN,
         amount=_WHEN,
         runtimes=_SPARK,
         apply=lambda stage, actor, step: stage.cut_executor(actor, at_once=step.amount == 1),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from harness.faults import Capability
+from harness.faults.description import OF_MACHINES
 from harness.worlds.protocol import Options, World, WorldKind
+from harness.worlds.real import ABILITIES
 
 
 def _open(options: Options) -> AbstractContextManager[World]:
@@ -18,21 +19,7 @@ KIND = WorldKind(
     "containers",
     "Brokers, and hosts with disks and links of their own, in containers on this machine.",
     _open,
-    frozenset(
-        {
-            Capability.PROCESSES,
-            Capability.HOSTS,
-            Capability.CALLS,
-            Capability.RECORDS,
-            Capability.WRITES,
-            Capability.SETTINGS,
-            Capability.NETWORK,
-            Capability.BROKERS,
-            Capability.MACHINES,
-            Capability.SMALL_DISKS,
-            Capability.EXECUTORS,
-        }
-    ),
+    ABILITIES | OF_MACHINES,
     uncaused=True,
     brokers=(1, 3),
     on_request=True,

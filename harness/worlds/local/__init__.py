@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from harness.faults import Capability
 from harness.worlds.protocol import Options, World, WorldKind
+from harness.worlds.real import ABILITIES
 
 
 def _open(options: Options) -> AbstractContextManager[World]:
@@ -18,16 +18,7 @@ KIND = WorldKind(
     "local",
     "A real broker, real processes that are really killed, real Spark and RocksDB, on this machine.",
     _open,
-    frozenset(
-        {
-            Capability.PROCESSES,
-            Capability.HOSTS,
-            Capability.CALLS,
-            Capability.RECORDS,
-            Capability.WRITES,
-            Capability.SETTINGS,
-        }
-    ),
+    ABILITIES,
     uncaused=True,
     listens=True,
     schedules=8,
