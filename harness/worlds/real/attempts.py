@@ -29,7 +29,6 @@ from harness.history import End, Ended, History
 from harness.schedule import Schedule
 from harness.worlds import cluster as clusters
 from harness.worlds.actors import DRIVER, Actor, Decision, Life, is_driver
-from harness.worlds.director import RestlessError
 from harness.worlds.led import At, Finished, Message
 from harness.worlds.real.attempt import Hello
 from harness.worlds.real.processes import SilentWorkerError
@@ -209,25 +208,20 @@ class AttemptsRun(RealRun):
         history = self.history()
         self.directory.mkdir()
         try:
-            clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
-            with self.listening() as self._server:
-                try:
-                    for topology in self.topologies:
-                        self.topology = topology
-                        self._query_until_rest()
-                    self.elapse()
-                    while self.director.at_rest():
-                        pass
-                finally:
-                    self.stop_all()
-            self.finish()
-        except RestlessError as error:
-            self.director.ended(error.actor, End.FAILED, str(error))
-        except SilentWorkerError as error:
-            history.inconclusive = str(error)
+            with self.broken_off(history):
+                clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
+                with self.listening() as self._server:
+                    try:
+                        for topology in self.topologies:
+                            self.topology = topology
+                            self._query_until_rest()
+                        self.elapse()
+                        while self.director.at_rest():
+                            pass
+                    finally:
+                        self.stop_all()
+                self.finish()
         finally:
-            if self.machine.logs is not None:
-                history.logs = str(self.keep_logs(self.machine.logs / self.application_id))
             shutil.rmtree(self.directory)
         return history
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -269,19 +269,25 @@ class RealRun(Run):
             self.directory.mkdir()
             stack.callback(shutil.rmtree, self.directory)
             stack.callback(self._kill_what_is_left)
-            try:
+            with self.broken_off(history):
                 clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
                 self.drive()
                 self._kill_what_is_left()
                 self.finish()
-            except RestlessError as error:
-                self.director.ended(error.actor, End.FAILED, str(error))
-            except SilentWorkerError as error:
-                history.inconclusive = str(error)
-            finally:
-                if self.machine.logs is not None:
-                    history.logs = str(self.keep_logs(self.machine.logs / self.application_id))
         return history
+
+    @contextmanager
+    def broken_off(self, history: History) -> Iterator[None]:
+        """What becomes of the history when a run does not come to rest, or somebody stays silent; and its logs."""
+        try:
+            yield
+        except RestlessError as error:
+            self.director.ended(error.actor, End.FAILED, str(error))
+        except SilentWorkerError as error:
+            history.inconclusive = str(error)
+        finally:
+            if self.machine.logs is not None:
+                history.logs = str(self.keep_logs(self.machine.logs / self.application_id))
 
     def keep_logs(self, place: Path) -> Path:
         """Copy what processes printed, and when which fault struck, to a directory of this run; returns it."""
