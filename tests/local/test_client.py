@@ -116,11 +116,11 @@ def test_while_a_transaction_is_open_it_is_told_from_what_is_stable(
     producer.flush()
     assert cluster.bounds(topic, 0) == Bounds(0, 0, 1)
     assert cluster.committed(topic, 0) == []
-    assert not cluster.settled([(topic, 0)], 0)
+    assert cluster.undecided([(topic, 0), (topic, 1)], 0) == [(topic, 0)]
     producer.send_offsets(group, {place: 5})
     producer.commit_transaction()
     producer.close()
-    assert cluster.settled([(topic, 0), (topic, 1)])
+    assert cluster.undecided([(topic, 0), (topic, 1)]) == []
     assert cluster.bounds(topic, 0) == Bounds(0, 2, 2)
     assert cluster.position(group, topic, 0) == 5
     assert cluster.position(group, topic, 1) is None

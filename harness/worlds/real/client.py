@@ -34,7 +34,7 @@ PATIENCE_S = 300.0
 """How long something may take that a cluster does in milliseconds."""
 
 SETTLE_S = 60.0
-"""How long transactions may stay undecided after the last process has ended."""
+"""How long transactions may stay undecided that nobody works on any more."""
 
 _TRANSACTIONS = "__transaction_state"
 _PAUSE_S = 0.005
@@ -174,7 +174,7 @@ class PlainCluster:
         except (ClientError, KafkaException):
             self._producer = None
             raise
-        self.settled({(record.topic, record.partition) for record in records}, self._patience_s)
+        self.undecided({(record.topic, record.partition) for record in records}, self._patience_s)
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         tp = TopicPartition(topic, partition)
@@ -275,20 +275,23 @@ class PlainCluster:
         found = self._admin.list_topics(_TRANSACTIONS, timeout=self._call_s).topics[_TRANSACTIONS]
         return self.leader(_TRANSACTIONS, java_hash(transactional_id) % max(1, len(found.partitions)))
 
-    def settled(self, places: Iterable[tuple[str, int]], seconds: float = SETTLE_S) -> bool:
-        """Wait until no transaction is open in any of these partitions; False if that takes too long."""
+    def undecided(
+        self, places: Iterable[tuple[str, int]], seconds: float = SETTLE_S
+    ) -> list[tuple[str, int]]:
+        """Wait until no transaction is open in any of these partitions; those in which one still is after `seconds`."""
         deadline = time.monotonic() + seconds
         left = list(dict.fromkeys(places))
         while left:
-            topic, partition = left[-1]
-            bounds = self.bounds(topic, partition)
-            if bounds.stable == bounds.high:
-                left.pop()
-            elif time.monotonic() > deadline:
-                return False
-            else:
+            left = [place for place in left if not self._settled(*place)]
+            if time.monotonic() > deadline:
+                break
+            if left:
                 time.sleep(_PAUSE_S)
-        return True
+        return left
+
+    def _settled(self, topic: str, partition: int) -> bool:
+        bounds = self.bounds(topic, partition)
+        return bounds.stable == bounds.high
 
     def _writer(self) -> Producer:
         """One for all writes: a new one may need half a second to find its coordinator."""

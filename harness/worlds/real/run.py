@@ -98,6 +98,8 @@ class RealRun(Run):
         super().__init__(scenario, schedule, machine.application_id(), FirstChoice())
         self.machine = machine
         self.mutant = mutant
+        self.undecided: set[tuple[str, int]] = set()
+        """The partitions in which a transaction has stayed open although nobody was at work."""
         self.directory = machine.directory / self.application_id
         self.processes: dict[Actor, WorkerProcess] = {}
         """Those whose end was not yet seen."""
@@ -152,7 +154,10 @@ class RealRun(Run):
             else [*topology.sources, *(store.topic for store in topology.global_stores)]
         )
         places = [(topic, number) for topic in topics for number in range(self.schedule.partitions)]
-        self.machine.cluster.settled(places)
+        # What has stayed open once is waited for at the end again, and not each time that a process comes to rest.
+        self.undecided |= set(
+            self.machine.cluster.undecided(place for place in places if place not in self.undecided)
+        )
         return tuple(self.machine.cluster.bounds(*place).stable for place in places)
 
     def disk(self, host: int) -> Path:
@@ -309,7 +314,7 @@ class RealRun(Run):
                 self._look(self.topology_on(task, host), partition_of(task), host)
         places = clusters.places_of(self.topologies)
         changelogs = (topic for _, topic in places.changelogs.values())
-        self.machine.cluster.settled(
+        self.machine.cluster.undecided(
             (topic, number)
             for topic in (*places.inputs, *places.outputs, *changelogs)
             for number in range(self.schedule.partitions)
