@@ -104,8 +104,8 @@ MUTANTS = (
         "A record counts as processed when its function has swallowed an error of a store.",
         (
             Edit(
-                "store.streams.task:Task.process",
-                "            if context.failure is not None:\n                raise context.failure\n",
+                "store.streams.task:Task.process_batch",
+                "                if context.failure is not None:\n                    raise context.failure\n",
                 "",
             ),
         ),

@@ -6,7 +6,8 @@ directories that lag behind Kafka, and a changelog that is deleted and made anew
 
 The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP-892):
 
-0. Caches of stores are flushed before the producer is: what they held back becomes changelog records, which have
+0. What the processing holds back in memory (`store.streams.topology.Processing`) is flushed first, and then the caches
+   of stores, before the producer is: what they held back becomes changelog records, which have
    to be in the transaction. Flushed later, they would be in the stores' commit and in no transaction.
 1. Outputs, changelog records and input positions (also those of `store.streams.positions`) are in one Kafka
    transaction. A crash before Kafka has
@@ -63,7 +64,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
@@ -105,7 +106,7 @@ from store.recovery.restore import (
 from store.state.protocol import StateStore, StoreContext
 from store.streams import positions
 from store.streams.context import TaskContext
-from store.streams.topology import Topology
+from store.streams.topology import Processing, Topology, bind
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -115,7 +116,7 @@ _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
 """How long a changelog may take to settle, or to answer, each time while restoring."""
 
-_COMMITTED_BY = re.compile(r"sub-topology ([0-9]+)")
+_COMMITTED_BY = re.compile(r"sub-topology ([0-9]+)(?:, stream time ([0-9]+))?")
 
 T = TypeVar("T")
 
@@ -192,6 +193,8 @@ class Task:
         self._after_failure = _State.MUST_CLOSE
         self._reader: Reader | None = None
         self._context: TaskContext | None = None
+        self._processing: Processing | None = None
+        self._committed_stream_time = -1
         self._state = _State.NEW
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
@@ -241,10 +244,12 @@ class Task:
             self._reader = reader
             self._check_group(reader)
             self._check_positions_topic(reader)
-            context = TaskContext(producer, self.topology.sinks)
+            context = TaskContext(producer, self.topology.sinks, self._clock)
             self._restore(context, reader)
             context.offer(self.stores, self._global_stores)
             self._context = context
+            self._bind(context)
+            self._exit.callback(self._unbind)
             # Asked after each record, so bound once.
             self._uncommitted_bytes = [
                 store.approximate_num_uncommitted_bytes for store in self.stores.values()
@@ -256,6 +261,17 @@ class Task:
         except BaseException:
             self._exit.close()
             raise
+
+    def _bind(self, context: TaskContext) -> None:
+        """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
+        context.stream_time = self._committed_stream_time
+        self._unbind()
+        self._processing = bind(self.topology.process, context)
+
+    def _unbind(self) -> None:
+        processing, self._processing = self._processing, None
+        if processing is not None:
+            processing.close()
 
     def _make_producer(self) -> Producer | PlainProducer:
         if not self._config.exactly_once:
@@ -293,6 +309,8 @@ class Task:
                 lambda tp=tp: reader.committed_metadata(topology.application_id, tp)  # type: ignore[misc]
             )
             other = _COMMITTED_BY.fullmatch(said)
+            if other is not None and other[2] is not None:
+                self._committed_stream_time = max(self._committed_stream_time, int(other[2]))
             if other is not None and int(other[1]) != topology.ordinal:
                 raise ConfigError(
                     "ordinal",
@@ -307,7 +325,10 @@ class Task:
     @property
     def _committed_by(self) -> str:
         """What is noted beside the positions that this task commits."""
-        return f"sub-topology {self.topology.ordinal}"
+        context = self._context
+        if context is None or context.stream_time < 0:
+            return f"sub-topology {self.topology.ordinal}"
+        return f"sub-topology {self.topology.ordinal}, stream time {context.stream_time}"
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -590,6 +611,11 @@ class Task:
         """Records processed since the last commit."""
         return self._processed
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is anything to commit: records were processed since the last commit, or punctuators ran."""
+        return self._state is _State.IN_TRANSACTION
+
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record to process."""
         return self._positions[tp]
@@ -603,32 +629,77 @@ class Task:
 
         The caller hands over every visible record of a partition in offset order; `apply` checks that.
         """
-        tp = TopicPartition(record.topic, record.partition)
+        if record.offset < self._positions[TopicPartition(record.topic, record.partition)]:
+            return False
+        return self.process_batch((record,)) > 0
+
+    def process_batch(self, records: Sequence[Record]) -> int:
+        """Process records of one input partition, uncommitted, until a commit is due. Returns how many.
+
+        The caller hands over every visible record from the position on, in offset order.
+        """
         if self._state is not _State.IN_TRANSACTION:
             self._require(_State.RUNNING)
-        if record.offset < self._positions[tp]:
-            return False
+        tp = TopicPartition(records[0].topic, records[0].partition)
+        if records[0].offset < self._positions[tp]:
+            raise ProtocolError(
+                f"task {self.task_id}: {tp} offset {records[0].offset} was processed before, the position is "
+                f"{self._positions[tp]}"
+            )
         if self._state is _State.RUNNING:
             self._begin()
-        context = self._context
+        context, processing = self._context, self._processing
         assert context is not None
-        context.record = record
-        # Whatever ends the function early leaves a part of its writes in the transaction.
+        assert processing is not None
+        process = processing.process
+        positions = self._positions
+        done = 0
+        for record in records:
+            context.record = record
+            if record.timestamp > context.stream_time:
+                context.stream_time = record.timestamp
+            # Whatever ends the function early leaves a part of its writes in the transaction.
+            self._state = self._after_failure
+            try:
+                process(record)
+                if context.failure is not None:
+                    raise context.failure
+            except Exception as error:
+                self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
+                raise
+            self._state = _State.IN_TRANSACTION
+            positions[tp] = record.offset + 1
+            self._processed += 1
+            done += 1
+            reach(Point.RECORD_PROCESSED)
+            if self._commit_is_due(context):
+                break
+        return done
+
+    def _failed(self, error: Exception, doing: str) -> None:
+        """Processing has raised. Raises the error that is meant, where that is another one."""
+        error.add_note(doing)
+        self._look_for_corruption(error)
+        if isinstance(error, FencedError):
+            raise self._why_refused(error) from error
+
+    def punctuate(self) -> bool:
+        """Run what the processing has to do by the wall clock, uncommitted. False if nothing is due."""
+        processing, context = self._processing, self._context
+        if processing is None or context is None or not processing.is_due():
+            return False
+        if self._state is not _State.IN_TRANSACTION:
+            self._require(_State.RUNNING)
+            self._begin()
         self._state = self._after_failure
         try:
-            self.topology.process(context, record)
+            processing.punctuate()
             if context.failure is not None:
                 raise context.failure
         except Exception as error:
-            error.add_note(f"while task {self.task_id} processed {tp} offset {record.offset}")
-            self._look_for_corruption(error)
-            if isinstance(error, FencedError):
-                raise self._why_refused(error) from error
+            self._failed(error, f"while task {self.task_id} ran its punctuators")
             raise
         self._state = _State.IN_TRANSACTION
-        self._positions[tp] = record.offset + 1
-        self._processed += 1
-        reach(Point.RECORD_PROCESSED)
         return True
 
     def _begin(self) -> None:
@@ -689,10 +760,13 @@ class Task:
         """
         if self._state is not _State.IN_TRANSACTION:
             return False
-        context = self._context
+        assert self._context is not None
+        return self._commit_is_due(self._context)
+
+    def _commit_is_due(self, context: TaskContext) -> bool:
         return (
             self._processed >= self._config.commit_records
-            or (context is not None and context.commit_requested)
+            or context.commit_requested
             or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000
             or self._beyond_its_share()
         )
@@ -819,6 +893,15 @@ class Task:
                 producer.produce(topic, *positions.encode(tp, position), partition=partition)
 
     def _flush_caches(self) -> None:
+        assert self._context is not None
+        assert self._processing is not None
+        try:
+            self._processing.flush()
+            if self._context.failure is not None:
+                raise self._context.failure
+        except Exception as error:
+            error.add_note(f"while task {self.task_id} flushed what its processing held back")
+            raise
         for store in self.stores.values():
             store.flush_cache()
 
@@ -836,6 +919,8 @@ class Task:
         reach(Point.CHECKPOINT_WRITTEN)
 
     def _committed_all(self) -> None:
+        assert self._context is not None
+        self._committed_stream_time = self._context.stream_time
         self._committed = dict(self._positions)
         self._processed = 0
         self._state = _State.RUNNING
@@ -869,6 +954,8 @@ class Task:
         self._positions = dict(self._committed)
         for store in self.stores.values():
             store.discard()
+        assert self._context is not None
+        self._bind(self._context)
         self._processed = 0
         self._state = _State.RUNNING
         reach(Point.ABORTED)

@@ -143,8 +143,8 @@ def test_a_time_before_the_epoch_is_refused_and_nothing_is_sent() -> None:
     assert made.records("out") == []
 
 
-@pytest.mark.parametrize("name", ["topic", "partition", "offset", "timestamp", "headers"])
+@pytest.mark.parametrize("name", ["topic", "partition", "offset", "timestamp", "headers", "wall_clock_ms"])
 def test_a_processor_cannot_change_where_its_record_is_from(name: str) -> None:
-    context = TaskContext(SimLog(SimBroker()).plain_producer(), ())
+    context = TaskContext(SimLog(SimBroker()).plain_producer(), (), SystemClock())
     with pytest.raises(AttributeError):
         setattr(context, name, None)
