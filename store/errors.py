@@ -141,3 +141,10 @@ class ChangelogLostError(StoreError):
 
 class StateLockedError(StoreError):
     """The state directory of a task, or a database in it, is held by a live process."""
+
+
+class TaskHostError(CrashproofError):
+    """A task host (`store.spark.host`) did not carry an order out: it raised what the message says, or died.
+
+    Nothing that was committed is lost, and the same order may be given again, to it or to another host.
+    """

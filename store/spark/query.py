@@ -9,7 +9,6 @@ What is new is decided on the executor (`store.spark.executor`) by Kafka and the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -31,6 +30,7 @@ from store.log.kafka import KafkaLog
 from store.points import Point, reach
 from store.recovery.directory import StateDirectory
 from store.spark.executor import run_attempt
+from store.spark.settings import check_task_failures
 from store.streams.topology import Topology
 from store.types import Record
 
@@ -40,8 +40,6 @@ Executor = Callable[[Topology, int, Iterable[Record], Log, Storage, StreamsConfi
 LOCK_WAIT_SECONDS = 10.0
 """How long an attempt waits for the state directory of its task. Spark lets a Python process of a killed attempt
 live on for `spark.python.task.killTimeout`, and so its lock; the next attempt must outwait it."""
-
-_LOCAL_MASTER = re.compile(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?")
 
 
 def start_query(
@@ -199,20 +197,6 @@ def _record(row: tuple[Any, ...]) -> Record:
         timestamp,
         tuple((name, None if content is None else bytes(content)) for name, content in headers or ()),
     )
-
-
-def check_task_failures(master: str, setting: str) -> None:
-    """Raise `ConfigError` when Spark would give a query up at the first death of a task's process."""
-    local = _LOCAL_MASTER.fullmatch(master)
-    # A local master ignores the setting; it has a second number instead.
-    failures = int((local[1] or 1) if local else setting)
-    if failures < 2:
-        raise ConfigError(
-            "spark.task.maxFailures",
-            failures,
-            "a task must be tried again when its process dies, so at least 2"
-            + (f"; with a local master that is its second number: local[2,4], not {master}" if local else ""),
-        )
 
 
 def _check_settings(spark: SparkSession, work: _Work, most: int | None) -> None:

@@ -14,9 +14,11 @@ again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from math import inf
+from operator import attrgetter
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -39,7 +41,7 @@ from store.recovery.restore import RestoreListener
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
-from store.types import IsolationLevel
+from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -98,6 +100,11 @@ class Worker:
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
         self._last_commit: dict[int, float] = {}
+        self._ends: dict[TopicPartition, int] | None = None
+        """Up to where inputs are read; None: as far as there is anything."""
+        self._passed: dict[TopicPartition, tuple[int, int]] = {}
+        """Position → where to read on, of each input."""
+        self._processed: dict[int, int] = {}
 
     @property
     def lost(self) -> Mapping[int, FencedError]:
@@ -131,6 +138,58 @@ class Worker:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return progress
+
+    def advance(self, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
+        """Bring tasks up to these offsets of their inputs, and no further, and commit.
+
+        Returns how many records each of these partitions has processed. Raises what `poll` raises; what it says of
+        tasks that were taken over holds here too.
+        """
+        self.replicas.open_global_stores()
+        due = sorted({tp.partition for tp in ends})
+        self._ends = dict(ends)
+        self._processed = dict.fromkeys(due, 0)
+        try:
+            while due:
+                for partition in list(due):
+                    try:
+                        self._step(partition)
+                    except FencedError as error:
+                        self._give_up(partition, error)
+                        due.remove(partition)
+                        continue
+                    except BaseException:
+                        self._drop(partition)
+                        raise
+                    task = self.tasks.get(partition)
+                    if task is not None and not task.in_transaction and not self._before_ends(task):
+                        due.remove(partition)
+        finally:
+            self._ends = None
+        if self._untold:
+            untold, self._untold = self._untold, {}
+            raise TaskLostError(untold)
+        return self._processed
+
+    def punctuate(self) -> bool:
+        """Have every task do what is due by the wall clock, and commit what is due. False when there was nothing."""
+        self._ends = {}
+        try:
+            return self.poll()
+        finally:
+            self._ends = None
+
+    def _before_ends(self, task: Task) -> list[TopicPartition]:
+        """The inputs of which there is more to read."""
+        if self._ends is None:
+            return list(task.inputs)
+        return [tp for tp in task.inputs if self._next_offset(task, tp) < self._ends.get(tp, 0)]
+
+    def _next_offset(self, task: Task, tp: TopicPartition) -> int:
+        """Where to read on: the task's position, or behind the markers and aborted records that follow it."""
+        position = task.position(tp)
+        known, passed = self._passed.get(tp, (-1, -1))
+        return passed if known == position else position
 
     def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
         """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
@@ -254,13 +313,21 @@ class Worker:
     def _process(self, partition: int, task: Task) -> bool:
         progress = False
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
-        for tp in task.inputs:
-            fetch = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
-            progress |= apply(task, fetch.records, contiguous=True) > 0
-        if task.uncommitted_records and (task.should_commit() or not progress):
+        for tp in self._before_ends(task):
+            offset = self._next_offset(task, tp)
+            records, next_offset = self._reader.read(tp, offset, room, IsolationLevel.READ_COMMITTED)
+            if self._ends is not None and next_offset > (end := self._ends[tp]):
+                records = records[: bisect_left(records, end, key=attrgetter("offset"))]
+                next_offset = end
+            applied = apply(task, records, contiguous=True)
+            self._passed[tp] = task.position(tp), next_offset
+            self._processed[partition] = self._processed.get(partition, 0) + applied
+            progress |= applied > 0
+        progress |= task.punctuate()
+        if task.in_transaction and (task.should_commit() or not progress):
             task.commit()
             progress = True
-        if progress and not task.uncommitted_records:
+        if progress and not task.in_transaction:
             self._last_commit[partition] = self._clock.monotonic()
             self._failures.pop(partition, None)
         elif not progress and self._clock.monotonic() - self._last_commit[partition] >= REFRESH_POSITIONS_S:

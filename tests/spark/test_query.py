@@ -15,7 +15,7 @@ from store.errors import ConfigError, LogError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.spark import create_changelogs, start_query
-from store.spark.query import check_task_failures
+from store.spark.settings import check_task_failures
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import Headers, IsolationLevel, Record, TopicPartition
