@@ -20,10 +20,12 @@ attempts that bring orders at once (one after the other); a host of an earlier s
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import queue
 import select
+import signal
 import sys
 import threading
 import time
@@ -32,15 +34,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 import psutil
-from pyspark import cloudpickle
 
-from store.clock import SystemClock
+from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
+from store.engine import Storage
 from store.errors import CrashproofError, TaskLostError
+from store.log import Log
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.application import Application
@@ -72,8 +75,22 @@ class Deployment:
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Further properties of librdkafka, secrets among them."""
 
+    host: Callable[[Deployment], Host] | None = None
+    """What makes the host of a slot; None: `TaskHost.of`."""
+
     def log(self) -> KafkaLog:
+        """The cluster."""
         return KafkaLog(self.bootstrap, config=self.kafka)
+
+
+class Host(Protocol):
+    """What carries orders out, see `TaskHost`."""
+
+    def carry_out(self, orders: Orders) -> list[Carried]: ...
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -120,18 +137,25 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class TaskHost:
-    """The tasks of one slot of a query on this machine. One thread."""
+    """The tasks of one slot of a query on one machine. One thread."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
-        self._clock = SystemClock()
+    def __init__(
+        self, application: Application, config: StreamsConfig, log: Log, storage: Storage, clock: Clock
+    ) -> None:
+        self._topologies = {topology.ordinal: topology for topology in application.sub_topologies}
+        self._config = config
+        self._log = log
+        self._storage = storage
+        self._clock = clock
         self._workers: dict[int, Worker] = {}
         self._partitions: dict[int, list[int]] = {}
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> TaskHost:
+        """That of a query as it is deployed."""
         application = deployment.application
-        self._topologies = {topology.ordinal: topology for topology in application.sub_topologies}
-        self._storage = StateDirectory(
-            deployment.state_dir, application.application_id, lock_wait=LOCK_WAIT_S
-        )
+        storage = StateDirectory(deployment.state_dir, application.application_id, lock_wait=LOCK_WAIT_S)
+        return cls(application, deployment.config, deployment.log(), storage, SystemClock())
 
     def carry_out(self, orders: Orders) -> list[Carried]:
         """Bring tasks to where the orders say; in the order of their sub-topologies, which is that of the data.
@@ -152,9 +176,9 @@ class TaskHost:
             worker = self._workers[ordinal] = Worker(
                 self._topologies[ordinal],
                 (),
-                self._deployment.log(),
+                self._log,
                 self._storage,
-                self._deployment.config,
+                self._config,
                 self._clock,
                 tasks_in_process=tasks,
             )
@@ -210,7 +234,7 @@ def serve(deployment: Deployment, place: Path) -> None:
     with Listener((_ADDRESS, 0), authkey=key) as listener:
         threading.Thread(target=_listen, args=(listener, waiting), daemon=True).start()
         _publish(place, Place(deployment.run, os.getpid(), listener.address[1], key.hex()))
-        host = TaskHost(deployment)
+        host = (deployment.host or TaskHost.of)(deployment)
         try:
             _serve(host, deployment.run, waiting)
         finally:
@@ -219,7 +243,7 @@ def serve(deployment: Deployment, place: Path) -> None:
             host.close()
 
 
-def _serve(host: TaskHost, run: str, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+def _serve(host: Host, run: str, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
     heard = time.monotonic()
     while time.monotonic() - heard < LEASE_S:
         try:
@@ -296,15 +320,33 @@ def _end_with(pid: int, end: Callable[[], object]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def main() -> None:
-    """`python -m store.spark.host PLACE PID`; what it runs comes through its standard input."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    place, executor = Path(sys.argv[1]), int(sys.argv[2])
-    # Not by leave of anybody: who was killed closes nothing either.
-    _end_with(executor, lambda: os._exit(1))
-    deployment = cloudpickle.load(sys.stdin.buffer)
-    serve(deployment, place)
+def become_host(deployment: Deployment, place: Path, log: Path, executor: int) -> NoReturn:
+    """Serve in this process, which was just forked, until the host ends, and the process with it.
 
-
-if __name__ == "__main__":
-    main()
+    Nothing of what it was forked with is used or closed by its finalizer: not Spark's connections, whose numbers new
+    files get.
+    """
+    status = 1
+    try:
+        gc.freeze()
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for given, taken in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(given, taken)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        logging.basicConfig(
+            level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
+        )
+        # Not by leave of anybody: who was killed closes nothing either.
+        _end_with(executor, lambda: os._exit(1))
+        serve(deployment, place)
+        status = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, and its log says of what
+        _log.exception("the task host ends")
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

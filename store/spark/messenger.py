@@ -1,5 +1,7 @@
 """What runs in Spark's Python worker: a messenger that brings orders to the task host of its slot, and starts it.
 
+A host is forked from it, so that it begins with all that is imported, and knows nothing of it from then on.
+
 It knows nothing of the data, so it may be killed, run twice at once, or run again in another process or on another
 machine at any moment: the orders that it brings are idempotent, see `store.spark.host`.
 """
@@ -7,8 +9,7 @@ machine at any moment: the orders that it brings are idempotent, see `store.spar
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import threading
 import time
 from contextlib import suppress
 from multiprocessing import AuthenticationError
@@ -18,10 +19,9 @@ from pathlib import Path
 import msgspec
 import psutil
 from filelock import FileLock
-from pyspark import cloudpickle
 
 from store.errors import TaskHostError
-from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place
+from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place, become_host
 
 _START_S = 60.0
 _POLL_S = 0.01
@@ -78,24 +78,15 @@ def _reach(deployment: Deployment, place: Path) -> Connection:
 
 def _start(deployment: Deployment, place: Path) -> Place:
     place.unlink(missing_ok=True)
-    log = place.with_suffix(".log")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "store.spark.host", str(place), str(_executor())],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            # Signals for Spark's Python worker are not for it.
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-    assert process.stdin is not None
-    with process.stdin, suppress(BrokenPipeError):
-        cloudpickle.dump(deployment, process.stdin)  # type: ignore[no-untyped-call]
+    executor, log = _executor(), place.with_suffix(".log")
+    pid = os.fork()
+    if pid == 0:
+        become_host(deployment, place, log, executor)
+    # It outlives this process or it does not; its end is noticed in either case.
+    threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
     deadline = time.monotonic() + _START_S
-    while (found := _known(place)) is None or found.pid != process.pid:
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
+    while (found := _known(place)) is None or found.pid != pid:
+        if not psutil.pid_exists(pid) or time.monotonic() > deadline:
             raise TaskHostError(f"the task host could not be started; its log {log} ends with: {_tail(log)}")
         time.sleep(_POLL_S)
     return found

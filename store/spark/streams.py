@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.cloudpickle import dumps
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -39,7 +40,7 @@ from store.config import StreamsConfig
 from store.errors import ConfigError, LogError
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
-from store.spark.host import Carried, Deployment, Order
+from store.spark.host import Carried, Deployment, Host, Order
 from store.spark.messenger import bring, dismiss
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
@@ -47,9 +48,6 @@ from store.streams.topology import Topology
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
-
-Attempt = Callable[[Deployment, int, list[Order], int], list[Carried]]
-"""`store.spark.messenger.bring`, or a picklable function around it: deployment, slot, orders, tasks of the slot."""
 
 Slot = tuple[int, list[Order], int]
 
@@ -77,7 +75,7 @@ class SparkStreams:
         trigger: Mapping[str, Any] | None = None,
         slots: int | None = None,
         restarts: int = 0,
-        attempt: Attempt = bring,
+        host: Callable[[Deployment], Host] | None = None,
     ) -> None:
         """`state_dir` is an absolute path on every executor's own disk, `checkpoint` Spark's checkpoint location.
 
@@ -89,7 +87,8 @@ class SparkStreams:
 
         `restarts`: how often in a row, without progress in between, a query that failed is started again, with
         pauses that double from one second to a minute. Errors that would come back (`PERMANENT`) end it at once.
-        `attempt` is what runs in Spark's Python worker. Everything must be picklable (by cloudpickle).
+        `host` makes what carries orders out in the process of a task host. Everything must be picklable (by
+        cloudpickle).
         """
         self.application = (
             application if isinstance(application, Application) else Application.of(application)
@@ -100,10 +99,9 @@ class SparkStreams:
         self.trigger = dict(trigger) if trigger is not None else None
         self.restarts = restarts
         self.slots = slots
-        self.attempt = attempt
         self.spark_kafka = {**security_of_spark(kafka or {}), **(spark_kafka or {})}
         self.deployment = Deployment(
-            self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {})
+            self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {}), host
         )
 
     def start(self, spark: SparkSession) -> SparkStreamsQuery:
@@ -234,7 +232,6 @@ class SparkStreamsQuery:
         self._stopping = True
         self.query.stop()
         self._ended.wait()
-        self._dismiss()
 
     # -- one micro-batch ------------------------------------------------------------------------------------------
 
@@ -306,11 +303,11 @@ class SparkStreamsQuery:
         return [(slot, found, -(-len(self._tasks) // self._slots)) for slot, found in sorted(orders.items())]
 
     def _run(self, slots: Sequence[Slot]) -> list[Carried]:
-        attempt, deployment = self._streams.attempt, self._deployment
+        deployment = self._deployment
 
         def work(slots: Iterable[Slot]) -> Iterable[Carried]:
             for slot, orders, tasks in slots:
-                yield from attempt(deployment, slot, orders, tasks)
+                yield from bring(deployment, slot, orders, tasks)
 
         return self._placed(slots).mapPartitions(work).collect()
 
@@ -361,6 +358,11 @@ class SparkStreamsQuery:
                 self.query = self._start()
             else:
                 break
+        try:
+            self._dismiss()
+        except (Py4JError, PySparkException) as error:
+            # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
+            _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
         self._ended.set()
 
 
@@ -418,7 +420,7 @@ def _positions(
 
 def _pickled(streams: SparkStreams) -> None:
     try:
-        dumps((streams.deployment, streams.attempt))  # type: ignore[no-untyped-call]
+        dumps(streams.deployment)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ConfigError(
             "topology",
