@@ -188,7 +188,7 @@ class StreamingReader(GroupReader, Protocol):
         """What has come of these partitions from these offsets on, up to `max_records` of each.
 
         Waits up to `seconds` while nothing has. A partition that is left out may have more: it comes soon, whatever
-        is written, but `read` alone says where the end is. Partitions that are not named are no longer streamed.
+        is written, but `read` alone says where the end is.
         Raises `LogError` for an offset that is not there; what other partitions have comes with the next call.
         """
 

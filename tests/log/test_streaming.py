@@ -69,6 +69,8 @@ def test_partitions_that_take_turns_each_come_whole_and_in_order(
             left.remove(place)
         elif draw.random() < 0.05:
             at[place] = draw.randrange(at[place])
+        elif draw.random() < 0.1:
+            at[place] = max(0, at[place] - draw.randrange(size + 1))
 
 
 def test_what_is_kept_aside_is_bounded(
@@ -86,6 +88,17 @@ def test_what_is_kept_aside_is_bounded(
         assert sum(inflow.bytes for inflow in kept) == sum(
             len(message.value() or b"") for inflow in kept for messages in inflow.kept for message in messages
         )
+
+
+def test_a_part_of_the_last_read_is_taken_back_without_being_fetched_again(
+    backlog: str, reader: KafkaReader
+) -> None:
+    place = TopicPartition(backlog, 0)
+    reader.read(place, 0, 500, RC)
+    inflow = reader._intakes[RC].inflows[place]
+    for offset in (400, 420, 900, 1_399):
+        check(place, offset, list(reader.read(place, offset, 500, RC).records))
+    assert reader._intakes[RC].inflows[place] is inflow
 
 
 def test_a_partition_that_is_read_no_more_is_let_go_and_may_come_back(

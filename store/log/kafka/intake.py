@@ -12,6 +12,7 @@ that come while another is read. Those are kept for who reads it.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
@@ -49,6 +50,7 @@ class Inflow:
         "error",
         "fetched",
         "kept",
+        "last",
         "last_read",
         "place",
         "served",
@@ -59,6 +61,8 @@ class Inflow:
         self.place = place
         self.kept: deque[Sequence[Message]] = deque()
         """What was fetched and not read, without errors, in order."""
+        self.last: tuple[int, list[Sequence[Message]]] = offset, []
+        """Where the last read began, and what it was given."""
         self.bytes = 0
         self.fetched = offset
         """Where the consumer stands: behind all that is kept, and behind markers."""
@@ -79,7 +83,19 @@ class Inflow:
         return sum(map(len, self.kept))
 
     def goes_on_at(self, offset: int) -> bool:
-        return self.since <= offset <= self.served
+        """Whether what comes next is what follows `offset`; a part of the last read may be taken back for that."""
+        began, messages = self.last
+        if began <= offset < self.since and messages:
+            for some in reversed(messages):
+                again = some[bisect_left(some, offset, key=_offset) :]
+                if again:
+                    self.kept.appendleft(again)
+                    self.bytes += sum(map(len, again))
+            self.since = self.served = offset
+        if not self.since <= offset <= self.served:
+            return False
+        self.last = self.since, []
+        return True
 
     def take(self, most: int) -> list[Record]:
         """Up to that many of the records that are kept. They count as read."""
@@ -92,6 +108,7 @@ class Inflow:
                 messages = messages[:room]
             self.bytes -= sum(map(len, messages))
             records += _records(self.place, messages)
+            self.last[1].append(messages)
         if records:
             self.since = self.served = records[-1].offset + 1
         if not self.kept:
@@ -247,6 +264,10 @@ def _runs(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequenc
 def _place(topic: str | None, partition: int | None) -> TopicPartition:
     """An error that is not one of a partition has none."""
     return TopicPartition(topic or "", -1 if partition is None else partition)
+
+
+def _offset(message: Message) -> int:
+    return number(message.offset())
 
 
 def _records(place: TopicPartition, messages: Sequence[Message]) -> Iterator[Record]:

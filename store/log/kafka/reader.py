@@ -95,7 +95,7 @@ class KafkaReader:
         seconds: float,
     ) -> Mapping[TopicPartition, Fetch]:
         intake = self._intake(isolation)
-        intake.let_go([place for place in intake.inflows if place not in positions])
+        intake.sweep()
         moved = [(tp, offset) for tp, offset in positions.items() if intake.at(tp, offset) is None]
         try:
             for topic in {tp.topic: None for tp, _ in moved if tp.topic not in intake.topics}:
