@@ -89,10 +89,6 @@ class HangingTransactionError(LogError):
     """
 
 
-class InputGapError(CrashproofError):
-    """Records between the committed offset and the first record handed over exist but were not handed over."""
-
-
 class PositionLostError(CrashproofError):
     """The stores hold input that the group's committed positions do not cover: the positions were reset or expired.
 

@@ -170,7 +170,7 @@ MUTANTS = (
             Edit(f"{_WORKER}._commit_all", "                task.commit()\n", "                pass\n"),
             Edit(
                 f"{_WORKER}._process",
-                "if task.in_transaction and (task.should_commit() or not progress):",
+                "if task.in_transaction and (task.should_commit() or not (progress or self._busy)):",
                 "if task.should_commit():",
             ),
         ),

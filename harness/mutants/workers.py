@@ -66,10 +66,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}._process",
-                "            offset = self._next_offset(task, tp)\n",
-                "            offset = max(task.position(tp), *(one.position(tp._replace("
-                "partition=number)) for number, one in self.tasks.items())) if len(self.tasks) > 1 "
-                "else task.position(tp)\n",
+                "offset = self._next_offset(task, tp)",
+                "offset = max(one.position(tp._replace(partition=number)) for number, one in self.tasks.items())",
             ),
         ),
     ),

@@ -43,7 +43,7 @@ from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import CrashproofError, TaskLostError
-from store.log import Log
+from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.application import Application
@@ -140,8 +140,17 @@ class TaskHost:
     """The tasks of one slot of a query on one machine. One thread."""
 
     def __init__(
-        self, application: Application, config: StreamsConfig, log: Log, storage: Storage, clock: Clock
+        self,
+        application: Application,
+        config: StreamsConfig,
+        log: Log,
+        storage: Storage,
+        clock: Clock,
+        *,
+        streaming: Callable[[], StreamingReader] | None = None,
     ) -> None:
+        """`streaming` makes the reader of a worker, see `Worker`."""
+        self._streaming = streaming
         self._topologies = {topology.ordinal: topology for topology in application.sub_topologies}
         self._config = config
         self._log = log
@@ -155,7 +164,8 @@ class TaskHost:
         """That of a query as it is deployed."""
         application = deployment.application
         storage = StateDirectory(deployment.state_dir, application.application_id, lock_wait=LOCK_WAIT_S)
-        return cls(application, deployment.config, deployment.log(), storage, SystemClock())
+        log = deployment.log()
+        return cls(application, deployment.config, log, storage, SystemClock(), streaming=log.reader)
 
     def carry_out(self, orders: Orders) -> list[Carried]:
         """Bring tasks to where the orders say; in the order of their sub-topologies, which is that of the data.
@@ -181,6 +191,7 @@ class TaskHost:
                 self._config,
                 self._clock,
                 tasks_in_process=tasks,
+                streaming=None if self._streaming is None else self._streaming(),
             )
         worker.assign(known)
         ends = {

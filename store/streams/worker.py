@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from math import inf
 from operator import attrgetter
+from typing import Protocol
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -31,13 +32,15 @@ from store.errors import (
     FencedError,
     OutcomeUnknownError,
     RetriableError,
+    StateLockedError,
     StoreCorruptedError,
     TaskLostError,
 )
-from store.log import Log, Reader
+from store.log import Fetch, Log, StreamingReader
 from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
+from store.streams.arrivals import Arrivals, LentLog
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
@@ -53,9 +56,20 @@ QUICK_TRIES = 3
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+_LONGEST_WAIT_S = 0.1
 
 REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
+
+
+class _Inputs(Protocol):
+    """Where the input of tasks comes from: a reader, or what has arrived."""
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch: ...
+
+    def partitions(self, topic: str) -> int: ...
+
+    def close(self) -> None: ...
 
 
 class Worker:
@@ -75,18 +89,28 @@ class Worker:
         listener: RestoreListener | None = None,
         on_lost: Callable[[int, FencedError], None] | None = None,
         standbys: Iterable[int] = (),
+        streaming: StreamingReader | None = None,
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
         gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
 
         `on_lost` is told of each task that a newer incarnation has taken over, by partition, and the worker goes on
         with the rest. Without it `poll` raises `TaskLostError` for such a task, and `run` ends with that.
+
+        `streaming` is a reader for all that the worker and its tasks read, which it closes. Then `poll` handles what
+        has come by itself, without asking each input for its end; a task commits early only while nothing comes to
+        any of them; and a task whose directory somebody else still holds waits for it.
         """
         self._topology = topology
-        self._log = log
+        self._log: Log = log if streaming is None else LentLog(log, streaming)
         self._storage = storage
         self._partitions = list(partitions)
-        self._reader: Reader = log.reader()
+        self._arrivals = None if streaming is None else Arrivals(streaming)
+        self._reader: _Inputs = log.reader() if self._arrivals is None else self._arrivals
+        self._busy = False
+        """Whether something has come to any task in this round, as far as that is known."""
+        self._waiting: set[int] = set()
+        """Tasks whose directory somebody else holds."""
         self._config = config
         self._clock = clock
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
@@ -111,18 +135,25 @@ class Worker:
         """The tasks that newer incarnations have taken over so far, by partition, and the error each ended with."""
         return dict(self._lost)
 
-    def poll(self) -> bool:
+    def poll(self, wait_s: float = 0.0) -> bool:
         """Let every task make one step: some records, or a commit. False when there was nothing to do.
 
+        A worker that is streaming waits up to `wait_s` for input, while no task has anything to commit.
         Raises `TaskLostError` once for each task that a newer incarnation has taken over, after the step of all
         others: polling on goes on with these. A worker that has none left raises it at every call, also with
         `on_lost`. Any other error is raised at once; polling on then starts its task from what was committed.
         """
         self.replicas.open_global_stores()
+        if self._arrivals is not None:
+            self._gather(self._arrivals, self.tasks, wait_s)
         progress = False
         for partition in list(self._partitions):
             try:
                 progress |= self._step(partition)
+            except StateLockedError as error:
+                if self._arrivals is None:
+                    raise
+                self._wait_for_directory(partition, error)
             except FencedError as error:
                 self._give_up(partition, error)
             except BaseException as error:
@@ -151,6 +182,8 @@ class Worker:
         self._processed = dict.fromkeys(due, 0)
         try:
             while due:
+                if self._arrivals is not None:
+                    self._gather(self._arrivals, due, _LONGEST_WAIT_S)
                 for partition in list(due):
                     try:
                         self._step(partition)
@@ -178,6 +211,25 @@ class Worker:
             return self.poll()
         finally:
             self._ends = None
+
+    def _gather(self, arrivals: Arrivals, partitions: Iterable[int], wait_s: float) -> None:
+        """Take in what has come to tasks that are open."""
+        tasks = [self.tasks[partition] for partition in partitions if partition in self.tasks]
+        positions = {tp: self._next_offset(task, tp) for task in tasks for tp in self._before_ends(task)}
+        # What is to come up to given ends comes soon; of anything else nobody knows.
+        if self._ends is None and (self._opening or any(task.in_transaction for task in tasks)):
+            wait_s = 0.0
+        self._busy = arrivals.gather(positions, self._config.poll_records, wait_s)
+
+    @property
+    def _opening(self) -> bool:
+        """Whether there are tasks that the next steps open."""
+        return len(self.tasks) + len(self._waiting) < len(self._partitions)
+
+    def _wait_for_directory(self, partition: int, error: StateLockedError) -> None:
+        if partition not in self._waiting:
+            _log.warning("task %s waits for its directory: %s", self._topology.task_id(partition), error)
+            self._waiting.add(partition)
 
     def _before_ends(self, task: Task) -> list[TopicPartition]:
         """The inputs of which there is more to read."""
@@ -211,6 +263,7 @@ class Worker:
                 self._failures.pop(partition, None)
                 self._drop(partition)
         self._partitions = partitions
+        self._waiting &= set(partitions)
         # What was lost before is no news under a new assignment.
         self._lost, self._untold = {}, {}
         for task in self.tasks.values():
@@ -283,6 +336,7 @@ class Worker:
             )
             task.open()
             self.tasks[partition] = task
+            self._waiting.discard(partition)
             # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
             self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
             return True
@@ -319,12 +373,12 @@ class Worker:
             if self._ends is not None and next_offset > (end := self._ends[tp]):
                 records = records[: bisect_left(records, end, key=attrgetter("offset"))]
                 next_offset = end
-            applied = apply(task, records, contiguous=True)
+            applied = apply(task, records)
             self._passed[tp] = task.position(tp), next_offset
             self._processed[partition] = self._processed.get(partition, 0) + applied
             progress |= applied > 0
         progress |= task.punctuate()
-        if task.in_transaction and (task.should_commit() or not progress):
+        if task.in_transaction and (task.should_commit() or not (progress or self._busy)):
             task.commit()
             progress = True
         if progress and not task.in_transaction:
