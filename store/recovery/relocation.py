@@ -453,12 +453,14 @@ def relocate(
     *,
     automatic: bool = True,
     lock_wait: float = 0.0,
+    before: Callable[[Sequence[Move]], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Relocated:
     """Move the stores of an application to where they belong, before any of its tasks is opened on this host.
 
     `topologies` are all its sub-topologies. Any number of processes may call it at once; where nothing is to be done
     that costs a look into each task's directory. `lock_wait` is how many seconds it waits for the lock of each task.
+    `before` is called before the first of the moves, and again when they are gone on with; what it raises is raised.
     `on_progress` is told how many of how many stores are in place.
 
     Raises `ConfigError` when something is to be moved and is not `automatic` (`automatic.state.relocation`),
@@ -471,7 +473,7 @@ def relocate(
         return Relocated()
     try:
         with _alone(directory.application):
-            return _Relocation(directory, declared, lock_wait, on_progress).run(automatic=automatic)
+            return _Relocation(directory, declared, lock_wait, before, on_progress).run(automatic=automatic)
     except OSError as error:
         raise StoreIOError(f"the stores in {directory.application} cannot be moved: {error}") from error
 
@@ -526,10 +528,12 @@ class _Relocation:
         directory: StateDirectory,
         declared: Declared,
         lock_wait: float,
+        before: Callable[[Sequence[Move]], None] | None,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         self._directory = directory
         self._lock_wait = lock_wait
+        self._before = before
         self._application = directory.application
         self._journal = directory.application / RELOCATION
         self._declared = declared
@@ -614,6 +618,8 @@ class _Relocation:
         """Do what is not done yet of a plan."""
         wanted = journal.plan
         assert wanted is not None
+        if self._before is not None and wanted.moves:
+            self._before(wanted.moves)
         edits: dict[int, list[Edit]] = {}
         for edit in wanted.edits:
             edits.setdefault(edit.partition, []).append(edit)

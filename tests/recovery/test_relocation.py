@@ -522,6 +522,25 @@ def test_what_was_put_in_the_way_meanwhile_is_set_aside_not_overwritten(tmp_path
     assert sum(one.startswith("new in") for one in kept) == 8
 
 
+@KILLED
+@OUTCOMES
+def test_what_came_to_the_old_place_of_a_store_that_was_moved_already_does_not_take_its_place(
+    tmp_path: Path,
+) -> None:
+    begun(tmp_path)
+    found = stores(tmp_path)
+    for task_id, store in (("0_0", "a"), ("0_0", "b"), ("1_0", "c")):
+        if f"{task_id}/{store}" not in found:
+            path = tmp_path / "app" / task_id / "rocksdb" / store
+            path.mkdir()
+            (path / "content").write_text("new")
+            for one in (path, path / "content"):
+                os.utime(one, ns=(0, 1))
+    move(tmp_path, LATTER)
+    assert stores(tmp_path) == expected(LATTER)
+    assert {one.partition("/")[2] for one in aside(tmp_path)} == {"new"}
+
+
 # -- other file systems --------------------------------------------------------------------------------------
 
 
