@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -105,7 +106,7 @@ class StateDirectory:
             raise StoreIOError(f"task directory {task} cannot be locked: {error}") from error
         try:
             try:
-                path.write_bytes(msgspec.json.encode(_Owner(os.getpid(), psutil.Process().create_time())))
+                path.write_bytes(_this_process(os.getpid()))
             except OSError as error:
                 raise StoreIOError(f"lock file {path} cannot be written: {error}") from error
             self._held[task_id] = os.getpid()
@@ -226,6 +227,12 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
+
+
+@cache
+def _this_process(pid: int) -> bytes:
+    """What the lock files of this process say. A forked child has another number."""
+    return msgspec.json.encode(_Owner(pid, psutil.Process().create_time()))
 
 
 def _owner(path: Path) -> str:
