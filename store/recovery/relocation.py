@@ -71,7 +71,7 @@ from filelock import FileLock, Timeout
 
 from store.engine.protocol import Checkpointed
 from store.engine.staged import sync_path
-from store.errors import ConfigError, StateLockedError, StoreCorruptedError, StoreIOError
+from store.errors import ConfigError, CrashproofError, StateLockedError, StoreCorruptedError, StoreIOError
 from store.recovery import checkpoint as checkpoint_file
 from store.recovery.directory import RELOCATION, TASK_ID, StateDirectory
 from store.types import TopicPartition
@@ -552,6 +552,7 @@ class _Relocation:
                     f"a move of stores between the tasks of {self._application.name} was begun and not finished "
                     f"({self._journal}). Start with true, or run crashproof relocate, to finish it",
                 )
+            self._tell(begun.plan)
             self._apply(begun)
             moved = begun.plan.moves
         elif begun is not None:
@@ -606,7 +607,8 @@ class _Relocation:
                         pass
                 free |= tasks
             _check_movable(self._directory, wanted)
-        except (StateLockedError, StoreIOError, OSError):
+            self._tell(wanted)
+        except (CrashproofError, OSError):
             self._remove_journal()
             raise
         journal = _Journal(_VERSION, stamp, wanted)
@@ -614,12 +616,14 @@ class _Relocation:
         self._apply(journal)
         return wanted.moves
 
+    def _tell(self, wanted: Plan) -> None:
+        if self._before is not None and wanted.moves:
+            self._before(wanted.moves)
+
     def _apply(self, journal: _Journal) -> None:
         """Do what is not done yet of a plan."""
         wanted = journal.plan
         assert wanted is not None
-        if self._before is not None and wanted.moves:
-            self._before(wanted.moves)
         edits: dict[int, list[Edit]] = {}
         for edit in wanted.edits:
             edits.setdefault(edit.partition, []).append(edit)

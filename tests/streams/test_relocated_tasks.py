@@ -12,7 +12,7 @@ import pytest
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
-from store.errors import ConfigError, FatalLogError, FencedError, PositionLostError
+from store.errors import ConfigError, FatalLogError, FencedError, PositionLostError, UnreachableError
 from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -183,6 +183,27 @@ def test_killed_in_the_move_and_started_again_nothing_is_restored(cluster: SimBr
         assert run(log, made, tmp_path, listener=restores) == 1
     assert restores.records == 0
     assert outputs(log, "a") == outputs(log, "b") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.requirement("13627.4")
+def test_a_broker_that_does_not_answer_stops_the_move_before_anything_is_changed(
+    cluster: SimBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise UnreachableError("nobody answers")
+
+    log = SimLog(cluster)
+    feed(cluster, "ab")
+    former, latter = application("ab"), application("ba")
+    for made in former:
+        run(log, made, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(ordinals, "_fence", unreachable)
+        with pytest.raises(UnreachableError):
+            prepare(tmp_path, latter, log, ON, CLOCK)
+    for made in former:
+        assert run(log, made, tmp_path) == 0
+    assert len(prepare(tmp_path, latter, log, ON, CLOCK).moves) == 2
 
 
 @pytest.mark.requirement("13627.5")
