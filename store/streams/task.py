@@ -563,7 +563,8 @@ class Task:
                 or store.get_committed_offset(changelog) is not None
                 or (changelog in self._changelogs and self._earliest(self._require_reader(), changelog) > 0)
             )
-            if not ahead and (not lost or self._came_from_elsewhere(held[name])):
+            lost = lost and not self._came_from_elsewhere(held[name])
+            if not ahead and not lost:
                 continue
             has = (
                 ", ".join(f"{tp} up to offset {last}" for tp, last in ahead.items())
