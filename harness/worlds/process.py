@@ -41,8 +41,8 @@ from store.points import Point
 from store.recovery.restore import RestoreListener
 from store.state.protocol import StateStore, StoreContext
 from store.streams.assignment import Assignment
-from store.streams.context import Context
-from store.streams.topology import Topology
+from store.streams.context import TaskContext
+from store.streams.topology import Processing, Processor, ProcessorSupplier, Topology, bind
 from store.streams.worker import Worker
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
@@ -392,7 +392,7 @@ def watched(topology: Topology, watch: Watch, control: Control, storage: Observe
     """The topology with what the schedule needs wrapped around it."""
     changes: dict[str, Any] = {}
     if watch.records or watch.queries or Occasion.RECORD in watch.calls:
-        changes["process"] = _process(topology, watch, control)
+        changes["process"] = _WatchedProcessor(topology.process, watch, control)
     if watch.queries or any(map(_in_memory, topology.stores)):
         changes["stores"] = tuple(
             _Watched(store.name, store, storage.stores.__setitem__)
@@ -415,19 +415,36 @@ def _in_memory(store: object) -> bool:
     return getattr(supplier, "persistent", True) is False
 
 
-def _process(topology: Topology, watch: Watch, control: Control) -> Callable[[Context, Record], None]:
-    inner = topology.process
+@dataclass(frozen=True)
+class _WatchedProcessor:
+    """A `ProcessorSupplier` that tells of each record, and has it meet faults."""
 
-    def process(context: Context, record: Record) -> None:
-        control.processing(record)
-        fault = control.meet(Occasion.RECORD) if Occasion.RECORD in watch.calls else None
+    inner: Processor | ProcessorSupplier
+    watch: Watch
+    control: Control
+
+    def bind(self, context: TaskContext) -> _WatchedProcessing:
+        return _WatchedProcessing(bind(self.inner, context), self.watch, self.control)
+
+
+class _WatchedProcessing:
+    def __init__(self, inner: Processing, watch: Watch, control: Control) -> None:
+        self._process = inner.process
+        self._meets = Occasion.RECORD in watch.calls
+        self._control = control
+        self.flush = inner.flush
+        self.is_due = inner.is_due
+        self.punctuate = inner.punctuate
+        self.close = inner.close
+
+    def process(self, record: Record) -> None:
+        self._control.processing(record)
+        fault = self._control.meet(Occasion.RECORD) if self._meets else None
         if fault is None:
-            inner(context, record)
+            self._process(record)
         else:
             assert fault.around is not None
-            fault.around(lambda: inner(context, record))
-
-    return process
+            fault.around(lambda: self._process(record))
 
 
 class WatchedLog:

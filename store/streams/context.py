@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
+from store.clock import Clock
 from store.errors import LogError, ProtocolError, SerdeError, StoreError
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
@@ -163,6 +164,18 @@ class Context(Protocol):
     def headers(self) -> Headers:
         """The headers of the record being processed, in their order."""
 
+    @property
+    def stream_time(self) -> int:
+        """The largest timestamp of all records that the task has processed, this one included; milliseconds.
+
+        It is committed with the input positions, so that a restart does not set it back. -1 before the first record,
+        and where the positions were reset.
+        """
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The time of day, in milliseconds since the epoch. What depends on it differs when input is read again."""
+
     def store(self, name: str) -> ProcessorStore:
         """The task's store of that name. Writes are uncommitted until the task commits.
 
@@ -179,11 +192,13 @@ class Context(Protocol):
         *,
         timestamp: int | None = None,
         headers: Headers = (),
+        partition: int | None = None,
     ) -> None:
         """Send a record to an output topic, in the task's transaction. The record's key picks the partition.
 
-        `timestamp` is in milliseconds since the epoch; None is that of the record being processed. Headers are sent
-        as given: those of the record being processed go along only as `headers=context.headers`.
+        `partition` says it otherwise. `timestamp` is in milliseconds since the epoch; None is that of the record being
+        processed. Headers are sent as given: those of the record being processed go along only as
+        `headers=context.headers`.
 
         Raises `ProtocolError` for a topic that the topology does not declare, `ValueError` for a timestamp below 0,
         and `LogError` when the record cannot be sent.
@@ -199,14 +214,20 @@ _BEFORE_THE_FIRST = Record("", -1, -1, None, None, 0)
 class TaskContext:
     """The context of one task, and the way of its stores' changes to the changelog."""
 
-    def __init__(self, producer: Producer | PlainProducer, sinks: tuple[str, ...]) -> None:
+    def __init__(self, producer: Producer | PlainProducer, sinks: tuple[str, ...], clock: Clock) -> None:
         self._producer = producer
+        self._clock = clock
         self._sinks = frozenset(sinks)
         self._stores: dict[str, ProcessorStore] = {}
         self.record = _BEFORE_THE_FIRST
         """The record being processed, or the last one: what caches held back is written at a commit, with its time."""
+        self.stream_time = -1
         self.commit_requested = False
         self.failure: LogError | StoreError | None = None
+
+    @property
+    def wall_clock_ms(self) -> int:
+        return self._clock.time_ms()
 
     @property
     def topic(self) -> str:
@@ -249,6 +270,7 @@ class TaskContext:
         *,
         timestamp: int | None = None,
         headers: Headers = (),
+        partition: int | None = None,
     ) -> None:
         if topic not in self._sinks:
             raise ProtocolError(
@@ -259,7 +281,9 @@ class TaskContext:
         elif timestamp < 0:
             raise ValueError(f"timestamp {timestamp} of a record for {topic}: milliseconds from 0 on")
         try:
-            self._producer.produce(topic, key, value, timestamp=timestamp, headers=headers)
+            self._producer.produce(
+                topic, key, value, partition=partition, timestamp=timestamp, headers=headers
+            )
         except LogError as error:
             self.failure = self.failure or error
             raise

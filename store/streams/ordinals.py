@@ -52,6 +52,7 @@ from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
+_STREAM_TIME = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)")
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -65,9 +66,9 @@ class Retry(Protocol):
     def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
-def note(ordinal: int) -> str:
-    """What is noted beside the positions that a task of this ordinal commits."""
-    return f"sub-topology {ordinal}"
+def note(ordinal: int, stream_time: int = -1) -> str:
+    """What is noted beside the positions that a task of this ordinal commits; its stream time too, if it has one."""
+    return f"sub-topology {ordinal}" + ("" if stream_time < 0 else f", stream time {stream_time}")
 
 
 def noted(metadata: str) -> int | None:
@@ -76,17 +77,25 @@ def noted(metadata: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def former_ordinals(
+def stream_time(metadata: str) -> int:
+    """The stream time that whoever committed a position had come to; -1 if that is not said."""
+    match = _STREAM_TIME.fullmatch(metadata)
+    return -1 if match is None else int(match[1])
+
+
+def noted_beside(
     reader: GroupReader, topology: Topology, partition: int, retry: Retry
 ) -> dict[TopicPartition, str]:
-    """What is noted beside the positions in a task's inputs that another ordinal has committed."""
-    found = {}
-    for source in topology.sources:
-        tp = TopicPartition(source, partition)
-        said = retry(lambda tp=tp: reader.committed_metadata(topology.application_id, tp))  # type: ignore[misc]
-        if noted(said) not in (None, topology.ordinal):
-            found[tp] = said
-    return found
+    """What is noted beside the group's position in each input of a task."""
+    return {
+        tp: retry(lambda tp=tp: reader.committed_metadata(topology.application_id, tp))  # type: ignore[misc]
+        for tp in (TopicPartition(source, partition) for source in topology.sources)
+    }
+
+
+def former_ordinals(said: Mapping[TopicPartition, str], ordinal: int) -> dict[TopicPartition, str]:
+    """Those of the notes that another ordinal has left."""
+    return {tp: text for tp, text in said.items() if noted(text) not in (None, ordinal)}
 
 
 def fence_former(
@@ -205,7 +214,7 @@ def _take_over(
     retry: Retry,
 ) -> Mapping[TopicPartition, str]:
     for left in reversed(range(TRIES)):
-        found = former_ordinals(reader, topology, partition, retry)
+        found = former_ordinals(noted_beside(reader, topology, partition, retry), topology.ordinal)
         if not found:
             return {}
         try:

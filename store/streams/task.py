@@ -6,7 +6,8 @@ directories that lag behind Kafka, and a changelog that is deleted and made anew
 
 The argument for exactly once, in the order of one commit (KIP-129, KIP-844, KIP-892):
 
-0. Caches of stores are flushed before the producer is: what they held back becomes changelog records, which have
+0. What the processing holds back in memory (`store.streams.topology.Processing`) is flushed first, and then the caches
+   of stores, before the producer is: what they held back becomes changelog records, which have
    to be in the transaction. Flushed later, they would be in the stores' commit and in no transaction.
 1. Outputs, changelog records and input positions (also those of `store.streams.positions`) are in one Kafka
    transaction. A crash before Kafka has
@@ -65,10 +66,12 @@ it stands for is safe, and the group's positions, from which input is read again
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from store.clock import Clock
@@ -81,7 +84,6 @@ from store.errors import (
     FatalLogError,
     FencedError,
     HangingTransactionError,
-    InputGapError,
     LogError,
     OutcomeUnknownError,
     PositionLostError,
@@ -108,7 +110,7 @@ from store.recovery.restore import (
 from store.state.protocol import StateStore, StoreContext
 from store.streams import ordinals, positions
 from store.streams.context import TaskContext
-from store.streams.topology import Topology
+from store.streams.topology import Processing, Topology, bind
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -195,6 +197,8 @@ class Task:
         self._after_failure = _State.MUST_CLOSE
         self._reader: Reader | None = None
         self._context: TaskContext | None = None
+        self._processing: Processing | None = None
+        self._committed_stream_time = -1
         self._state = _State.NEW
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
@@ -246,10 +250,12 @@ class Task:
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
             self._check_positions_topic(reader)
-            context = TaskContext(producer, self.topology.sinks)
+            context = TaskContext(producer, self.topology.sinks, self._clock)
             self._restore(context, reader)
             context.offer(self.stores, self._global_stores)
             self._context = context
+            self._bind(context)
+            self._exit.callback(self._unbind)
             # Asked after each record, so bound once.
             self._uncommitted_bytes = [
                 store.approximate_num_uncommitted_bytes for store in self.stores.values()
@@ -261,6 +267,17 @@ class Task:
         except BaseException:
             self._exit.close()
             raise
+
+    def _bind(self, context: TaskContext) -> None:
+        """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
+        context.stream_time = self._committed_stream_time
+        self._unbind()
+        self._processing = bind(self.topology.process, context)
+
+    def _unbind(self) -> None:
+        processing, self._processing = self._processing, None
+        if processing is not None:
+            processing.close()
 
     def _make_producer(self) -> Producer | PlainProducer:
         if not self._config.exactly_once:
@@ -295,7 +312,11 @@ class Task:
 
     def _check_group(self, reader: GroupReader) -> None:
         for left in reversed(range(ordinals.TRIES)):
-            former = ordinals.former_ordinals(reader, self.topology, self.partition, self._retry)
+            said = ordinals.noted_beside(reader, self.topology, self.partition, self._retry)
+            self._committed_stream_time = max(
+                self._committed_stream_time, *map(ordinals.stream_time, said.values()), -1
+            )
+            former = ordinals.former_ordinals(said, self.topology.ordinal)
             if not former:
                 return
             if not self._config.automatic_state_relocation:
@@ -338,7 +359,8 @@ class Task:
     @property
     def _committed_by(self) -> str:
         """What is noted beside the positions that this task commits."""
-        return ordinals.note(self.topology.ordinal)
+        context = self._context
+        return ordinals.note(self.topology.ordinal, -1 if context is None else context.stream_time)
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -643,6 +665,11 @@ class Task:
         """Records processed since the last commit."""
         return self._processed
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there is anything to commit: records were processed since the last commit, or punctuators ran."""
+        return self._state is _State.IN_TRANSACTION
+
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record to process."""
         return self._positions[tp]
@@ -651,37 +678,75 @@ class Task:
         """The position that Kafka has committed, as this incarnation knows it."""
         return self._committed[tp]
 
-    def process(self, record: Record) -> bool:
-        """Process one record, uncommitted. False if it was processed before and was skipped.
+    def process_batch(self, records: Sequence[Record]) -> int:
+        """Process records of one input partition, uncommitted, until a commit is due. Returns how many.
 
-        The caller hands over every visible record of a partition in offset order; `apply` checks that.
+        The caller hands over every visible record from the position on, in offset order.
         """
-        tp = TopicPartition(record.topic, record.partition)
         if self._state is not _State.IN_TRANSACTION:
             self._require(_State.RUNNING)
-        if record.offset < self._positions[tp]:
-            return False
+        tp = TopicPartition(records[0].topic, records[0].partition)
+        if tp not in self._positions:
+            raise ProtocolError(f"task {self.task_id} reads {', '.join(map(str, self.inputs))}, not {tp}")
+        if records[0].offset < self._positions[tp]:
+            raise ProtocolError(
+                f"task {self.task_id}: {tp} offset {records[0].offset} was processed before, the position is "
+                f"{self._positions[tp]}"
+            )
         if self._state is _State.RUNNING:
             self._begin()
-        context = self._context
+        context, processing = self._context, self._processing
         assert context is not None
-        context.record = record
-        # Whatever ends the function early leaves a part of its writes in the transaction.
+        assert processing is not None
+        process = processing.process
+        positions = self._positions
+        done = 0
+        for record in records:
+            context.record = record
+            if record.timestamp > context.stream_time:
+                context.stream_time = record.timestamp
+            # Whatever ends the function early leaves a part of its writes in the transaction.
+            self._state = self._after_failure
+            try:
+                process(record)
+                if context.failure is not None:
+                    raise context.failure
+            except Exception as error:
+                self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
+                raise
+            self._state = _State.IN_TRANSACTION
+            positions[tp] = record.offset + 1
+            self._processed += 1
+            done += 1
+            reach(Point.RECORD_PROCESSED)
+            if self._commit_is_due(context):
+                break
+        return done
+
+    def _failed(self, error: Exception, doing: str) -> None:
+        """Processing has raised. Raises the error that is meant, where that is another one."""
+        error.add_note(doing)
+        self._look_for_corruption(error)
+        if isinstance(error, FencedError):
+            raise self._why_refused(error) from error
+
+    def punctuate(self) -> bool:
+        """Run what the processing has to do by the wall clock, uncommitted. False if nothing is due."""
+        processing, context = self._processing, self._context
+        if processing is None or context is None or not processing.is_due():
+            return False
+        if self._state is not _State.IN_TRANSACTION:
+            self._require(_State.RUNNING)
+            self._begin()
         self._state = self._after_failure
         try:
-            self.topology.process(context, record)
+            processing.punctuate()
             if context.failure is not None:
                 raise context.failure
         except Exception as error:
-            error.add_note(f"while task {self.task_id} processed {tp} offset {record.offset}")
-            self._look_for_corruption(error)
-            if isinstance(error, FencedError):
-                raise self._why_refused(error) from error
+            self._failed(error, f"while task {self.task_id} ran its punctuators")
             raise
         self._state = _State.IN_TRANSACTION
-        self._positions[tp] = record.offset + 1
-        self._processed += 1
-        reach(Point.RECORD_PROCESSED)
         return True
 
     def _begin(self) -> None:
@@ -742,10 +807,13 @@ class Task:
         """
         if self._state is not _State.IN_TRANSACTION:
             return False
-        context = self._context
+        assert self._context is not None
+        return self._commit_is_due(self._context)
+
+    def _commit_is_due(self, context: TaskContext) -> bool:
         return (
             self._processed >= self._config.commit_records
-            or (context is not None and context.commit_requested)
+            or context.commit_requested
             or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000
             or self._beyond_its_share()
         )
@@ -877,6 +945,15 @@ class Task:
                 producer.produce(topic, *positions.encode(tp, position), partition=partition)
 
     def _flush_caches(self) -> None:
+        assert self._context is not None
+        assert self._processing is not None
+        try:
+            self._processing.flush()
+            if self._context.failure is not None:
+                raise self._context.failure
+        except Exception as error:
+            error.add_note(f"while task {self.task_id} flushed what its processing held back")
+            raise
         for store in self.stores.values():
             store.flush_cache()
 
@@ -894,6 +971,8 @@ class Task:
         reach(Point.CHECKPOINT_WRITTEN)
 
     def _committed_all(self) -> None:
+        assert self._context is not None
+        self._committed_stream_time = self._context.stream_time
         self._committed = dict(self._positions)
         self._processed = 0
         self._state = _State.RUNNING
@@ -927,6 +1006,8 @@ class Task:
         self._positions = dict(self._committed)
         for store in self.stores.values():
             store.discard()
+        assert self._context is not None
+        self._bind(self._context)
         self._processed = 0
         self._state = _State.RUNNING
         reach(Point.ABORTED)
@@ -948,14 +1029,6 @@ class Task:
             self._retry(visible, limit_ms=self._config.transaction_timeout_ms)
         except RetriableError as error:
             raise OutcomeUnknownError(f"an acknowledged commit did not become visible: {error}") from error
-
-    def skips_to(self, record: Record) -> bool:
-        """Whether `record` is the next visible one after the position: markers and aborted records lie between."""
-        tp = TopicPartition(record.topic, record.partition)
-        fetch = self._retry(
-            lambda: self._require_reader().read(tp, self._positions[tp], 1, IsolationLevel.READ_COMMITTED)
-        )
-        return bool(fetch.records) and fetch.records[0].offset == record.offset
 
     def _require_producer(self) -> Producer:
         if self._producer is None:
@@ -1003,38 +1076,19 @@ def _last_records(positions: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     return {tp: offset - 1 for tp, offset in positions.items() if offset > 0}
 
 
-def apply(task: Task, records: Iterable[Record], *, contiguous: bool = False) -> int:
-    """Process records of the task's partition in order and commit them. Returns how many were new.
+def apply(task: Task, records: Sequence[Record]) -> int:
+    """Process records of one input partition and commit whenever a commit is due. Returns how many were new.
 
-    This one function runs on a Spark executor, in a worker process and in the simulation. It is right when
-    records come again (they are skipped), when another attempt ran before or runs now (it is fenced), and
-    when the caller has a wrong idea of where the task stands: the store and the group's committed position, not
-    the caller's checkpoint, say what is new. With `contiguous` the caller read the records from the task's own
-    position, so nothing can be missing in front of them.
-
-    Raises `InputGapError` when visible records before the first new one were left out, `ProtocolError` when
-    records are out of order or belong to another task. What was processed and not committed is then aborted by
-    closing the task.
+    They come in offset order, every visible one from the task's position on; those before it are skipped. What was
+    processed since the last commit is left uncommitted.
     """
-    applied = 0
-    previous: dict[TopicPartition, int] = {}
-    connected: set[TopicPartition] = set(task.inputs) if contiguous else set()
-    for record in records:
-        tp = TopicPartition(record.topic, record.partition)
-        if tp not in task.inputs:
-            raise ProtocolError(f"task {task.task_id} reads {', '.join(map(str, task.inputs))}, not {tp}")
-        if record.offset <= previous.get(tp, -1):
-            raise ProtocolError(f"{tp}: offset {record.offset} came after {previous[tp]}")
-        previous[tp] = record.offset
-        position = task.position(tp)
-        if record.offset >= position and tp not in connected:
-            if record.offset > position and not task.skips_to(record):
-                raise InputGapError(
-                    f"{tp}: the task stands at offset {position}, the first new record handed over is "
-                    f"{record.offset}, and there are records between them that were not handed over"
-                )
-            connected.add(tp)
-        applied += task.process(record)
+    if not records:
+        return 0
+    tp = TopicPartition(records[0].topic, records[0].partition)
+    position = task.position(tp) if tp in task.inputs else 0
+    first = done = bisect_left(records, position, key=attrgetter("offset"))
+    while done < len(records):
+        done += task.process_batch(records[done:] if done else records)
         if task.should_commit():
             task.commit()
-    return applied
+    return done - first

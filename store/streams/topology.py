@@ -8,20 +8,77 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Protocol, runtime_checkable
 
 from store.config import StoreType
 from store.errors import ConfigError
 from store.log import TopicSpec
 from store.streams import positions
-from store.streams.context import Context
+from store.streams.context import Context, TaskContext
 from store.suppliers import GlobalStoreSupplier, StoreSupplier, default_store
 from store.types import Record, TopicPartition
 
-__all__ = ["Context", "Processor", "Topology"]
+__all__ = ["Context", "Processing", "Processor", "ProcessorSupplier", "Topology", "bind"]
 
 Processor = Callable[[Context, Record], None]
+
+
+class Processing(Protocol):
+    """A topology's processing within one task, with what it holds in memory between two commits. One thread.
+
+    Whatever it raises, but for what it handles itself, ends the transaction; after an abort the task binds anew, so
+    nothing that was not committed lives on here.
+    """
+
+    def process(self, record: Record) -> None:
+        """Process one record. The context stands at it."""
+
+    def flush(self) -> None:
+        """Write to the stores, and forward, what was held back. Called at the beginning of each commit."""
+
+    def is_due(self) -> bool:
+        """Whether `punctuate` has anything to do. Cheap; asked over and over."""
+
+    def punctuate(self) -> None:
+        """Run what is due by the wall clock, in the task's transaction."""
+
+    def close(self) -> None:
+        """Let go of everything. Writes and forwards nothing."""
+
+
+@runtime_checkable
+class ProcessorSupplier(Protocol):
+    """Processing that keeps something in memory, or acts between records: bound anew to each incarnation of a task.
+
+    Picklable, as the topology is that holds it.
+    """
+
+    def bind(self, context: TaskContext) -> Processing:
+        """The processing of the task whose context that is; its stores are open."""
+
+
+class _Stateless:
+    """The processing of a mere function."""
+
+    def __init__(self, process: Processor, context: TaskContext) -> None:
+        self.process: Callable[[Record], None] = partial(process, context)
+
+    def flush(self) -> None: ...
+
+    def is_due(self) -> bool:
+        return False
+
+    def punctuate(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Processing:
+    """What a topology declares as `process`, bound to the task whose context that is."""
+    if isinstance(process, ProcessorSupplier):
+        return process.bind(context)
+    return _Stateless(process, context)
 
 
 @dataclass(frozen=True)
@@ -42,7 +99,7 @@ class Topology:
     sources: tuple[str, ...]
     sinks: tuple[str, ...]
     stores: tuple[str | StoreSupplier[Any], ...]
-    process: Processor
+    process: Processor | ProcessorSupplier
     ordinal: int = 0
     global_stores: tuple[GlobalStoreSupplier, ...] = ()
     """Whole topics as stores that processors only read, kept by each worker; see `store.suppliers.global_store`."""

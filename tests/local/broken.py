@@ -13,7 +13,7 @@ from scenarios import Stores, balances
 from store.log import Fetch
 from store.log.kafka.reader import KafkaReader
 from store.streams.context import Context
-from store.streams.topology import Processor, Topology
+from store.streams.topology import Processor, ProcessorSupplier, Topology
 from store.types import Record
 
 
@@ -21,12 +21,13 @@ from store.types import Record
 class Broken:
     """Balances, but the process does `how` at the record with the value 3, each time."""
 
-    inner: Processor
+    inner: Processor | ProcessorSupplier
     how: Callable[[], object]
 
     def __call__(self, context: Context, record: Record) -> None:
         if record.value == b"3":
             self.how()
+        assert not isinstance(self.inner, ProcessorSupplier)
         self.inner(context, record)
 
 
@@ -68,6 +69,7 @@ class BrokenAdapter(Broken):
 
     def __call__(self, context: Context, record: Record) -> None:
         self.how()
+        assert not isinstance(self.inner, ProcessorSupplier)
         self.inner(context, record)
 
 

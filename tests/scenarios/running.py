@@ -32,7 +32,7 @@ from store.state.timestamped import unpack
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.streams.task import Task
-from store.streams.topology import Context
+from store.streams.topology import Context, ProcessorSupplier
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -92,6 +92,7 @@ class Run:
         if wipe:
             self.host = Host(0)
         for number, topology in enumerate(self.topologies):
+            assert not isinstance(topology.process, ProcessorSupplier)
             watched = replace(topology, process=self._watched(topology.process, self.seen[number]))
             self.lives += 1
             storage = HostStorage(self.host, self.lives)

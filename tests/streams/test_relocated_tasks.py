@@ -249,7 +249,7 @@ def test_a_zombie_of_the_former_ordinal_cannot_commit(
                 step(log, zombie)
             assert step(log, task) == 2
     assert outputs(log, "a") == [b"1", b"2", b"3"]
-    assert said(log, "a") == "sub-topology 1"
+    assert ordinals.noted(said(log, "a")) == 1
 
 
 @pytest.mark.requirement("13627.2")
@@ -293,7 +293,7 @@ def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
         pass
     worker.close()
     # From here on the group knows the new input, so that a host without the state can go on too.
-    assert said(log, "b") == "sub-topology 1"
+    assert ordinals.noted(said(log, "b")) == 1
     feed(cluster, "ab")
     assert run(log, split[0], tmp_path) == 1
     assert run(log, split[1], tmp_path / "fresh") == 1
@@ -439,10 +439,21 @@ def test_killed_between_fencing_and_noting_it_is_done_again(
     new = application("na")
     with pytest.raises(KeyboardInterrupt):
         take_over(log, new, ON, CLOCK)
-    assert said(log, "a") == "sub-topology 0"
+    assert ordinals.noted(said(log, "a")) == 0
     assert take_over(log, new, ON, CLOCK) == {"1_0": (0,)}
     assert take_over(log, new, ON, CLOCK) == {}
     assert fenced == ["app-0_0", "app-0_0"]
+
+
+def test_the_stream_time_goes_along(cluster: SimBroker, tmp_path: Path) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    run(log, application("a")[0], tmp_path)
+    before = said(log, "a")
+    assert ordinals.stream_time(before) >= 0
+    prepare(tmp_path, application("na"), log, ON, CLOCK)
+    assert ordinals.stream_time(said(log, "a")) == ordinals.stream_time(before)
+    assert ordinals.noted(said(log, "a")) == 1
 
 
 def test_what_else_is_noted_beside_a_position_stays(cluster: SimBroker) -> None:
@@ -465,7 +476,7 @@ def test_under_at_least_once_nobody_is_fenced_and_the_task_goes_on(
     prepare(tmp_path, application("na"), log, config, CLOCK)
     feed(cluster, "a")
     assert run(log, application("na")[1], tmp_path, config=config) == 1
-    assert said(log, "a") == "sub-topology 1"
+    assert ordinals.noted(said(log, "a")) == 1
     assert outputs(log, "a") == [b"1", b"2"]
 
 

@@ -13,7 +13,7 @@ import functools
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ as long as all names stand for the same objects."""
 class Memory:
     """The variables of the modules of one pipeline. What they are when this is made every process starts with."""
 
-    def __init__(self, processes: Iterable[Callable[..., object]]) -> None:
+    def __init__(self, processes: Iterable[object]) -> None:
         """`processes` are the processing functions of the pipeline."""
         self._modules = list(dict.fromkeys(map(_module_of, processes)))
         self._first = [_take(module, _LAST.get(module)) for module in self._modules]
@@ -63,7 +63,7 @@ class Memory:
             _put(module, values)
 
 
-def _module_of(process: Callable[..., object]) -> ModuleType:
+def _module_of(process: object) -> ModuleType:
     while isinstance(process, functools.partial):
         process = process.func
     named = process if isinstance(process, FunctionType) else type(process)
