@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from store.errors import ConfigError
-from store.log import TopicSpec
+from store.errors import ConfigError, LogError
+from store.log import Log, Reader, TopicSpec
 from store.streams.topology import Topology
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
@@ -131,6 +131,33 @@ class Application:
             specs += topology.internal_topics(count)
         return specs
 
+    def prepare(self, log: Log) -> dict[str, int]:
+        """Make the internal topics that are missing, and check those that exist.
+
+        Returns how many partitions each source has. Raises `LogError` naming inputs and outputs that do not exist, and
+        `ConfigError` for inputs that do not fit together.
+        """
+        reader = log.reader()
+        admin = log.admin()
+        try:
+            found: dict[str, int] = {}
+            missing: list[str] = []
+            internal = self.repartition_topics
+            for topology in self.sub_topologies:
+                for topic in (*topology.sources, *topology.sinks):
+                    if topic not in internal:
+                        _count(reader, topic, found, missing)
+            if missing:
+                raise LogError(
+                    f"these topics do not exist: {', '.join(missing)}. Create them, or check the names"
+                )
+            specs = self.internal_topics(found.__getitem__)
+            admin.create_topics(specs)
+        finally:
+            admin.close()
+            reader.close()
+        return found | {spec.name: spec.partitions for spec in specs if spec.name in internal}
+
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
         """The sub-topologies with their operators, as Kafka Streams prints them, or as a Mermaid diagram."""
         if format == "mermaid":
@@ -138,6 +165,17 @@ class Application:
         if format != "text":
             raise ConfigError("format", format, "text or mermaid")
         return _text(self)
+
+
+def _count(reader: Reader, topic: str, found: dict[str, int], missing: list[str]) -> None:
+    if topic in found:
+        return
+    try:
+        found[topic] = reader.partitions(topic)
+    except LogError as error:
+        if type(error) is not LogError:
+            raise
+        missing.append(topic)
 
 
 def _operators(topology: Topology) -> list[Any]:

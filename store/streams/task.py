@@ -617,6 +617,11 @@ class Task:
     # -- the way of a record --------------------------------------------------------------------------------
 
     @property
+    def processing(self) -> Processing | None:
+        """What processes its records, while it is open."""
+        return self._processing
+
+    @property
     def uncommitted_records(self) -> int:
         """Records processed since the last commit."""
         return self._processed
