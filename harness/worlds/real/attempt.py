@@ -128,7 +128,7 @@ class LedAttempt:
         try:
             with planted(self.mutant):
                 applied = executor.run_attempt(
-                    watched(topology, watch, led, observed),
+                    watched(topology, watch, led, observed, config),
                     partition,
                     records,
                     WatchedLog.around(log, led, watch),

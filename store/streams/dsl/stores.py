@@ -70,6 +70,14 @@ class Form(Enum):
 
 
 @dataclass(frozen=True)
+class TableStore(StoreBuilder[StateStore]):
+    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.cache`)."""
+
+    def build(self, context: StoreContext) -> StateStore:
+        return super().build(replace(context, cache_max_bytes=0))
+
+
+@dataclass(frozen=True)
 class DslStore(StoreSupplier[StateStore], Deferred):
     """The store of an operator. Its values carry a time, but for those of sessions."""
 
@@ -84,7 +92,6 @@ class DslStore(StoreSupplier[StateStore], Deferred):
     topic_config: tuple[tuple[str, str], ...] = ()
     retention_ms: int = 0
     window_size_ms: int = 0
-    default: StoreType = StoreType.TXN_ROCKS_DB
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a supplier of another form than the operator needs."""
@@ -95,21 +102,28 @@ class DslStore(StoreSupplier[StateStore], Deferred):
                 f"supplier={self.supplier!r} is not allowed: the operator needs a {wanted.__name__}"
             )
 
-    def of(self, kind: StoreType) -> DslStore:
-        return replace(self, default=kind)
-
-    def builder(self) -> StoreBuilder[Any]:
-        """What opens it, with serdes."""
-        supplier = self.supplier or self._made()
+    def of(self, kind: StoreType) -> TableStore:
+        supplier = self.supplier or self._made(self.store_type or kind)
         keys, values = self.key_serde, self.value_serde
+        builder: StoreBuilder[Any]
         if isinstance(supplier, KeyValueSupplier):
-            return timestamped_key_value_store_builder(replace(supplier, timestamped=True), keys, values)
-        if isinstance(supplier, WindowSupplier):
-            return timestamped_window_store_builder(replace(supplier, timestamped=True), keys, values)
-        return session_store_builder(supplier, keys, values)
+            builder = timestamped_key_value_store_builder(replace(supplier, timestamped=True), keys, values)
+        elif isinstance(supplier, WindowSupplier):
+            builder = timestamped_window_store_builder(replace(supplier, timestamped=True), keys, values)
+        else:
+            builder = session_store_builder(supplier, keys, values)
+        return TableStore(
+            self.name,
+            supplier=builder.supplier,
+            key_serde=keys,
+            value_serde=values,
+            metered=builder.metered,
+            caching=self.caching,
+            logging=self.logging,
+            topic_config=self.topic_config,
+        )
 
-    def _made(self) -> StoreSupplier[Any]:
-        kind = self.store_type or self.default
+    def _made(self, kind: StoreType) -> StoreSupplier[Any]:
         transactional, persistent = kind is not StoreType.ROCKS_DB, kind is not StoreType.IN_MEMORY
         if self.form is Form.KEY_VALUE:
             return KeyValueSupplier(self.name, transactional=transactional, persistent=persistent)
@@ -126,8 +140,7 @@ class DslStore(StoreSupplier[StateStore], Deferred):
         )
 
     def open(self, context: StoreContext) -> StateStore:
-        store: StateStore = self.builder().open(context)
-        return store
+        return self.of(StoreType.TXN_ROCKS_DB).open(context)
 
     @property
     def logged(self) -> bool:
@@ -135,15 +148,10 @@ class DslStore(StoreSupplier[StateStore], Deferred):
 
     @property
     def cached(self) -> bool:
-        """The share of the cache is that of the operator's record cache (`store.streams.dsl.cache`)."""
         return self.caching
 
-    @property
-    def metrics_scope(self) -> str:
-        return self.builder().metrics_scope
-
     def changelog_config(self) -> Mapping[str, str]:
-        return {**self.builder().changelog_config(), **dict(self.topic_config)}
+        return self.of(StoreType.TXN_ROCKS_DB).changelog_config()
 
 
 _SUPPLIERS = {
