@@ -102,6 +102,14 @@ class StoreSupplier(ABC, Generic[S_co]):
         return _compacted()
 
 
+class Deferred(ABC):
+    """A supplier that is complete once the configuration is known: mix it into a `StoreSupplier`."""
+
+    @abstractmethod
+    def of(self, kind: StoreType) -> StoreSupplier[Any]:
+        """The supplier where `default.dsl.store` is `kind`. Its name, changelog and format are the same for all."""
+
+
 @dataclass(frozen=True)
 class _EngineSupplier(StoreSupplier[S_co]):
     """A store over RocksDB, or over the memory of the process."""
@@ -306,10 +314,10 @@ def persistent_versioned_key_value_store(
     much of the history is kept, and dropped, together; it must not change while the store exists. By default it
     grows with the history, as in Kafka Streams.
     """
-    history = _milliseconds("history_retention_ms", history_retention_ms)
+    history = milliseconds("history_retention_ms", history_retention_ms)
     interval = None
     if segment_interval_ms is not None:
-        interval = _milliseconds("segment_interval_ms", segment_interval_ms, lowest=1)
+        interval = milliseconds("segment_interval_ms", segment_interval_ms, lowest=1)
     return VersionedSupplier(
         name, history_retention_ms=history, segment_interval_ms=interval, transactional=transactional
     )
@@ -505,8 +513,8 @@ def _window(
     timestamped: bool,
     persistent: bool,
 ) -> WindowSupplier:
-    retention = _milliseconds("retention_period_ms", retention_period_ms)
-    size = _milliseconds("window_size_ms", window_size_ms)
+    retention = milliseconds("retention_period_ms", retention_period_ms)
+    size = milliseconds("window_size_ms", window_size_ms)
     if retention < size:
         raise _refused(
             "retention_period_ms", retention_period_ms, f"at least the window's size, which is {size} ms"
@@ -525,7 +533,7 @@ def _window(
 def _session(
     name: str, retention_period_ms: Duration, transactional: bool, persistent: bool
 ) -> SessionSupplier:
-    retention = _milliseconds("retention_period_ms", retention_period_ms)
+    retention = milliseconds("retention_period_ms", retention_period_ms)
     return SessionSupplier(
         name,
         retention_ms=retention,
@@ -587,7 +595,8 @@ def _expiring(retention_ms: int) -> Mapping[str, str]:
     return {**_compacted(), "cleanup.policy": "compact,delete", "retention.ms": str(retention)}
 
 
-def _milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:
+def milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:
+    """A duration as whole milliseconds. `ValueError` names the argument that cannot be one."""
     number = value
     if isinstance(value, timedelta):
         number, rest = divmod(value, timedelta(milliseconds=1))

@@ -219,11 +219,16 @@ class TaskContext:
         self._clock = clock
         self._sinks = frozenset(sinks)
         self._stores: dict[str, ProcessorStore] = {}
+        self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
         """The record being processed, or the last one: what caches held back is written at a commit, with its time."""
         self.stream_time = -1
         self.commit_requested = False
-        self.failure: LogError | StoreError | None = None
+        self.failure: Exception | None = None
+        self.observed: dict[str, int] = {}
+        """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
+        self.cache_max_bytes: dict[str, int] = {}
+        """Store → its share of `statestore.cache.max.bytes`."""
 
     @property
     def wall_clock_ms(self) -> int:
@@ -251,6 +256,7 @@ class TaskContext:
 
     def offer(self, stores: Mapping[str, StateStore], global_stores: Mapping[str, GlobalStore[Any]]) -> None:
         """The stores that `store` hands out."""
+        self._own = stores
         self._stores = {name: ProcessorStore(store, self._failed) for name, store in stores.items()}
         self._stores |= {name: GlobalReads(store, self._failed) for name, store in global_stores.items()}
 
@@ -261,6 +267,15 @@ class TaskContext:
             raise ProtocolError(
                 f"the topology has no store {name!r}; it declares {', '.join(self._stores) or 'none'}"
             ) from None
+
+    @property
+    def own_stores(self) -> Mapping[str, StateStore]:
+        """The task's stores themselves, for processing that lets every error of them through."""
+        return self._own
+
+    def fail(self, error: Exception) -> None:
+        """The record being processed must not be committed, even if a user's function swallows the error."""
+        self.failure = self.failure or error
 
     def forward(
         self,
@@ -311,6 +326,7 @@ class TaskContext:
     def close(self) -> None:
         """The task is closed, and no store is handed out any more."""
         self._stores = {}
+        self._own = {}
 
     def reset(self) -> None:
         """A new transaction begins."""

@@ -52,7 +52,8 @@ from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
-_STREAM_TIME = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)")
+_TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
+_OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -79,8 +80,14 @@ def noted(metadata: str) -> int | None:
 
 def stream_time(metadata: str) -> int:
     """The stream time that whoever committed a position had come to; -1 if that is not said."""
-    match = _STREAM_TIME.fullmatch(metadata)
+    match = _TIMES.fullmatch(metadata)
     return -1 if match is None else int(match[1])
+
+
+def observed_times(metadata: str) -> dict[str, int]:
+    """Operator → the largest time that it had observed at that commit."""
+    match = _TIMES.fullmatch(metadata)
+    return {} if match is None else {name: int(time) for name, time in _OBSERVED.findall(match[2])}
 
 
 def noted_beside(

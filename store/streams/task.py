@@ -199,6 +199,7 @@ class Task:
         self._context: TaskContext | None = None
         self._processing: Processing | None = None
         self._committed_stream_time = -1
+        self._committed_observed: dict[str, int] = {}
         self._state = _State.NEW
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
@@ -271,6 +272,7 @@ class Task:
     def _bind(self, context: TaskContext) -> None:
         """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
         context.stream_time = self._committed_stream_time
+        context.observed = dict(self._committed_observed)
         self._unbind()
         self._processing = bind(self.topology.process, context)
 
@@ -316,6 +318,9 @@ class Task:
             self._committed_stream_time = max(
                 self._committed_stream_time, *map(ordinals.stream_time, said.values()), -1
             )
+            for times in map(ordinals.observed_times, said.values()):
+                for operator, time in times.items():
+                    self._committed_observed[operator] = max(self._committed_observed.get(operator, -1), time)
             former = ordinals.former_ordinals(said, self.topology.ordinal)
             if not former:
                 return
@@ -464,6 +469,8 @@ class Task:
         if closing is None:
             closing = self._closing[name] = self._exit.enter_context(ExitStack())
         cached = sum(one.cached for one in self._suppliers.values())
+        share = config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
+        context.cache_max_bytes[name] = share
         made = StoreContext(
             name=name,
             open_engine=lambda: self._storage.open(self.task_id, name),
@@ -473,9 +480,7 @@ class Task:
             log_change=context.change_logger(changelog) if supplier.logged else None,
             mechanism=config.mechanism,
             sync=config.statestore_sync,
-            cache_max_bytes=(
-                config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
-            ),
+            cache_max_bytes=share,
             record_time=lambda: context.record.timestamp,
             uncommitted_position=lambda: _last_records(dict(self._positions)),
             isolation=config.default_state_isolation_level,
@@ -659,6 +664,11 @@ class Task:
         self._corrupt = []
 
     # -- the way of a record --------------------------------------------------------------------------------
+
+    @property
+    def processing(self) -> Processing | None:
+        """What processes its records, while it is open."""
+        return self._processing
 
     @property
     def uncommitted_records(self) -> int:
@@ -973,6 +983,7 @@ class Task:
     def _committed_all(self) -> None:
         assert self._context is not None
         self._committed_stream_time = self._context.stream_time
+        self._committed_observed = dict(self._context.observed)
         self._committed = dict(self._positions)
         self._processed = 0
         self._state = _State.RUNNING

@@ -16,7 +16,7 @@ from store.errors import ConfigError
 from store.log import TopicSpec
 from store.streams import positions
 from store.streams.context import Context, TaskContext
-from store.suppliers import GlobalStoreSupplier, StoreSupplier, default_store
+from store.suppliers import Deferred, GlobalStoreSupplier, StoreSupplier, default_store
 from store.types import Record, TopicPartition
 
 __all__ = ["Context", "Processing", "Processor", "ProcessorSupplier", "Topology", "bind"]
@@ -79,6 +79,12 @@ def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Proces
     if isinstance(process, ProcessorSupplier):
         return process.bind(context)
     return _Stateless(process, context)
+
+
+def _completed(store: str | StoreSupplier[Any], default: StoreType) -> StoreSupplier[Any]:
+    if isinstance(store, str):
+        return default_store(store, default)
+    return store.of(default) if isinstance(store, Deferred) else store
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ class Topology:
         """By name, in the order of their declaration; `default` says what a name alone means."""
         if default not in self._suppliers:
             self._suppliers[default] = {
-                name: default_store(name, default) if isinstance(store, str) else store
+                name: _completed(store, default)
                 for name, store in zip(self.store_names, self.stores, strict=True)
             }
         return dict(self._suppliers[default])

@@ -161,7 +161,7 @@ class LedHost:
 
         points.arm(reached)
         return TaskHost(
-            Application.of(watched(topology, watch, led, observed)),
+            Application.of(watched(topology, watch, led, observed, deployment.config)),
             deployment.config,
             WatchedLog.around(deployment.log(), led, watch),
             observed,
