@@ -223,6 +223,12 @@ class Member(Protocol):
     def membership(self) -> Membership:
         """What it is in the group at this moment, to be shown with positions."""
 
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Commit input positions of the group, as `PlainProducer.commit_offsets`, but as this member.
+
+        A group that has members takes such positions from them alone. `FatalLogError` when it is none any more.
+        """
+
     def close(self) -> None:
         """Leave the group. With an `instance_id` it stays in it for its session timeout, or until its successor."""
 

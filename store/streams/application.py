@@ -6,12 +6,15 @@ else has made in another way (an error, before anything is processed).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from store.errors import ConfigError, LogError
-from store.log import Log, Reader
+from store.log import Log, Reader, TopicSpec
 from store.streams.topology import Topology
+
+_POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,28 @@ class Application:
                     raise LogError(
                         f"the sources of one sub-topology need the same number of partitions, but {counts}"
                     )
-                admin.create_topics(topology.internal_topics(next(iter(together.values()))))
+                specs = topology.internal_topics(next(iter(together.values())))
+                admin.create_topics(specs)
+                for spec in specs:
+                    _check_policy(spec, admin.topic_config(spec.name))
         finally:
             admin.close()
             reader.close()
         return found
+
+
+def _check_policy(spec: TopicSpec, found: Mapping[str, str]) -> None:
+    """Raise `LogError` for a topic that loses what it must keep, or keeps everything."""
+    wanted, has = (
+        frozenset(config.get(_POLICY, "delete").replace(" ", "").split(","))
+        for config in (spec.config, found)
+    )
+    if has - wanted or ("compact" in wanted and "compact" not in has):
+        raise LogError(
+            f"topic {spec.name} of the application's own exists with {_POLICY}={found.get(_POLICY)}, and has to have "
+            f"{spec.config.get(_POLICY, 'delete')}. Somebody has made it, or the broker's auto.create.topics.enable "
+            "has. Change the setting with kafka-configs.sh, if it has lost nothing yet; else start over with a new one"
+        )
 
 
 def _count(reader: Reader, topic: str, found: dict[str, int], missing: list[str]) -> None:

@@ -271,6 +271,9 @@ class SimBroker:
         group = self._group(group_id)
         if group.phase is not GroupPhase.EMPTY:
             raise LogError(f"group {group_id!r} has members, and takes no positions from anybody else")
+        self._take_positions(group, offsets, metadata)
+
+    def _take_positions(self, group: Group, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         for tp, position in offsets.items():
             self._log(tp)
             self._sent += 1
@@ -1127,6 +1130,16 @@ class SimMember:
     def membership(self) -> SimMembership:
         self._check()
         return self._membership()
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        self._check()
+        seat = self._group().seat(self._member_id)
+        if seat is None or seat.generation != self._generation:
+            raise FatalLogError(
+                f"group {self._group_id!r} takes no positions from member {self._member_id!r} of generation "
+                f"{self._generation}"
+            )
+        self._broker._take_positions(self._group(), offsets, metadata)
 
     def close(self) -> None:
         if self._closed:
