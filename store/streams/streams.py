@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, Self
@@ -32,7 +34,7 @@ from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.recovery.restore import RestoreListener
 from store.streams.application import Application
-from store.streams.thread import StreamThread, ThreadStatus
+from store.streams.thread import Host, StreamThread, ThreadStatus
 from store.streams.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -93,7 +95,10 @@ class Streams:
             application if isinstance(application, Application) else Application.of(application)
         )
         self.config = config if isinstance(config, StreamsConfig) else StreamsConfig.of(config or {})
-        self._kafka = KafkaLog(bootstrap, config=kafka)
+        directory = f"{socket.gethostname()}:{Path(state_dir).absolute()}"
+        # Who shares a directory has one name: a copy beside its task is of no use.
+        self._host = Host(f"{self.application.application_id}-{sha256(directory.encode()).hexdigest()[:16]}")
+        self._kafka = KafkaLog(bootstrap, config={**(kafka or {}), "client.id": self._host.name})
         self._storage: Storage = StateDirectory(state_dir, self.application.application_id)
         self._clock: Clock = SystemClock()
         self._instance_id = instance_id
@@ -205,6 +210,7 @@ class Streams:
                 rebalance_timeout_ms=self._rebalance_timeout_ms,
                 metrics=self._metrics,
                 listener=self._listener,
+                host=self._host,
             )
             self._members.append(member)
             try:

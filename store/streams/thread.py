@@ -7,6 +7,11 @@ nothing of it is uncommitted, it fences this incarnation, and on one host it wai
 (At least once fences nobody, so there tasks are closed at once. Cooperative rebalances would give the sources of one
 sub-topology to different members: only the range assignor keeps them together, and it has no cooperative form.)
 
+Warm copies (`num.standby.replicas`): members do not learn what others have, but the broker tells an admin client. Each
+host asks now and then, and computes by a hash which of the others' tasks it keeps copies of. Members are named after
+their state directory, so that a copy is never where its task is; two processes that share a directory settle by its
+locks who has the copy. A copy is closed when its thread looks next, and a task whose directory it holds waits for that.
+
 Must survive: a group that has forgotten this member (what it had is closed without a commit), a task that a newer
 incarnation takes while the group still says that it is this member's (it is opened again, with growing pauses), and a
 broker that does not answer for `task.timeout.ms`.
@@ -15,15 +20,17 @@ broker that does not answer for `task.timeout.ms`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from hashlib import sha256
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import FencedError, LogError, RetriableError, TaskLostError, UnreachableError
-from store.log import Groups, Log, Member, PlainProducer, StreamingReader
+from store.log import GroupMember, Groups, Log, Member, PlainProducer, StreamingReader
 from store.metrics import Metrics
 from store.recovery.restore import RestoreListener
 from store.streams.application import Application
@@ -38,6 +45,9 @@ WAIT_S = 0.1
 
 LOOK_S = 0.5
 """How often a thread writes down where its tasks stand."""
+
+COPIES_S = 10.0
+"""How often a thread asks who has which task, to keep copies of those that it should."""
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -68,6 +78,16 @@ class ThreadStatus(NamedTuple):
     standby: tuple[str, ...]
 
 
+class Host:
+    """What threads share that use one state directory: its name, and what each of them processes. Any thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The client id of their members, which tells others where a task is."""
+        self.threads: dict[str, frozenset[tuple[int, int]]] = {}
+        """Thread → the sub-topologies and partitions of its tasks."""
+
+
 class StreamThread:
     """The workers of one member, one for each sub-topology. `step` over and over, then `stop`; `close` after errors."""
 
@@ -85,9 +105,11 @@ class StreamThread:
         rebalance_timeout_ms: int = 300_000,
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
+        host: Host | None = None,
         changed: Callable[[], object] = lambda: None,
     ) -> None:
-        """`changed` is called after `status` has changed in more than positions."""
+        """`host` is shared by the threads of a process. `changed` is called after `status` has changed in more than
+        positions."""
         self.name = name
         self._config = config
         self._clock = clock
@@ -100,6 +122,13 @@ class StreamThread:
         self._pause_s = 0.0
         self._progress = False
         self._exit = ExitStack()
+        self._application = application
+        self._log = log
+        self._host = host or Host("")
+        self._host.threads[name] = frozenset()
+        self._copies_looked = -inf
+        self._copies: dict[int, list[int]] = {}
+        """Sub-topology → the partitions that this thread keeps warm copies of."""
         self._topologies = {one.ordinal: one for one in application.sub_topologies}
         self._workers: dict[int, Worker] = {}
         self._looked = clock.monotonic()
@@ -142,8 +171,12 @@ class StreamThread:
         # Nobody knows how many the other threads have. They have about as many.
         tasks = sum(map(len, owned.values())) * self._config.num_stream_threads
         self._owned = owned
+        self._host.threads[self.name] = frozenset(
+            (ordinal, partition) for ordinal, mine in owned.items() for partition in mine
+        )
         for ordinal, worker in self._workers.items():
-            worker.assign(owned[ordinal], tasks_in_process=tasks)
+            worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)
+        self._copies_looked = -inf
         self._look()
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -174,6 +207,7 @@ class StreamThread:
         if self._owned is None:
             return False
         self._reopen()
+        self._keep_copies()
         wait = 0.0 if self._progress else WAIT_S / len(self._workers)
         progress = [self._poll(worker, wait) for worker in self._workers.values()]
         self._progress = any(progress)
@@ -191,8 +225,8 @@ class StreamThread:
     def close(self) -> None:
         """Close all tasks, dropping what is not committed, and leave the group."""
         self._owned = None
-        workers, self._workers = self._workers, {}
-        del workers
+        self._host.threads.pop(self.name, None)
+        self._workers = {}
         self._exit.close()
         self._look()
 
@@ -242,7 +276,42 @@ class StreamThread:
             still = {
                 partition for (one, partition), (when, _) in self._again.items() if one == ordinal and when
             }
-            self._workers[ordinal].assign([one for one in self._owned[ordinal] if one not in still])
+            mine = [one for one in self._owned[ordinal] if one not in still]
+            self._workers[ordinal].assign(mine, self._copies_of(ordinal))
+
+    def _keep_copies(self) -> None:
+        """Have copies of what the rule gives this thread, and of nothing that a thread of this host processes."""
+        if self._owned is None or not self._config.num_standby_replicas:
+            return
+        now = self._clock.monotonic()
+        if now - self._copies_looked >= COPIES_S:
+            self._copies_looked = now
+            try:
+                with closing(self._log.admin()) as admin:
+                    members = admin.group_members(self._application.application_id)
+            except (RetriableError, UnreachableError) as error:
+                _log.info("%s: %s; the copies stay as they are", self.name, error)
+                members = ()
+            if members:
+                threads = sorted(self._host.threads)
+                self._copies = {
+                    ordinal: [
+                        partition
+                        for partition in copies(
+                            topology, members, self._host.name, self._config.num_standby_replicas
+                        )
+                        if threads[partition % len(threads)] == self.name
+                    ]
+                    for ordinal, topology in self._topologies.items()
+                }
+        for ordinal, worker in self._workers.items():
+            wanted = self._copies_of(ordinal)
+            if wanted != worker.replicas.wanted:
+                worker.replicas.assign(wanted)
+
+    def _copies_of(self, ordinal: int) -> list[int]:
+        here = frozenset[tuple[int, int]]().union(*self._host.threads.values())
+        return [one for one in self._copies.get(ordinal, ()) if (ordinal, one) not in here]
 
     def _leave(self) -> None:
         self._member.close()
@@ -273,6 +342,30 @@ class StreamThread:
             self.status.active
         ):
             self._changed()
+
+
+def copies(topology: Topology, members: Sequence[GroupMember], host: str, replicas: int) -> list[int]:
+    """The partitions that `host` keeps warm copies of.
+
+    Of the hosts that do not have a task, which the members of the group are named after, those with the smallest hashes
+    keep copies: every host computes it alike, and a host that comes or goes moves no copies but those of its own.
+    """
+    owners = {
+        tp.partition: one.client_id
+        for one in members
+        for tp in one.partitions
+        if tp.topic in topology.sources
+    }
+    hosts = {one.client_id for one in members}
+    return [
+        partition
+        for partition, owner in sorted(owners.items())
+        if host in _ranked(topology.task_id(partition), hosts - {owner})[:replicas]
+    ]
+
+
+def _ranked(task_id: str, hosts: Iterable[str]) -> list[str]:
+    return sorted(hosts, key=lambda host: sha256(f"{task_id}/{host}".encode()).digest())
 
 
 def _tasks_of(topology: Topology, partitions: Sequence[TopicPartition]) -> list[int]:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from harness.worlds.sim.broker import SimLog
-from harness.worlds.sim.disk import Host
+from harness.worlds.sim.disk import Host as SimHost
 from store.config import StreamsConfig
 from store.errors import LogError, UnreachableError
-from store.log import Fetch
+from store.log import Fetch, GroupMember
 from store.streams.application import Application
-from store.streams.thread import StreamThread
+from store.streams.thread import COPIES_S, Host, StreamThread, copies
 from store.types import TopicPartition
 from tests.clusters import RC, SOURCE, Cluster
 
@@ -117,7 +117,7 @@ def test_what_the_group_gave_away_is_closed_without_a_commit(cluster: Cluster) -
 def test_a_task_that_another_took_is_opened_again_as_long_as_the_group_says_so(cluster: Cluster) -> None:
     first = thread(cluster)
     rest(first)
-    intruder = cluster.worker(LONG, partitions=[0], storage=cluster.storage(Host(1)))
+    intruder = cluster.worker(LONG, partitions=[0], storage=cluster.storage(SimHost(1)))
     intruder.poll()
     cluster.feed(b"c")
     while "0_0" in tasks(first):
@@ -130,6 +130,74 @@ def test_a_task_that_another_took_is_opened_again_as_long_as_the_group_says_so(c
     rest(first)
     assert (tasks(first), outputs(cluster)) == (["0_0", "0_1", "0_2", "0_3"], 9)
     first.stop()
+
+
+def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them() -> None:
+    cluster = Cluster(keys=[b"a", b"b"], partitions=4)
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1})
+    hosts = [
+        StreamThread(
+            Application.of(cluster.topology),
+            config,
+            SimLog(cluster.broker, f"host-{number}"),
+            cluster.storage(SimHost(number)),
+            cluster.clock,
+            name="thread",
+            host=Host(f"host-{number}"),
+        )
+        for number in range(3)
+    ]
+    rest(*hosts)
+    cluster.clock.sleep(COPIES_S)
+    rest(*hosts)
+    assert sorted(task for one in hosts for task in one.status.standby) == ["0_0", "0_1", "0_2", "0_3"]
+    assert not any(set(one.status.standby) & set(tasks(one)) for one in hosts)
+    hosts[0].stop()
+    others = hosts[1:]
+    rest(*others)
+    cluster.clock.sleep(COPIES_S)
+    rest(*others)
+    assert sorted(task for one in others for task in one.status.standby) == ["0_0", "0_1", "0_2", "0_3"]
+    assert not any(set(one.status.standby) & set(tasks(one)) for one in others)
+    for one in others:
+        one.stop()
+
+
+def test_threads_of_one_host_keep_no_copies_of_each_other(cluster: Cluster) -> None:
+    config = StreamsConfig.of({"num.standby.replicas": 1, "num.stream.threads": 2})
+    host = Host("host")
+    pair = [
+        StreamThread(
+            Application.of(cluster.topology),
+            config,
+            SimLog(cluster.broker, "host"),
+            cluster.storage(),
+            cluster.clock,
+            name=f"thread-{number}",
+            host=host,
+        )
+        for number in range(2)
+    ]
+    rest(*pair)
+    cluster.clock.sleep(COPIES_S)
+    rest(*pair)
+    assert sorted(tasks(pair[0]) + tasks(pair[1])) == ["0_0", "0_1", "0_2", "0_3"]
+    assert [one.status.standby for one in pair] == [(), ()]
+    for one in pair:
+        one.stop()
+
+
+def test_a_member_that_comes_or_goes_moves_no_copies_of_others(cluster: Cluster) -> None:
+    topology = cluster.topology
+    places = [TopicPartition("in", number) for number in range(40)]
+    owner = GroupMember("a", tuple(places))
+    before = [owner, *(GroupMember(name, ()) for name in "bcd")]
+    after = [*before, GroupMember("e", ())]
+    for host in "bcd":
+        assert set(copies(topology, after, host, 1)) <= set(copies(topology, before, host, 1))
+    kept = [partition for one in after for partition in copies(topology, after, one.client_id, 1)]
+    assert sorted(kept) == list(range(40))
+    assert copies(topology, after, "a", 4) == []
 
 
 def test_sources_of_one_sub_topology_in_different_hands_are_refused(cluster: Cluster) -> None:

@@ -56,7 +56,7 @@ from store.errors import (
     RetriableError,
 )
 from store.log.partitioner import partition_for
-from store.log.protocol import Assignor, Fetch, Membership, Offsets, Rebalance, TopicSpec
+from store.log.protocol import Assignor, Fetch, GroupMember, Membership, Offsets, Rebalance, TopicSpec
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 Option = TypeVar("Option")
@@ -1244,6 +1244,16 @@ class SimAdmin:
         self._check()
         for name in topics:
             self._broker.delete_topic(name)
+
+    def group_members(self, group_id: str) -> list[GroupMember]:
+        self._check()
+        group = self._broker._groups.get(group_id)
+        if group is None or group.phase is not GroupPhase.STABLE:
+            return []
+        return [
+            GroupMember(seat.prefix.removesuffix("-"), tuple(sorted(seat.assignment)))
+            for seat in group._members
+        ]
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         self._check()
