@@ -5,10 +5,14 @@ python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANT
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+import time
+from pathlib import Path
 
 from store.streams.application import Application
-from store.streams.streams import Streams
+from store.streams.streams import State, Streams
 from store.streams.topology import Context, Topology
 from store.types import Record
 
@@ -18,11 +22,12 @@ STORE = "counts"
 class Count:
     """Counts the records of each key, and forwards the number."""
 
-    def __init__(self, sink: str) -> None:
+    def __init__(self, sink: str, store: str = STORE) -> None:
         self.sink = sink
+        self.store = store
 
     def __call__(self, context: Context, record: Record) -> None:
-        store = context.store(STORE)
+        store = context.store(self.store)
         number = int(store.get(record.key) or 0) + 1
         store.put(record.key, b"%d" % number)
         context.forward(self.sink, record.key, b"%d" % number)
@@ -43,5 +48,14 @@ def streams(bootstrap: str, state_dir: str, name: str, instance: str, guarantee:
     )
 
 
+def tell(running: Streams, place: Path) -> None:
+    """Make the file `place` once it runs."""
+    while running.state is State.CREATED:
+        time.sleep(0.05)
+    place.touch()
+
+
 if __name__ == "__main__":
-    streams(*sys.argv[1:]).run()
+    made = streams(*sys.argv[1:])
+    threading.Thread(target=tell, args=(made, Path(sys.argv[2]) / f"{os.getpid()}.runs"), daemon=True).start()
+    made.run()

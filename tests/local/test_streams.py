@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -18,7 +18,10 @@ from harness.worlds.local.broker import LocalBroker
 from store.errors import LogError, ProtocolError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.streams import thread
+from store.streams.application import Application
 from store.streams.streams import State, Streams
+from store.streams.topology import Topology
 from store.types import IsolationLevel, TopicPartition
 from tests.local import streaming
 from tests.waiting import until
@@ -74,22 +77,28 @@ class Place:
         self.processes.append(process)
         return process
 
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask it to end, once it runs."""
+        until(lambda: any(self.directory.glob(f"*/{process.pid}.runs")))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
     def streams(self, host: str, instance: str = "", guarantee: str = "exactly_once_v2") -> Streams:
         return streaming.streams(self.bootstrap, str(self.directory / host), self.name, instance, guarantee)
 
-    def counts(self) -> dict[bytes, list[int]]:
+    def counts(self, topic: str | None = None, partitions: int = PARTITIONS) -> dict[bytes, list[int]]:
         """Key → the numbers that were forwarded for it, in the order of their partition."""
         found: dict[bytes, list[int]] = {}
         reader = KafkaLog(self.bootstrap).reader()
-        for number in range(PARTITIONS):
-            tp = TopicPartition(f"{self.name}-out", number)
+        for number in range(partitions):
+            tp = TopicPartition(topic or f"{self.name}-out", number)
             for record in reader.read(tp, 0, 1_000_000, IsolationLevel.READ_COMMITTED).records:
                 found.setdefault(record.key or b"", []).append(int(record.value or b""))
         reader.close()
         return found
 
-    def total(self) -> int:
-        return sum(map(len, self.counts().values()))
+    def total(self, topic: str | None = None, partitions: int = PARTITIONS) -> int:
+        return sum(map(len, self.counts(topic, partitions).values()))
 
     def check_all_counted_once(self) -> None:
         until(lambda: self.total() >= self.fed * KEYS)
@@ -104,11 +113,6 @@ def place(broker: LocalBroker, unique: Callable[[str], str], tmp_path: Path) -> 
         if process.poll() is None:
             process.kill()
         process.wait()
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    assert process.wait() == 0
 
 
 @pytest.mark.requirement("129.3", "129.4")
@@ -126,10 +130,10 @@ def test_processes_that_come_go_and_are_killed_count_every_record_once(place: Pl
     place.check_all_counted_once()
     third = place.start("b")
     place.feed()
-    end(first)
+    place.end(first)
     place.feed()
     place.check_all_counted_once()
-    end(third)
+    place.end(third)
 
 
 def test_a_static_member_that_is_restarted_goes_on_where_it_was(place: Place) -> None:
@@ -143,7 +147,7 @@ def test_a_static_member_that_is_restarted_goes_on_where_it_was(place: Place) ->
     place.feed()
     place.check_all_counted_once()
     for process in (one, other):
-        end(process)
+        place.end(process)
 
 
 def test_at_least_once_loses_nothing_and_ends_with_the_right_counts_without_crashes(place: Place) -> None:
@@ -156,6 +160,57 @@ def test_at_least_once_loses_nothing_and_ends_with_the_right_counts_without_cras
             until(lambda: place.total() >= place.fed * KEYS)
         place.feed()
         place.check_all_counted_once()
+
+
+def test_a_host_keeps_copies_of_the_tasks_of_another_and_takes_over_with_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "COPIES_S", 0.2)
+    place.feed()
+
+    def standbys(streams: Streams) -> int:
+        return sum(len(one.standby) for one in streams.status.threads)
+
+    def make(host: str) -> Streams:
+        streams = place.streams(host)
+        streams.config = replace(streams.config, num_standby_replicas=1)
+        return streams
+
+    with make("a") as first:
+        with make("b") as second:
+            until(lambda: standbys(first) == standbys(second) == PARTITIONS / 2)
+            place.feed()
+        place.feed()
+        place.check_all_counted_once()
+        assert second.status.error is None
+    assert first.status.error is None
+
+
+def test_sub_topologies_hand_on_through_a_topic_between_them(place: Place) -> None:
+    first = streaming.application(place.name).sub_topologies[0]
+    further = f"{place.name}-further"
+    admin = KafkaLog(place.bootstrap).admin()
+    admin.create_topics([TopicSpec(further, 2)])
+    admin.close()
+    second = Topology(
+        place.name,
+        (f"{place.name}-out",),
+        (further,),
+        ("further",),
+        streaming.Count(further, "further"),
+        ordinal=1,
+    )
+    streams = Streams(
+        Application(place.name, (first, second)),
+        {"num.stream.threads": 2},
+        bootstrap=place.bootstrap,
+        state_dir=place.directory / "a",
+    )
+    with streams:
+        place.feed()
+        until(lambda: place.total(further, 2) >= place.fed * KEYS)
+    counts = place.counts(further, 2)
+    assert counts == {b"%d" % key: list(range(1, place.fed + 1)) for key in range(KEYS)}
 
 
 def test_it_tells_what_it_does_and_stops_when_asked(place: Place) -> None:
@@ -207,9 +262,9 @@ def test_what_a_function_raises_ends_all_threads_and_is_raised(place: Place) -> 
         except ValueError as error:
             caught.append(error)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    running = threading.Thread(target=run)
+    running.start()
+    running.join()
     assert [str(error) for error in caught] == ["no good"]
     assert streams.state is State.ERROR
 
