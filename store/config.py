@@ -104,6 +104,8 @@ class StreamsConfig:
     """`automatic.state.relocation`: a start moves stores whose sub-topology has another ordinal than before to where
     they belong (`store.recovery.relocation`), and tasks fence the ordinal that theirs was. False: such a start is an
     error that says what to do."""
+    num_stream_threads: int = 1
+    """`num.stream.threads`: how many threads of `Streams` process in one process; each is a member of the group."""
     metrics_recording_level: RecordingLevel = RecordingLevel.INFO
     """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
@@ -231,5 +233,6 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "statestore.cache.max.bytes": _whole(0),
     "num.standby.replicas": _whole(0),
     "automatic.state.relocation": _flag,
+    "num.stream.threads": _whole(1),
     "metrics.recording.level": _one_of(RecordingLevel),
 }
