@@ -40,6 +40,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from store.clock import Clock
@@ -67,9 +68,15 @@ class Retry(Protocol):
     def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
-def note(ordinal: int, stream_time: int = -1) -> str:
-    """What is noted beside the positions that a task of this ordinal commits; its stream time too, if it has one."""
-    return f"sub-topology {ordinal}" + ("" if stream_time < 0 else f", stream time {stream_time}")
+def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = MappingProxyType({})) -> str:
+    """What is noted beside the positions that a task of this ordinal commits.
+
+    Its stream time too, if it has one, and then the largest time that each operator has observed.
+    """
+    if stream_time < 0:
+        return f"sub-topology {ordinal}"
+    times = "".join([f", {operator} at {time}" for operator, time in observed.items()])
+    return f"sub-topology {ordinal}, stream time {stream_time}{times}"
 
 
 def noted(metadata: str) -> int | None:
