@@ -27,6 +27,7 @@ class ConfigError(CrashproofError):
         super().__init__(f"{key}={value!r} is not allowed: {allowed}")
         self.key = key
         self.value = value
+        self.allowed = allowed
 
 
 class LogError(CrashproofError):

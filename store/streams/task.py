@@ -175,7 +175,7 @@ class Task:
         self.group_lacks_positions = False
         """Whether input positions were known from their own topic alone: the group should get them again."""
         self.tasks_in_process = tasks_in_process
-        self._suppliers = topology.suppliers(config.default_dsl_store)
+        self._suppliers = topology.suppliers(config.dsl_store_suppliers)
         self._metrics = metrics
         self._listener = listener
         self._offsets: TaskOffsets | None = None
