@@ -105,17 +105,17 @@ class DslStoreSuppliers(Protocol):
     """
 
     def key_value_store(self, params: DslKeyValueParams) -> StoreSupplier[Any]:
-        _lacks(self, "key-value")
+        _lacks(self, "key-value", params)
 
     def window_store(self, params: DslWindowParams) -> StoreSupplier[Any]:
-        _lacks(self, "window")
+        _lacks(self, "window", params)
 
     def session_store(self, params: DslSessionParams) -> StoreSupplier[Any]:
-        _lacks(self, "session")
+        _lacks(self, "session", params)
 
 
-def _lacks(suppliers: DslStoreSuppliers, kind: str) -> NoReturn:
-    raise NotImplementedError(f"{type(suppliers).__qualname__} has no {kind} stores")
+def _lacks(suppliers: DslStoreSuppliers, kind: str, params: Params) -> NoReturn:
+    raise NotImplementedError(f"{type(suppliers).__qualname__} has no {kind} stores, and so no {params.name}")
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def test_parameters_have_the_fields_of_the_page() -> None:
 def test_suppliers_that_lack_a_kind_of_store_refuse_it_and_nothing_else() -> None:
     """As those do that were written before a kind of store came."""
     assert isinstance(made(KEY_VALUE, "op", Mine()), KeyValueSupplier)
-    with pytest.raises(ConfigError, match=r"Mine has no session stores; .* sessions of operator KSTREAM-1"):
+    with pytest.raises(ConfigError, match=r"Mine has no session stores.*; .* sessions of operator KSTREAM-1"):
         made(SESSION, "KSTREAM-1", Mine())
 
 
