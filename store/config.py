@@ -128,6 +128,15 @@ class StreamsConfig:
     statestore_cache_max_bytes: int = 10_485_760
     """`statestore.cache.max.bytes`: memory for the caches of all stores of a process that have one, shared out
     evenly; counted as `num_cached_bytes` of a store says. 0: no store has a cache."""
+    deserialization_exception_handler: Any = None
+    """`deserialization.exception.handler`: what becomes of an input record that cannot be turned into objects:
+    `fail` (by default), `continue`, or a class with `handle_error` or its path, see `store.streams.handlers`."""
+    processing_exception_handler: Any = None
+    """`processing.exception.handler`: the same of one whose processing raised."""
+    production_exception_handler: Any = None
+    """`production.exception.handler`: the same of an output that cannot be turned into bytes, or is refused."""
+    errors_dead_letter_queue_topic_name: str | None = None
+    """`errors.dead.letter.queue.topic.name`: where `continue` sends records that it goes on without."""
     num_standby_replicas: int = 0
     """`num.standby.replicas`: how many hosts beside the one of a task keep warm copies of its stores; what
     `store.streams.assignment.assign` is given, for `Worker.assign`."""
@@ -262,6 +271,21 @@ def _sync(key: str, value: object) -> Sync:
     raise ConfigError(key, value, "commit, none, or milliseconds such as 250ms")
 
 
+def _handler(key: str, value: object) -> object:
+    if isinstance(value, (str, type)) or callable(getattr(value, "handle_error", None)):
+        return value
+    raise ConfigError(key, value, "fail, continue, or a class with handle_error(context, error) or its path")
+
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _topic(key: str, value: object) -> str:
+    if isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and value not in (".", ".."):
+        return value
+    raise ConfigError(key, value, "the name of a topic")
+
+
 def _suppliers(key: str, value: object) -> object:
     if isinstance(value, (str, type)) or all(
         callable(getattr(value, name, None)) for name in ("key_value_store", "window_store", "session_store")
@@ -286,6 +310,10 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "statestore.transactional.mechanism": _one_of(Mechanism, _MISSPELT),
     "statestore.sync": _sync,
     "statestore.cache.max.bytes": _whole(0),
+    "deserialization.exception.handler": _handler,
+    "processing.exception.handler": _handler,
+    "production.exception.handler": _handler,
+    "errors.dead.letter.queue.topic.name": _topic,
     "num.standby.replicas": _whole(0),
     "metrics.recording.level": _one_of(RecordingLevel),
 }
