@@ -93,6 +93,8 @@ def _remembers_fencing(
             raise
         except (AbortRequiredError, FatalLogError) as error:
             self._fenced = _fencing(producer)
+            if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
+                raise RecordRefusedError(str(error), self._deliveries.refused) from error
             if self._fenced is None:
                 raise
             raise FencedError(self._fenced) from error
