@@ -61,10 +61,6 @@ class RecordFailedError(AbortRequiredError):
     """Processing a record raised, and the handler goes on: when the input is read again the record is passed over."""
 
 
-class DeserializationError(CrashproofError):
-    """The key or value of an input record could not be turned into an object. Raised before anything else was done."""
-
-
 class FencedError(LogError):
     """The broker takes nothing more from this producer: a newer one has its transactional id.
 
@@ -150,6 +146,10 @@ class SerdeError(StoreError, ValueError):
 
     The second means that the store was written with another serde, or with another version of the data's type.
     """
+
+
+class DeserializationError(SerdeError):
+    """The key or value of an input record could not be turned into an object. Raised before anything else was done."""
 
 
 class StoreIOError(StoreError):

@@ -318,10 +318,10 @@ def persistent_versioned_key_value_store(
     much of the history is kept, and dropped, together; it must not change while the store exists. By default it
     grows with the history, as in Kafka Streams.
     """
-    history = _milliseconds("history_retention_ms", history_retention_ms)
+    history = milliseconds("history_retention_ms", history_retention_ms)
     interval = None
     if segment_interval_ms is not None:
-        interval = _milliseconds("segment_interval_ms", segment_interval_ms, lowest=1)
+        interval = milliseconds("segment_interval_ms", segment_interval_ms, lowest=1)
     return VersionedSupplier(
         name, history_retention_ms=history, segment_interval_ms=interval, transactional=transactional
     )
@@ -536,8 +536,8 @@ def _window(
     timestamped: bool,
     persistent: bool,
 ) -> WindowSupplier:
-    retention = _milliseconds("retention_period_ms", retention_period_ms)
-    size = _milliseconds("window_size_ms", window_size_ms)
+    retention = milliseconds("retention_period_ms", retention_period_ms)
+    size = milliseconds("window_size_ms", window_size_ms)
     if retention < size:
         raise _refused(
             "retention_period_ms", retention_period_ms, f"at least the window's size, which is {size} ms"
@@ -556,7 +556,7 @@ def _window(
 def _session(
     name: str, retention_period_ms: Duration, transactional: bool, persistent: bool
 ) -> SessionSupplier:
-    retention = _milliseconds("retention_period_ms", retention_period_ms)
+    retention = milliseconds("retention_period_ms", retention_period_ms)
     return SessionSupplier(
         name,
         retention_ms=retention,
@@ -618,7 +618,8 @@ def _expiring(retention_ms: int) -> Mapping[str, str]:
     return {**_compacted(), "cleanup.policy": "compact,delete", "retention.ms": str(retention)}
 
 
-def _milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:
+def milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:
+    """A duration as whole milliseconds. `ValueError` names the argument that cannot be one."""
     number = value
     if isinstance(value, timedelta):
         number, rest = divmod(value, timedelta(milliseconds=1))

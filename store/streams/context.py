@@ -254,11 +254,16 @@ class TaskContext:
         self._clock = clock
         self._sinks = frozenset(sinks)
         self._stores: dict[str, ProcessorStore] = {}
+        self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
         """The record being processed, or the last one: what caches held back is written at a commit, with its time."""
         self.stream_time = -1
         self.commit_requested = False
         self.failure: Exception | None = None
+        self.observed: dict[str, int] = {}
+        """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
+        self.cache_max_bytes: dict[str, int] = {}
+        """Store → its share of `statestore.cache.max.bytes`."""
 
     @property
     def wall_clock_ms(self) -> int:
@@ -286,6 +291,7 @@ class TaskContext:
 
     def offer(self, stores: Mapping[str, StateStore], global_stores: Mapping[str, GlobalStore[Any]]) -> None:
         """The stores that `store` hands out."""
+        self._own = stores
         self._stores = {name: ProcessorStore(store, self._failed) for name, store in stores.items()}
         self._stores |= {name: GlobalReads(store, self._failed) for name, store in global_stores.items()}
 
@@ -296,6 +302,14 @@ class TaskContext:
             raise ProtocolError(
                 f"the topology has no store {name!r}; it declares {', '.join(self._stores) or 'none'}"
             ) from None
+
+    def state_store(self, name: str) -> StateStore:
+        """The task's store itself, for processing that lets every error of it through."""
+        return self._own[name]
+
+    def fail(self, error: Exception) -> None:
+        """The record being processed must not be committed, even if a user's function swallows the error."""
+        self.failure = self.failure or error
 
     def forward(
         self,
@@ -333,24 +347,26 @@ class TaskContext:
                 self._producer.flush()
                 faults.suspects.discard(known)
         except RecordTooLargeError as error:
-            if self._handlers is not None and self._handlers.production is not None:
-                self.leave_out(error)
-                return
-            self.failure = self.failure or error
-            raise
+            if not self.leave_out(error):
+                self.failure = self.failure or error
+                raise
         except LogError as error:
             self.failure = self.failure or error
             raise
 
-    def leave_out(self, error: Exception) -> None:
-        """Ask the handler what becomes of an output that cannot be sent, and raise the error unless it goes on."""
+    def leave_out(self, error: Exception) -> bool:
+        """Ask the handler what becomes of an output that cannot be sent. False where there is none, and the error is to
+        be raised. Raises `LogError` where the handler does not go on."""
         handler = None if self._handlers is None else self._handlers.production
-        response = Response.fail() if handler is None else handler.handle_error(self._at_record(), error)
+        if handler is None:
+            return False
+        response = handler.handle_error(self._at_record(), error)
         if not response.resumes:
-            failed = LogError(f"an output cannot be sent: {error}") if isinstance(error, LogError) else error
+            failed = LogError(f"an output cannot be sent: {error}")
             self.failure = self.failure or failed
             raise failed from error
         self.bury(response.dead_letters)
+        return True
 
     def decide(self, handler: ExceptionHandler, error: Exception) -> Response:
         """What `handler` makes of an error of the record being processed."""
@@ -404,6 +420,7 @@ class TaskContext:
     def close(self) -> None:
         """The task is closed, and no store is handed out any more."""
         self._stores = {}
+        self._own = {}
 
     def reset(self) -> None:
         """A new transaction begins."""

@@ -122,7 +122,10 @@ _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
 """How long a changelog may take to settle, or to answer, each time while restoring."""
 
-_COMMITTED_BY = re.compile(r"sub-topology ([0-9]+)(?:, stream time ([0-9]+))?")
+_COMMITTED_BY = re.compile(
+    r"sub-topology ([0-9]+)(?:, stream time ([0-9]+))?((?:, [A-Za-z0-9._-]+ at [0-9]+)*)"
+)
+_OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
 
 T = TypeVar("T")
 
@@ -205,6 +208,7 @@ class Task:
         self._context: TaskContext | None = None
         self._processing: Processing | None = None
         self._committed_stream_time = -1
+        self._committed_observed: dict[str, int] = {}
         self._state = _State.NEW
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
@@ -293,6 +297,7 @@ class Task:
     def _bind(self, context: TaskContext) -> None:
         """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
         context.stream_time = self._committed_stream_time
+        context.observed = dict(self._committed_observed)
         self._unbind()
         self._processing = bind(self.topology.process, context)
 
@@ -339,6 +344,10 @@ class Task:
             other = _COMMITTED_BY.fullmatch(said)
             if other is not None and other[2] is not None:
                 self._committed_stream_time = max(self._committed_stream_time, int(other[2]))
+                for operator, time in _OBSERVED.findall(other[3]):
+                    self._committed_observed[operator] = max(
+                        self._committed_observed.get(operator, -1), int(time)
+                    )
             if other is not None and int(other[1]) != topology.ordinal:
                 raise ConfigError(
                     "ordinal",
@@ -356,7 +365,8 @@ class Task:
         context = self._context
         if context is None or context.stream_time < 0:
             return f"sub-topology {self.topology.ordinal}"
-        return f"sub-topology {self.topology.ordinal}, stream time {context.stream_time}"
+        observed = "".join([f", {operator} at {time}" for operator, time in context.observed.items()])
+        return f"sub-topology {self.topology.ordinal}, stream time {context.stream_time}{observed}"
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -460,6 +470,8 @@ class Task:
         if closing is None:
             closing = self._closing[name] = self._exit.enter_context(ExitStack())
         cached = sum(one.cached for one in self._suppliers.values())
+        share = config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
+        context.cache_max_bytes[name] = share
         made = StoreContext(
             name=name,
             open_engine=lambda: self._storage.open(self.task_id, name),
@@ -469,9 +481,7 @@ class Task:
             log_change=context.change_logger(changelog) if supplier.logged else None,
             mechanism=config.mechanism,
             sync=config.statestore_sync,
-            cache_max_bytes=(
-                config.statestore_cache_max_bytes // self.tasks_in_process // cached if supplier.cached else 0
-            ),
+            cache_max_bytes=share,
             record_time=lambda: context.record.timestamp,
             uncommitted_position=lambda: _last_records(dict(self._positions)),
             isolation=config.default_state_isolation_level,
@@ -635,6 +645,11 @@ class Task:
     # -- the way of a record --------------------------------------------------------------------------------
 
     @property
+    def processing(self) -> Processing | None:
+        """What processes its records, while it is open."""
+        return self._processing
+
+    @property
     def uncommitted_records(self) -> int:
         """Records processed since the last commit."""
         return self._processed
@@ -722,14 +737,15 @@ class Task:
             return False
         untouched = isinstance(error, DeserializationError)
         handler = self._handlers.deserialization if untouched else self._handlers.processing
-        if handler is None or context.failure is not None:
+        if handler is None or context.failure not in (None, error):
             return False
-        if isinstance(error, CrashproofError) and not untouched and not isinstance(error, SerdeError):
+        if isinstance(error, CrashproofError) and not isinstance(error, SerdeError):
             return False
         response = context.decide(handler, error)
         if not response.resumes:
             return False
         if untouched or self._producer is None:
+            context.failure = None
             context.bury(response.dead_letters)
             return True
         self._faults.skip(tp, record.offset, response.dead_letters)
@@ -987,6 +1003,7 @@ class Task:
     def _committed_all(self) -> None:
         assert self._context is not None
         self._committed_stream_time = self._context.stream_time
+        self._committed_observed = dict(self._context.observed)
         self._committed = dict(self._positions)
         self._faults.committed(self._committed)
         self._processed = 0

@@ -1,0 +1,1047 @@
+"""What a user writes an application with: streams, tables and groups, whose methods add operators to the graph.
+
+Keyword arguments take the place of Kafka Streams' Consumed, Produced, Grouped, Named, Repartitioned and Joined; what
+there is to say of a store is `Materialized`, or its name alone. Serdes that are not given are those of the stream or
+table that an operator is applied to where it keeps that type, else the builder's.
+
+A table that is read from a topic has a changelog of its own where it has to be kept: the topic itself is not taken for
+one, so that it may be anybody's, with any retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from store.errors import ConfigError
+from store.serdes import BytesSerde, LongSerde, Serde
+from store.streams.application import Application
+from store.streams.dsl.graph import Graph, Node, Partitioner
+from store.streams.dsl.operators import (
+    Aggregate,
+    Branch,
+    ChangeSerde,
+    Filter,
+    FlatMap,
+    FlatMapValues,
+    FromGlobal,
+    FromStore,
+    Getter,
+    JoinKind,
+    JoinMerge,
+    Kept,
+    LookUp,
+    Map,
+    Mapped,
+    MapValues,
+    OfBoth,
+    OfValue,
+    PassOn,
+    Peek,
+    Regroup,
+    SelectKey,
+    Sink,
+    Source,
+    Swapped,
+    TableAggregate,
+    TableJoin,
+    TableMap,
+    TableSource,
+    ToStream,
+)
+from store.streams.dsl.processors import Process, ProcessorSupplier
+from store.streams.dsl.stores import DslStore, Form, Materialized, store_of
+from store.streams.dsl.suppliers import TopologyConfig
+from store.streams.dsl.windowed import windowed_aggregate
+from store.streams.dsl.windows import (
+    SessionWindows,
+    SlidingWindows,
+    Windows,
+    retention_of,
+    size_of_windows,
+    store_retention_of,
+    windowed_serde,
+)
+from store.suppliers import (
+    GlobalStoreSupplier,
+    StoreSupplier,
+    global_store,
+    key_value_store_builder,
+    milliseconds,
+    persistent_key_value_store,
+)
+
+Stored = Materialized | str | None
+"""What is said of a table's store: all of it, its name alone, or nothing."""
+
+_REPARTITION = "KSTREAM-REPARTITION-"
+
+
+class StreamsBuilder:
+    """Makes an `Application` of streams and tables.
+
+    Topics are named as they are in Kafka. `key_serde` and `value_serde` are those of topics and stores for which
+    nothing else is said; bytes by default.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        config: TopologyConfig | None = None,
+    ) -> None:
+        """`config`: what this topology overrides, whatever it runs with."""
+        self.application_id = application_id
+        self.graph = Graph(config)
+        self.key_serde: Serde[Any] = BytesSerde() if key_serde is None else key_serde
+        self.value_serde: Serde[Any] = BytesSerde() if value_serde is None else value_serde
+        self._streams: dict[tuple[str, ...], KStream] = {}
+        self._read: set[str] = set()
+
+    def stream(
+        self,
+        topics: str | Iterable[str],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KStream:
+        """The records of one or several topics. The same topics again, with the same serdes, are the same stream.
+
+        Raises `ConfigError` for a topic that the application reads otherwise already.
+        """
+        read = (topics,) if isinstance(topics, str) else tuple(topics)
+        keys, values = key_serde or self.key_serde, value_serde or self.value_serde
+        known = self._streams.get(read)
+        if known is not None and (known.key_serde, known.value_serde) == (keys, values):
+            return known
+        self._reads(read)
+        node = self.graph.add(self.graph.new_name("KSTREAM-SOURCE-", name), Source(keys, values), topics=read)
+        stream = KStream(self, node, keys, values, repartition=False)
+        self._streams[read] = stream
+        return stream
+
+    def table(
+        self,
+        topic: str,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The last value of each key of a topic; a record without a value deletes.
+
+        It is kept in a store, with a changelog of its own, if it has a name or an operator needs the old values.
+        """
+        said = Materialized.of(materialized)
+        keys = key_serde or said.key_serde or self.key_serde
+        values = value_serde or said.value_serde or self.value_serde
+        self._reads((topic,))
+        graph = self.graph
+        store_name = said.store_name or graph.new_store_name(f"{topic}-")
+        source = graph.add(graph.new_name("KSTREAM-SOURCE-"), Source(keys, values), topics=(topic,))
+        node_name = graph.new_name("KTABLE-SOURCE-", name)
+        return _source_table(self, source, node_name, store_name, said, keys, values)
+
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> GlobalKTable:
+        """All records of a topic, all partitions of it, as a table that every worker keeps; for joins."""
+        keys, values = key_serde or self.key_serde, value_serde or self.value_serde
+        store = name or self.graph.new_store_name(f"{topic}-")
+        builder = key_value_store_builder(persistent_key_value_store(store), keys, values)
+        self.add_global_store(global_store(builder, topic))
+        return GlobalKTable(store)
+
+    def add_global_store(self, supplier: GlobalStoreSupplier) -> None:
+        """A global store that processors read by its name."""
+        if supplier.name in self.graph.global_stores:
+            raise ConfigError("store", supplier.name, "a name that no other store of the application has")
+        self.graph.global_stores[supplier.name] = supplier
+
+    def add_state_store(self, supplier: StoreSupplier[Any]) -> StreamsBuilder:
+        """A store that processors use by its name."""
+        self.graph.add_store(supplier)
+        return self
+
+    def build(self) -> Application:
+        """The application. Raises `ConfigError` for what cannot be run."""
+        return self.graph.build(self.application_id)
+
+    def _reads(self, topics: Sequence[str]) -> None:
+        for topic in topics:
+            if topic in self._read:
+                raise ConfigError("topic", topic, "a topic that the application reads in one way only")
+            self._read.add(topic)
+
+
+class KStream:
+    """Records, each for itself. Immutable: every method returns another stream, of the same builder."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        node: Node,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        repartition: bool,
+    ) -> None:
+        """`repartition`: whether keys may have changed since the records were in a topic."""
+        self.builder = builder
+        self.node = node
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.repartition_required = repartition
+
+    # -- stateless ----------------------------------------------------------------------------------------
+
+    def filter(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> KStream:
+        """The records for which `predicate(key, value)` holds."""
+        return self._same("KSTREAM-FILTER-", Filter(predicate, False), name)
+
+    def filter_not(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> KStream:
+        """The records for which it does not hold."""
+        return self._same("KSTREAM-FILTER-", Filter(predicate, True), name)
+
+    def map(self, mapper: Callable[[Any, Any], tuple[Any, Any]], *, name: str | None = None) -> KStream:
+        """`mapper(key, value)` gives the new key and value."""
+        return self._other("KSTREAM-MAP-", Map(mapper), name)
+
+    def map_values(
+        self, mapper: Callable[..., Any], *, with_key: bool = False, name: str | None = None
+    ) -> KStream:
+        """`mapper(value)`, or `mapper(key, value)` with `with_key`, gives the new value."""
+        node = self._add("KSTREAM-MAPVALUES-", MapValues(mapper, with_key), name)
+        return self._stream(node, self.key_serde, None)
+
+    def flat_map(
+        self, mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]], *, name: str | None = None
+    ) -> KStream:
+        """`mapper(key, value)` gives any number of keys and values."""
+        return self._other("KSTREAM-FLATMAP-", FlatMap(mapper), name)
+
+    def flat_map_values(
+        self, mapper: Callable[..., Iterable[Any]], *, with_key: bool = False, name: str | None = None
+    ) -> KStream:
+        """`mapper(value)`, or `mapper(key, value)` with `with_key`, gives any number of values."""
+        node = self._add("KSTREAM-FLATMAPVALUES-", FlatMapValues(mapper, with_key), name)
+        return self._stream(node, self.key_serde, None)
+
+    def select_key(self, mapper: Callable[[Any, Any], Any], *, name: str | None = None) -> KStream:
+        """`mapper(key, value)` gives the new key."""
+        node = self._add("KSTREAM-KEY-SELECT-", SelectKey(mapper), name)
+        return self._stream(node, None, self.value_serde, repartition=True)
+
+    def peek(self, action: Callable[[Any, Any], object], *, name: str | None = None) -> KStream:
+        """`action(key, value)` sees each record. It runs again when input is read again."""
+        return self._same("KSTREAM-PEEK-", Peek(action), name)
+
+    def foreach(self, action: Callable[[Any, Any], object], *, name: str | None = None) -> None:
+        """`action(key, value)` is the end of each record. It runs again when input is read again."""
+        self._add("KSTREAM-FOREACH-", Peek(action, last=True), name)
+
+    def split(self, *, name: str | None = None) -> BranchedKStream:
+        """Each record to the first branch whose predicate holds."""
+        return BranchedKStream(self, name)
+
+    def merge(self, other: KStream, *, name: str | None = None) -> KStream:
+        """The records of both streams, in the order in which they are processed."""
+        node = self.builder.graph.add(
+            self.builder.graph.new_name("KSTREAM-MERGE-", name), PassOn(), [self.node, other.node]
+        )
+        keys = self.key_serde if self.key_serde == other.key_serde else None
+        values = self.value_serde if self.value_serde == other.value_serde else None
+        needed = self.repartition_required or other.repartition_required
+        return KStream(self.builder, node, keys, values, repartition=needed)
+
+    # -- topics ---------------------------------------------------------------------------------------------
+
+    def to(
+        self,
+        topic: str,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        partitioner: Partitioner | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Write the records to a topic."""
+        graph = self.builder.graph
+        keys, values = self._serdes(key_serde, value_serde)
+        node_name = graph.new_name("KSTREAM-SINK-", name)
+        graph.add(node_name, Sink(topic, keys, values, partitioner), [self.node], sink=topic)
+
+    def repartition(
+        self,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+        number_of_partitions: int | None = None,
+        partitioner: Partitioner | None = None,
+    ) -> KStream:
+        """The records by way of a topic of the application's own, so that those of a key are in one partition."""
+        graph = self.builder.graph
+        keys, values = self._serdes(key_serde, value_serde)
+        prefix = graph.new_name(_REPARTITION, name)
+        node = graph.repartition(
+            self.node,
+            prefix,
+            keys,
+            values,
+            partitions=number_of_partitions,
+            partitioner=partitioner,
+            generated=name is None,
+            drop_null_keys=False,
+        )
+        return KStream(self.builder, node, keys, values, repartition=False)
+
+    # -- groups ---------------------------------------------------------------------------------------------
+
+    def group_by_key(
+        self,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream:
+        """The records by their key. `name` is that of the repartition topic, if there has to be one."""
+        keys, values = self._serdes(key_serde, value_serde)
+        return KGroupedStream(self, keys, values, name)
+
+    def group_by(
+        self,
+        mapper: Callable[[Any, Any], Any],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedStream:
+        """The records by the key that `mapper(key, value)` gives, by way of a repartition topic."""
+        selected = self.select_key(mapper, name=None if name is None else f"{name}-select")
+        return selected.group_by_key(key_serde=key_serde, value_serde=value_serde, name=name)
+
+    def to_table(
+        self,
+        *,
+        materialized: Stored = None,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The last value of each key, as a table."""
+        graph = self.builder.graph
+        said = Materialized.of(materialized)
+        keys, values = self._serdes(key_serde or said.key_serde, value_serde or said.value_serde)
+        node_name = graph.new_name("KSTREAM-TOTABLE-", name)
+        store_name = said.store_name or graph.new_store_name("KSTREAM-TOTABLE-")
+        parent = self.node
+        if self.repartition_required:
+            parent = graph.repartition(parent, node_name, keys, values, generated=name is None)
+        return _source_table(self.builder, parent, node_name, store_name, said, keys, values)
+
+    # -- processors -----------------------------------------------------------------------------------------
+
+    def process(self, supplier: ProcessorSupplier, *stores: str, name: str | None = None) -> KStream:
+        """A processor of one's own, made by `supplier()`, with the stores of those names. It may change keys."""
+        node = self._processor("KSTREAM-PROCESSOR-", Process(supplier), stores, name)
+        return self._stream(node, None, None, repartition=True)
+
+    def process_values(self, supplier: ProcessorSupplier, *stores: str, name: str | None = None) -> KStream:
+        """A processor of one's own that keeps the key: its context's `forward` takes a value."""
+        node = self._processor("KSTREAM-PROCESSVALUES-", Process(supplier, fixed_key=True), stores, name)
+        return self._stream(node, self.key_serde, None)
+
+    def _processor(self, prefix: str, operator: Process, stores: tuple[str, ...], name: str | None) -> Node:
+        graph = self.builder.graph
+        node = graph.add(graph.new_name(prefix, name), operator, [self.node], stores=stores)
+
+        def check() -> None:
+            missing = [one for one in stores if one not in graph.stores and one not in graph.global_stores]
+            if missing:
+                raise ConfigError(
+                    "stores", missing, f"stores that were added, or named by a table, for {node.name}"
+                )
+
+        graph.at_build(check)
+        return node
+
+    # -- joins ----------------------------------------------------------------------------------------------
+
+    def join_table(
+        self, table: KTable, joiner: Callable[[Any, Any], Any], *, name: str | None = None
+    ) -> KStream:
+        """Each record with what the table has for its key now: `joiner(value, table's value)`; no record without."""
+        return self._look_up(table, joiner, left=False, name=name)
+
+    def left_join_table(
+        self, table: KTable, joiner: Callable[[Any, Any], Any], *, name: str | None = None
+    ) -> KStream:
+        """Each record with what the table has for its key now, or None."""
+        return self._look_up(table, joiner, left=True, name=name)
+
+    def _look_up(
+        self, table: KTable, joiner: Callable[[Any, Any], Any], *, left: bool, name: str | None
+    ) -> KStream:
+        graph = self.builder.graph
+        stream = self._for_join(name)
+        prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
+        getter = table.getter()
+        operator = LookUp(getter, joiner, left)
+        node_name = graph.new_name(prefix, name)
+        node = graph.add(node_name, operator, [stream.node], stores=getter.stores)
+        return KStream(self.builder, node, stream.key_serde, None, repartition=False)
+
+    def join_global(
+        self,
+        table: GlobalKTable,
+        key_of: Callable[[Any, Any], Any],
+        joiner: Callable[[Any, Any], Any],
+        *,
+        name: str | None = None,
+    ) -> KStream:
+        """Each record with what the global table has for `key_of(key, value)`; no record without."""
+        return self._look_up_globally(table, key_of, joiner, left=False, name=name)
+
+    def left_join_global(
+        self,
+        table: GlobalKTable,
+        key_of: Callable[[Any, Any], Any],
+        joiner: Callable[[Any, Any], Any],
+        *,
+        name: str | None = None,
+    ) -> KStream:
+        """Each record with what the global table has for `key_of(key, value)`, or None."""
+        return self._look_up_globally(table, key_of, joiner, left=True, name=name)
+
+    def _look_up_globally(
+        self,
+        table: GlobalKTable,
+        key_of: Callable[[Any, Any], Any],
+        joiner: Callable[[Any, Any], Any],
+        *,
+        left: bool,
+        name: str | None,
+    ) -> KStream:
+        graph = self.builder.graph
+        operator = LookUp(FromGlobal(table.store), joiner, left, key_of)
+        prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
+        node = graph.add(graph.new_name(prefix, name), operator, [self.node], stores=[table.store])
+        return self._stream(node, self.key_serde, None)
+
+    def _for_join(self, name: str | None) -> KStream:
+        """This stream, by way of a repartition topic if its keys may have changed."""
+        if not self.repartition_required:
+            return self
+        keys, values = self._serdes(None, None)
+        node = self.builder.graph.repartition(
+            self.node,
+            self.node.name if name is None else name,
+            keys,
+            values,
+            generated=name is None,
+            drop_null_keys=False,
+        )
+        return KStream(self.builder, node, keys, values, repartition=False)
+
+    # -- shared -----------------------------------------------------------------------------------------------
+
+    def _serdes(
+        self, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> tuple[Serde[Any], Serde[Any]]:
+        builder = self.builder
+        return (
+            key_serde or self.key_serde or builder.key_serde,
+            value_serde or self.value_serde or builder.value_serde,
+        )
+
+    def _add(self, prefix: str, operator: Any, name: str | None) -> Node:
+        graph = self.builder.graph
+        return graph.add(graph.new_name(prefix, name), operator, [self.node])
+
+    def _stream(
+        self,
+        node: Node,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        repartition: bool = False,
+    ) -> KStream:
+        return KStream(
+            self.builder,
+            node,
+            key_serde,
+            value_serde,
+            repartition=repartition or self.repartition_required,
+        )
+
+    def _same(self, prefix: str, operator: Any, name: str | None) -> KStream:
+        return self._stream(self._add(prefix, operator, name), self.key_serde, self.value_serde)
+
+    def _other(self, prefix: str, operator: Any, name: str | None) -> KStream:
+        return self._stream(self._add(prefix, operator, name), None, None, repartition=True)
+
+
+class BranchedKStream:
+    """A stream that is being split. `branch` adds one, and `default_branch` or `no_default_branch` ends it."""
+
+    def __init__(self, stream: KStream, name: str | None) -> None:
+        self._stream = stream
+        self._operator = Branch()
+        graph = stream.builder.graph
+        self._node = graph.add(graph.new_name("KSTREAM-BRANCH-", name), self._operator, [stream.node])
+        self._branches: dict[str, KStream] = {}
+
+    def branch(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> BranchedKStream:
+        """The records for which `predicate(key, value)` holds, and none of those before. Its name in the result is
+        that of the split with `name`, or with its number from 1 on."""
+        child = self._child(str(len(self._branches) + 1) if name is None else name)
+        self._operator.predicates.append((predicate, child))
+        return self
+
+    def default_branch(self, *, name: str | None = None) -> dict[str, KStream]:
+        """The records of no branch, as one more; returns all of them by name."""
+        self._operator.default = self._child("0" if name is None else name)
+        return dict(self._branches)
+
+    def no_default_branch(self) -> dict[str, KStream]:
+        """The records of no branch are dropped; returns all branches by name."""
+        return dict(self._branches)
+
+    def _child(self, suffix: str) -> str:
+        stream = self._stream
+        name = f"{self._node.name}{suffix}"
+        node = stream.builder.graph.add(name, PassOn(), [self._node])
+        self._branches[name] = KStream(
+            stream.builder,
+            node,
+            stream.key_serde,
+            stream.value_serde,
+            repartition=stream.repartition_required,
+        )
+        return name
+
+
+class GlobalKTable:
+    """A topic that every worker has as a whole, see `KStream.join_global`."""
+
+    def __init__(self, store: str) -> None:
+        self.store = store
+
+
+class KTable:
+    """The last value of each key. Every method returns another table or stream, of the same builder."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        node: Node,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any] | None,
+        *,
+        upstream: Sequence[KTable] = (),
+        store: DslStore | None = None,
+        kept: bool = False,
+        view: Getter | None = None,
+    ) -> None:
+        """`store` is where it is kept if it has to be, and is now if `kept`; `view` how values are found if not."""
+        self.builder = builder
+        self.node = node
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.kept = False
+        self._upstream = upstream
+        self._store = store
+        self._view = view
+        if kept:
+            self.keep()
+
+    @property
+    def queryable_store_name(self) -> str | None:
+        """The name of the store that the table is kept in; None if it is not kept."""
+        return self._store.name if self.kept and self._store is not None else None
+
+    def keep(self) -> None:
+        """Have the table kept in its store."""
+        if self.kept or self._store is None:
+            return
+        self.kept = True
+        self.builder.graph.add_store(self._store)
+        self.node.stores.append(self._store.name)
+        if isinstance(self.node.operator, TableSource):
+            self.node.operator.materialized = True
+
+    def getter(self) -> Getter:
+        """How the value of a key is found, now; for joins."""
+        if not self.kept and self._view is None:
+            self.keep()
+        if self.kept:
+            assert self._store is not None
+            return FromStore(self._store.name)
+        assert self._view is not None
+        return self._view
+
+    def send_old_values(self) -> None:
+        """Have old values forwarded with the new ones; what that takes is kept."""
+        operator = self.node.operator
+        if getattr(operator, "sends_old", False):
+            return
+        if isinstance(operator, TableSource):
+            self.keep()
+        if hasattr(operator, "sends_old"):
+            operator.sends_old = True
+        if not self.kept or self._view is not None:
+            for table in self._upstream:
+                table.send_old_values()
+
+    def filter(
+        self,
+        predicate: Callable[[Any, Any], bool],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The rows for which `predicate(key, value)` holds."""
+        return self._mapped("KTABLE-FILTER-", Kept(predicate, False), materialized, name)
+
+    def filter_not(
+        self,
+        predicate: Callable[[Any, Any], bool],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The rows for which it does not hold."""
+        return self._mapped("KTABLE-FILTER-", Kept(predicate, True), materialized, name)
+
+    def map_values(
+        self,
+        mapper: Callable[..., Any],
+        *,
+        with_key: bool = False,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`mapper(value)`, or `mapper(key, value)` with `with_key`, gives the value of each row."""
+        function = mapper if with_key else OfValue(mapper)
+        return self._mapped("KTABLE-MAPVALUES-", function, materialized, name)
+
+    def _mapped(
+        self, prefix: str, function: Callable[[Any, Any], Any], materialized: Stored, name: str | None
+    ) -> KTable:
+        graph = self.builder.graph
+        filters = isinstance(function, Kept)
+        said = Materialized.of(materialized)
+        if materialized is not None and said.store_name is None:
+            graph.next_index()  # The index of a store's name that is not used, as in Kafka Streams.
+        values = said.value_serde or (self.value_serde if filters else None)
+        store = self._result_store(said, values)
+        operator = TableMap(function, filters, None if store is None else store.name)
+        node = graph.add(graph.new_name(prefix, name), operator, [self.node])
+        return KTable(
+            self.builder,
+            node,
+            said.key_serde or self.key_serde,
+            values,
+            upstream=(self,),
+            store=store,
+            kept=store is not None,
+            view=None if store is not None else Mapped(self.getter(), function),
+        )
+
+    def to_stream(
+        self, mapper: Callable[[Any, Any], Any] | None = None, *, name: str | None = None
+    ) -> KStream:
+        """The updates as records; with `mapper(key, value)` under other keys."""
+        graph = self.builder.graph
+        node = graph.add(graph.new_name("KTABLE-TOSTREAM-", name), ToStream(mapper), [self.node])
+        stream = KStream(self.builder, node, self.key_serde, self.value_serde, repartition=False)
+        if mapper is not None:
+            stream.key_serde, stream.repartition_required = None, True
+        return stream
+
+    def group_by(
+        self,
+        selector: Callable[[Any, Any], tuple[Any, Any]],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KGroupedTable:
+        """The rows by groups: `selector(key, value)` gives the group's key and the value that it is to have there."""
+        graph = self.builder.graph
+        self.send_old_values()
+        node_name = graph.new_name("KTABLE-SELECT-", None if name is None else f"{name}-select")
+        node = graph.add(node_name, Regroup(selector), [self.node])
+        return KGroupedTable(
+            self.builder,
+            node,
+            key_serde or self.builder.key_serde,
+            value_serde or self.builder.value_serde,
+            name,
+        )
+
+    def join(
+        self,
+        other: KTable,
+        joiner: Callable[[Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The keys that both tables have: `joiner(value, other's value)`."""
+        return self._joined(other, joiner, "inner", materialized, name)
+
+    def left_join(
+        self,
+        other: KTable,
+        joiner: Callable[[Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The keys of this table; None for what the other has not."""
+        return self._joined(other, joiner, "left", materialized, name)
+
+    def outer_join(
+        self,
+        other: KTable,
+        joiner: Callable[[Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The keys of either table; None for what one has not."""
+        return self._joined(other, joiner, "outer", materialized, name)
+
+    def _joined(
+        self,
+        other: KTable,
+        joiner: Callable[[Any, Any], Any],
+        kind: JoinKind,
+        materialized: Stored,
+        name: str | None,
+    ) -> KTable:
+        graph = self.builder.graph
+        said = Materialized.of(materialized)
+        if materialized is not None and said.store_name is None:
+            graph.next_index()
+        self.send_old_values()
+        other.send_old_values()
+        merged = graph.new_name("KTABLE-MERGE-", name)
+        this_name = graph.new_name("KTABLE-JOINTHIS-", None if name is None else f"{name}-join-this")
+        other_name = graph.new_name("KTABLE-JOINOTHER-", None if name is None else f"{name}-join-other")
+        mine, others = self.getter(), other.getter()
+        this_side = TableJoin(others, joiner, needs_this=kind != "outer", needs_other=kind == "inner")
+        other_side = TableJoin(mine, Swapped(joiner), needs_this=kind == "inner", needs_other=kind != "outer")
+        store = self._result_store(said, said.value_serde)
+        nodes = [
+            graph.add(this_name, this_side, [self.node], stores=others.stores),
+            graph.add(other_name, other_side, [other.node], stores=mine.stores),
+        ]
+        merge = graph.add(merged, JoinMerge(None if store is None else store.name), nodes)
+        table = _JoinTable(
+            self.builder,
+            merge,
+            said.key_serde or self.key_serde,
+            said.value_serde,
+            upstream=(self, other),
+            store=store,
+            kept=store is not None,
+            view=None if store is not None else OfBoth(mine, others, joiner, kind),
+        )
+        table.sides = this_side, other_side
+        return table
+
+    def _result_store(self, said: Materialized, value_serde: Serde[Any] | None) -> DslStore | None:
+        """The store of what is made of this table; None if the user names none."""
+        if said.store_name is None:
+            return None
+        values = value_serde or self.builder.value_serde
+        return store_of(said.store_name, Form.KEY_VALUE, said, self.key_serde, values)
+
+
+class _JoinTable(KTable):
+    """The result of a join: both of its sides make the old values."""
+
+    sides: tuple[TableJoin, TableJoin]
+
+    def send_old_values(self) -> None:
+        super().send_old_values()
+        for side in self.sides:
+            side.sends_old = True
+
+
+def _source_table(
+    builder: StreamsBuilder,
+    parent: Node,
+    name: str,
+    store_name: str,
+    said: Materialized,
+    key_serde: Serde[Any],
+    value_serde: Serde[Any],
+) -> KTable:
+    """A table of records. It is kept if it has a name, or once somebody needs that."""
+    node = builder.graph.add(name, TableSource(store_name, materialized=False), [parent])
+    store = store_of(store_name, Form.KEY_VALUE, said, key_serde, value_serde)
+    kept = said.store_name is not None
+    return KTable(builder, node, key_serde, value_serde, store=store, kept=kept)
+
+
+class KGroupedStream:
+    """Records by key. Its methods make tables."""
+
+    def __init__(
+        self, stream: KStream, key_serde: Serde[Any], value_serde: Serde[Any], name: str | None
+    ) -> None:
+        self.stream = stream
+        self.builder = stream.builder
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.name = name
+        self._repartitioned: Node | None = None
+
+    def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
+        """How many records with a value there were of each key."""
+        return self._aggregate(None, None, materialized, name, "KSTREAM-AGGREGATE-", LongSerde())
+
+    def reduce(
+        self,
+        reducer: Callable[[Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`reducer(aggregate, value)`; the first value of a key is its first aggregate."""
+        return self._aggregate(None, reducer, materialized, name, "KSTREAM-REDUCE-", self.value_serde)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`aggregator(key, value, aggregate)`, beginning with `initializer()`. None deletes the row.
+
+        It may change its aggregate in place and return it.
+        """
+        return self._aggregate(initializer, aggregator, materialized, name, "KSTREAM-AGGREGATE-", value_serde)
+
+    def _aggregate(
+        self,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[..., Any] | None,
+        materialized: Stored,
+        name: str | None,
+        prefix: str,
+        value_serde: Serde[Any] | None,
+    ) -> KTable:
+        graph = self.builder.graph
+        said = Materialized.of(materialized)
+        store_name = said.store_name or graph.new_store_name(prefix)
+        node_name = graph.new_name(prefix, name)
+        values = value_serde or self.builder.value_serde
+        store = store_of(store_name, Form.KEY_VALUE, said, self.key_serde, values)
+        parent = self.grouped(store_name, named=said.store_name is not None)
+        node = graph.add(node_name, Aggregate(store_name, initializer, aggregator), [parent])
+        return KTable(self.builder, node, store.key_serde, store.value_serde, store=store, kept=True)
+
+    def grouped(self, store_name: str, *, named: bool) -> Node:
+        """Where the records come from, those of a key in one partition. The repartition topic that this may take is
+        named after the group, or else after the store."""
+        stream = self.stream
+        if not stream.repartition_required:
+            return stream.node
+        if self._repartitioned is not None and self.name is not None:
+            for _ in range(3):
+                self.builder.graph.next_index()
+            return self._repartitioned
+        self._repartitioned = self.builder.graph.repartition(
+            stream.node,
+            self.name or store_name,
+            self.key_serde,
+            self.value_serde,
+            generated=self.name is None and not named,
+        )
+        return self._repartitioned
+
+    def windowed_by(self, windows: Windows) -> WindowedKStream:
+        """Records by key and window."""
+        return WindowedKStream(self, windows)
+
+
+class WindowedKStream:
+    """Records by key and window of time. Its methods make tables whose keys are `Windowed`."""
+
+    def __init__(self, group: KGroupedStream, windows: Windows) -> None:
+        self.group = group
+        self.windows = windows
+
+    def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
+        """How many records with a value there were."""
+        return self._aggregate(None, None, None, materialized, name, "KSTREAM-AGGREGATE-", LongSerde())
+
+    def reduce(
+        self,
+        reducer: Callable[[Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`reducer(aggregate, value)`, of sessions also to merge two of them."""
+        return self._aggregate(
+            None, reducer, None, materialized, name, "KSTREAM-REDUCE-", self.group.value_serde
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any] | None = None,
+        *,
+        materialized: Stored = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`aggregator(key, value, aggregate)`; sessions take a `merger(key, aggregate, aggregate)` too."""
+        if (merger is not None) is not isinstance(self.windows, SessionWindows):
+            raise ConfigError("merger", merger, "given for sessions, and for them alone")
+        return self._aggregate(
+            initializer, aggregator, merger, materialized, name, "KSTREAM-AGGREGATE-", value_serde
+        )
+
+    def _aggregate(
+        self,
+        initializer: Callable[[], Any] | None,
+        aggregator: Callable[..., Any] | None,
+        merger: Callable[[Any, Any, Any], Any] | None,
+        materialized: Stored,
+        name: str | None,
+        prefix: str,
+        value_serde: Serde[Any] | None,
+    ) -> KTable:
+        group, windows = self.group, self.windows
+        builder, graph = group.builder, group.builder.graph
+        said = Materialized.of(materialized)
+        store_name = said.store_name or graph.new_store_name(prefix)
+        node_name = graph.new_name(prefix, name)
+        least = retention_of(windows)
+        retention = least if said.retention is None else milliseconds("retention", said.retention)
+        if retention < least:
+            raise ConfigError("retention", retention, f"at least {least} ms, for windows that still change")
+        session = isinstance(windows, SessionWindows)
+        store = store_of(
+            store_name,
+            Form.SESSION if session else Form.WINDOW,
+            said,
+            group.key_serde,
+            value_serde or builder.value_serde,
+            retention_ms=store_retention_of(windows, retention),
+            is_sliding_window=isinstance(windows, SlidingWindows),
+            window_size_ms=0 if isinstance(windows, SessionWindows) else size_of_windows(windows),
+        )
+        parent = group.grouped(store_name, named=said.store_name is not None)
+        operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
+        node = graph.add(node_name, operator, [parent])
+        keys = windowed_serde(store.key_serde, windows)
+        return KTable(builder, node, keys, store.value_serde, store=store, kept=True)
+
+
+class KGroupedTable:
+    """Rows of a table by group. Its methods make tables that take off what leaves a group and add what comes."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        node: Node,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        name: str | None,
+    ) -> None:
+        self.builder = builder
+        self.node = node
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.name = name
+
+    def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
+        """How many rows with a value each group has."""
+        return self._aggregate(
+            _zero, _one_more, _one_less, materialized, name, "KTABLE-AGGREGATE-", LongSerde()
+        )
+
+    def reduce(
+        self,
+        adder: Callable[[Any, Any], Any],
+        subtractor: Callable[[Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`adder(aggregate, value)` and `subtractor(aggregate, value)`; the first value is the first aggregate."""
+        return self._aggregate(
+            None, adder, subtractor, materialized, name, "KTABLE-REDUCE-", self.value_serde
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Any],
+        adder: Callable[[Any, Any, Any], Any],
+        subtractor: Callable[[Any, Any, Any], Any],
+        *,
+        materialized: Stored = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """`adder(key, value, aggregate)` and `subtractor(key, value, aggregate)`, beginning with `initializer()`."""
+        return self._aggregate(
+            initializer, adder, subtractor, materialized, name, "KTABLE-AGGREGATE-", value_serde
+        )
+
+    def _aggregate(
+        self,
+        initializer: Callable[[], Any] | None,
+        adder: Callable[..., Any],
+        subtractor: Callable[..., Any],
+        materialized: Stored,
+        name: str | None,
+        prefix: str,
+        value_serde: Serde[Any] | None,
+    ) -> KTable:
+        graph = self.builder.graph
+        said = Materialized.of(materialized)
+        store_name = said.store_name or graph.new_store_name(prefix)
+        burnt = graph.new_name("KSTREAM-SINK-"), graph.new_name("KSTREAM-SOURCE-")
+        node_name = graph.new_name(prefix, name)
+        values = value_serde or self.builder.value_serde
+        store = store_of(store_name, Form.KEY_VALUE, said, self.key_serde, values)
+        parent = graph.repartition_as(
+            self.node, self.name or store_name, burnt, self.key_serde, ChangeSerde(self.value_serde)
+        )
+        operator = TableAggregate(store_name, initializer, adder, subtractor)
+        node = graph.add(node_name, operator, [parent])
+        return KTable(self.builder, node, store.key_serde, store.value_serde, store=store, kept=True)
+
+
+def _zero() -> int:
+    return 0
+
+
+def _one_more(_key: Any, _value: Any, count: int) -> int:
+    return count + 1
+
+
+def _one_less(_key: Any, _value: Any, count: int) -> int:
+    return count - 1

@@ -1,0 +1,402 @@
+"""The record cache: what tables were last put, held back until the commit, so that a record costs one look into a dict.
+
+It holds objects, so no serde runs before a key is written. At a commit each key that changed is written once and
+forwarded once, with the value that was forwarded before, in the order of the last updates; a key that came and went
+in between is neither. With a capacity of 0 nothing is held back: each update is written and forwarded at once.
+
+Must survive: folds that change their aggregate in place (an object that could change is not kept beyond the commit,
+and the old value is one of its own), keys that are equal to Python and are not as bytes (such are told apart by their
+bytes), and readers of the same store by its name (what is held back is written first, and forwarded still later).
+
+An entry is a list, see the constants; it is dirty (neither written nor forwarded), written (not forwarded), or clean.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from sys import getsizeof
+from typing import Any, Final
+
+from store.serdes import BoolSerde, BytesSerde, IntSerde, LongSerde, StrSerde
+from store.state.metered import (
+    MeteredSessionStore,
+    MeteredTimestampedKeyValueStore,
+    MeteredTimestampedWindowStore,
+)
+from store.state.protocol import StateStore
+from store.state.timestamped import ValueAndTimestamp
+from store.state.windowed import Window, Windowed
+from store.streams.context import TaskContext
+from store.types import Headers
+
+VALUE: Final = 0
+TIME: Final = 1
+"""Of the value, in milliseconds; also that of a deletion."""
+FORWARDED: Final = 2
+"""The value that was forwarded last, or was in the store before."""
+RECORD: Final = 3
+"""The input record at the last update: its context is that of the write and of the forward."""
+HEADERS: Final = 4
+ROW: Final = 5
+"""The key as the table has it: of a window or session a `Windowed`."""
+SIZE: Final = 6
+
+Entry = list[Any]
+Found = tuple[Any, int] | None
+"""A value and its time."""
+
+_EXACT = (BytesSerde, StrSerde, IntSerde, LongSerde, BoolSerde)
+"""Serdes that turn keys into equal bytes just when they are equal objects."""
+
+_ENTRY_BYTES = 400
+"""An entry without its key and value: the list, its places in the dicts, times and sizes."""
+
+UNKNOWN: Final = object()
+
+_IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None)})
+
+
+def immutable(value: object) -> bool:
+    """Whether nobody can change the object."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return True
+    return isinstance(value, tuple) and all(map(immutable, value))
+
+
+def size_of(value: object, depth: int = 8) -> int:
+    """About how many bytes an object takes, with what it holds."""
+    size = getsizeof(value)
+    if depth and type(value) not in _IMMUTABLE:
+        if isinstance(value, dict):
+            size += sum(size_of(one, depth - 1) for pair in value.items() for one in pair)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            size += sum(size_of(one, depth - 1) for one in value)
+        elif hasattr(value, "__dict__"):
+            size += size_of(vars(value), depth - 1)
+    return size
+
+
+class Table:
+    """The store of a table, shared by all operators of a task that read or write it. One thread.
+
+    `encode` turns a row into what tells it from others, None if the row does so itself.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Any], Found],
+        write: Callable[[Any, Any, int], None],
+        encode: Callable[[Any], Hashable] | None,
+        task: TaskContext,
+        capacity: int,
+    ) -> None:
+        self.read = read
+        self.write = write
+        self.encode = encode
+        self.task = task
+        self.capacity = capacity
+        self.sends_old = False
+        self.forward: Callable[..., None] = _nowhere
+        self.dirty: OrderedDict[Hashable, Entry] = OrderedDict()
+        self.used = 0
+        """Bytes of all entries, about."""
+        self._written: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._clean: OrderedDict[Hashable, Entry] = OrderedDict()
+        self._written_by_others = False
+
+    def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
+        """Where updates go: (row, new value, old value, time, headers). Without `sends_old` the old one is None."""
+        self.forward = forward
+        self.sends_old = sends_old
+
+    # -- reading and writing ----------------------------------------------------------------------------------
+
+    def get(self, row: Any) -> Found:
+        """What the row holds, with what is held back. The object is the caller's to read, not to change."""
+        if not self.capacity:
+            return self.read(row)
+        key = row if self.encode is None else self.encode(row)
+        entry = self.dirty.get(key)
+        if entry is None:
+            if self._written_by_others:
+                return self.read(row)
+            entry = self._written.get(key) or self._clean.get(key)
+            if entry is None:
+                return self.read(row)
+        value = entry[VALUE]
+        if value is None:
+            return None
+        if not immutable(value):
+            # Whoever holds on to it must not see what the next fold makes of it.
+            self.write_through()
+            return self.read(row)
+        return value, entry[TIME]
+
+    def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
+        """Let the row hold that, None for nothing. `old` is what `get` has found, if the caller has asked.
+
+        Not for who changes objects in place: such a caller has an `entry` of its own.
+        """
+        if not self.capacity:
+            if not self.sends_old:
+                old = None
+            elif old is UNKNOWN or not immutable(old):
+                found = self.read(row)
+                old = None if found is None else found[0]
+            self.write(row, value, time)
+            self.forward(row, value, old, time, headers)
+            return
+        key = row if self.encode is None else self.encode(row)
+        entry = self.dirty.get(key)
+        if entry is None:
+            if old is UNKNOWN or not immutable(old) or key in self._written or key in self._clean:
+                entry = self.find(key, row)
+            else:
+                entry = [old, -1, old, None, (), row, 0]
+            self.adopt(key, entry)
+        entry[VALUE] = value
+        entry[TIME] = time
+        entry[RECORD] = self.task.record
+        entry[HEADERS] = headers
+        self.dirty[key] = entry
+        self.dirty.move_to_end(key)
+
+    def find(self, key: Hashable, row: Any) -> Entry:
+        """The entry of a row that is not dirty. It stays where it is until it is adopted."""
+        entry = self._written.get(key) or self._clean.get(key)
+        if entry is not None and not self._written_by_others:
+            return entry
+        found = self.read(row)
+        if entry is not None:
+            entry[VALUE], entry[TIME] = (None, -1) if found is None else found
+            return entry
+        if found is None:
+            return [None, -1, None, None, (), row, 0]
+        value, time = found
+        old = value
+        if self.sends_old and not immutable(value):
+            again = self.read(row)
+            old = None if again is None else again[0]
+        return [value, time, old, None, (), row, 0]
+
+    def adopt(self, key: Hashable, entry: Entry) -> None:
+        """The entry is about to become dirty: take it from where it was, and make room for it."""
+        if self._written.pop(key, None) is None and self._clean.pop(key, None) is None:
+            entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
+            self.used += entry[SIZE]
+            if self.used > self.capacity:
+                self._make_room()
+
+    # -- what is held back ------------------------------------------------------------------------------------
+
+    def write_through(self) -> None:
+        """Write what is dirty, so that the store has it. It is still to be forwarded."""
+        if not self.dirty:
+            return
+        task = self.task
+        at = task.record
+        for entry in self.dirty.values():
+            task.record = entry[RECORD]
+            self._write_entry(entry)
+        task.record = at
+        self._written.update(self.dirty)
+        self.dirty.clear()
+
+    def flush(self) -> None:
+        """Write what is dirty, and forward each change once. The task's record is that of the last one then."""
+        self.write_through()
+        if not self._written:
+            return
+        batch = list(self._written.items())
+        self._written.clear()
+        self._written_by_others = False
+        for key, entry in batch:
+            size = entry[SIZE]
+            if immutable(entry[VALUE]):
+                entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
+                self.used += entry[SIZE] - size
+                self._clean[key] = entry
+            else:
+                self.used -= size
+            self._forward_entry(entry)
+
+    def changed_by_others(self) -> None:
+        """Somebody has written to the store past this, after `write_through`."""
+        self.used -= sum(entry[SIZE] for entry in self._clean.values())
+        self._clean.clear()
+        self._written_by_others = bool(self._written)
+
+    def _write_entry(self, entry: Entry) -> None:
+        if entry[VALUE] is None and entry[FORWARDED] is None and self.read(entry[ROW]) is None:
+            return
+        self.write(entry[ROW], entry[VALUE], entry[TIME])
+
+    def _forward_entry(self, entry: Entry) -> None:
+        value, old = entry[VALUE], entry[FORWARDED]
+        entry[FORWARDED] = value
+        if value is None and old is None:
+            return
+        self.task.record = entry[RECORD]
+        self.forward(entry[ROW], value, old if self.sends_old else None, entry[TIME], entry[HEADERS])
+
+    def _make_room(self) -> None:
+        """Let go of what was updated longest ago. A new entry may take the cache beyond its capacity, alone."""
+        at = self.task.record
+        while self.used > self.capacity:
+            if self._clean:
+                _, entry = self._clean.popitem(last=False)
+                self.used -= entry[SIZE]
+                continue
+            if self._written:
+                _, entry = self._written.popitem(last=False)
+            elif self.dirty:
+                _, entry = self.dirty.popitem(last=False)
+                self.task.record = entry[RECORD]
+                self._write_entry(entry)
+            else:
+                break
+            self.used -= entry[SIZE]
+            self._forward_entry(entry)
+        self.task.record = at
+
+
+def _nowhere(*_: object) -> None: ...
+
+
+class _OfOwners(Table):
+    """A table whose rows are several for each key, which ranges over those of one."""
+
+    store: Any
+    key_of: Callable[[Any], Hashable]
+    """A key to what tells it from others."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._owned: dict[Hashable, dict[Hashable, None]] = {}
+        """Key → the rows of it that were put since everything was written."""
+
+    def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
+        super().put(row, value, time, headers, old)
+        if self.capacity:
+            assert self.encode is not None
+            self._owned.setdefault(self.key_of(row.key), {})[self.encode(row)] = None
+
+    def write_through(self) -> None:
+        super().write_through()
+        self._owned.clear()
+
+    def _pending(self, key: Any) -> Iterator[Entry]:
+        """What is dirty of a key, to be laid over what the store has."""
+        for row in self._owned.get(self.key_of(key), ()):
+            entry = self.dirty.get(row)
+            if entry is not None:
+                yield entry
+
+
+class WindowTable(_OfOwners):
+    """A table of windows."""
+
+    def windows(self, key: Any, first: int, last: int) -> list[tuple[int, Any, int]]:
+        """The windows of a key that start between two times, in order: start, value, time of the value."""
+        with self.store.fetch(key, first, last) as found:
+            rows = {start: (value, time) for start, (value, time) in found}
+        for entry in self._pending(key):
+            start, value = entry[ROW].window.start, entry[VALUE]
+            if first <= start <= last:
+                if value is None:
+                    rows.pop(start, None)
+                else:
+                    rows[start] = value, entry[TIME]
+        return [(start, *rows[start]) for start in sorted(rows)]
+
+
+class SessionTable(_OfOwners):
+    """A table of sessions."""
+
+    def sessions(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Window, Any]]:
+        """The sessions of a key that end and start so, in the order of their ends."""
+        with self.store.find_sessions(key, earliest_end, latest_start) as found:
+            rows = {session.window: value for session, value in found}
+        for entry in self._pending(key):
+            window, value = entry[ROW].window, entry[VALUE]
+            if window.end >= earliest_end and window.start <= latest_start:
+                if value is None:
+                    rows.pop(window, None)
+                else:
+                    rows[window] = value
+        return sorted(rows.items(), key=lambda one: (one[0].end, one[0].start))
+
+
+def open_table(store: StateStore, task: TaskContext, capacity: int) -> Table:
+    """The table over a store, by the type of that. Raises `TypeError` for a type that no table has."""
+    if isinstance(store, MeteredTimestampedKeyValueStore):
+        return _key_value(store, task, capacity)
+    if isinstance(store, MeteredTimestampedWindowStore):
+        return _windows(store, task, capacity)
+    if isinstance(store, MeteredSessionStore):
+        return _sessions(store, task, capacity)
+    raise TypeError(f"store {store.name} is a {type(store).__name__}, which is no table")
+
+
+def _key_value(store: MeteredTimestampedKeyValueStore[Any, Any], task: TaskContext, capacity: int) -> Table:
+    put = store.put
+
+    def write(row: Any, value: Any, time: int) -> None:
+        put(row, None if value is None else ValueAndTimestamp(value, time))
+
+    encode = None if _exact(store) else store._codec.key_bytes
+    return Table(store.get, write, encode, task, capacity)
+
+
+def _windows(store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, capacity: int) -> WindowTable:
+    exact, key_bytes = _exact(store), store._codec.key_bytes
+
+    def read(row: Windowed[Any]) -> Found:
+        return store.fetch(row.key, row.window.start)
+
+    def write(row: Windowed[Any], value: Any, time: int) -> None:
+        store.put(row.key, None if value is None else ValueAndTimestamp(value, time), row.window.start)
+
+    def encode(row: Windowed[Any]) -> Hashable:
+        key, window = row
+        return (key if exact else key_bytes(key)), window.start
+
+    table = WindowTable(read, write, encode, task, capacity)
+    table.store = store
+    table.key_of = _itself if exact else key_bytes
+    return table
+
+
+def _sessions(store: MeteredSessionStore[Any, Any], task: TaskContext, capacity: int) -> SessionTable:
+    exact, key_bytes = _exact(store), store._codec.key_bytes
+
+    def read(row: Windowed[Any]) -> Found:
+        start, end = row.window
+        value = store.fetch_session(row.key, start, end)
+        return None if value is None else (value, end)
+
+    def write(row: Windowed[Any], value: Any, _time: int) -> None:
+        if value is None:
+            store.remove(row)
+        else:
+            store.put(row, value)
+
+    def encode(row: Windowed[Any]) -> Hashable:
+        key, window = row
+        return (key if exact else key_bytes(key)), window
+
+    table = SessionTable(read, write, encode, task, capacity)
+    table.store = store
+    table.key_of = _itself if exact else key_bytes
+    return table
+
+
+def _exact(store: Any) -> bool:
+    return type(store._codec.key_serde) in _EXACT
+
+
+def _itself(key: Any) -> Hashable:
+    hashable: Hashable = key
+    return hashable

@@ -1,0 +1,459 @@
+"""The graph of an application: operators and how they are connected, split into sub-topologies at repartition topics.
+
+While it is built it is a net of `Node`s; `Graph.build` makes plain, picklable data of it: for each sub-topology a
+`SubGraph`, whose operators are bound to a task when that opens. Names count up as in Kafka Streams, so that the same
+program has the same internal topics and stores there and here.
+
+An edge between two operators is a call. That of a stream has (key, value, timestamp, headers), that of a table
+(key, new value, old value, timestamp, headers), so that nothing is allocated for a record on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from store.errors import ConfigError
+from store.serdes import Serde
+from store.streams.application import Application, Repartition
+from store.streams.context import TaskContext
+from store.streams.dsl.cache import Table, open_table
+from store.streams.dsl.operators import Filter, Sink, Source, has_key
+from store.streams.dsl.punctuation import PunctuationType, Punctuators
+from store.streams.dsl.stores import DslStore
+from store.streams.dsl.suppliers import TopologyConfig
+from store.streams.topology import Processing, Topology
+from store.suppliers import GlobalStoreSupplier, StoreSupplier
+from store.types import Record
+
+Forward = Callable[..., None]
+"""An edge: takes what the module's docstring says."""
+
+Partitioner = Callable[[Any, Any], int | None]
+"""Key and value to a partition; None leaves it to the key's hash."""
+
+
+class Operator(Protocol):
+    """What a node does. Picklable, as far as the user's functions are; bound anew to each incarnation of a task."""
+
+    def bind(self, place: Place, /) -> Forward:
+        """What the node's parents call. The children are bound already."""
+
+
+@dataclass(eq=False)
+class Node:
+    """An operator while the graph is built."""
+
+    name: str
+    operator: Any
+    parents: list[Node]
+    stores: list[str] = field(default_factory=list)
+    topics: tuple[str, ...] = ()
+    """Of a source; as the user names them, repartition topics without the application's id."""
+    sink: str | None = None
+    """The topic of a sink, likewise."""
+    children: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """An operator in a graph that is complete."""
+
+    name: str
+    operator: Any
+    parents: tuple[str, ...]
+    children: tuple[str, ...]
+    stores: tuple[str, ...]
+    topics: tuple[str, ...]
+    sink: str | None
+
+
+class Graph:
+    """The graph of an application while it is built."""
+
+    def __init__(self, config: TopologyConfig | None = None) -> None:
+        self.config = config or TopologyConfig()
+        self.nodes: list[Node] = []
+        self.stores: dict[str, StoreSupplier[Any]] = {}
+        self.repartitions: dict[str, int | None] = {}
+        """Repartition topic, without the application's id → how many partitions it is to have, if the user says."""
+        self.global_stores: dict[str, GlobalStoreSupplier] = {}
+        self._index = 0
+        self._names: set[str] = set()
+        self._completions: list[Callable[[], None]] = []
+
+    # -- names --------------------------------------------------------------------------------------------
+
+    def new_name(self, prefix: str, given: str | None = None) -> str:
+        """The name of an operator: the user's, or the prefix with the next index. A given one takes no index."""
+        if given is not None:
+            return given
+        return f"{prefix}{self.next_index():010d}"
+
+    def new_store_name(self, prefix: str) -> str:
+        """The name of a store that the user has not named."""
+        return f"{prefix}STATE-STORE-{self.next_index():010d}"
+
+    def next_index(self) -> int:
+        index, self._index = self._index, self._index + 1
+        return index
+
+    # -- nodes --------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        name: str,
+        operator: Any,
+        parents: Sequence[Node] = (),
+        *,
+        stores: Iterable[str] = (),
+        topics: tuple[str, ...] = (),
+        sink: str | None = None,
+    ) -> Node:
+        """Raises `ConfigError` for a name that another operator has."""
+        if name in self._names:
+            raise ConfigError("name", name, "a name that no other operator has")
+        self._names.add(name)
+        node = Node(name, operator, list(parents), list(stores), topics, sink)
+        for parent in node.parents:
+            parent.children.append(node)
+        self.nodes.append(node)
+        return node
+
+    def add_store(self, supplier: StoreSupplier[Any]) -> None:
+        """Raises `ConfigError` for a name that another store has."""
+        if supplier.name in self.stores and self.stores[supplier.name] != supplier:
+            raise ConfigError("store", supplier.name, "a name that no other store of the application has")
+        self.stores[supplier.name] = supplier
+
+    def at_build(self, complete: Callable[[], None]) -> None:
+        """Call that before the graph is built, when all operators are known. In the order of these calls."""
+        self._completions.append(complete)
+
+    def repartition(
+        self,
+        parent: Node,
+        name: str,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        *,
+        partitions: int | None = None,
+        partitioner: Partitioner | None = None,
+        generated: bool = True,
+        drop_null_keys: bool = True,
+    ) -> Node:
+        """A repartition topic `name`: what the parent forwards goes there, and comes out of the node returned.
+
+        `generated` says that the name comes from an index; then the operators around it have one of their own.
+        """
+        topic = self._repartition_topic(name, partitions)
+        burnt = [self.new_name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-")]
+        sink, only_keys, source = (
+            burnt if generated else [f"{topic}-sink", f"{topic}-filter", f"{topic}-source"]
+        )
+        if drop_null_keys:
+            parent = self.add(only_keys, Filter(has_key, False), [parent])
+        self.add(sink, Sink(topic, key_serde, value_serde, partitioner), [parent], sink=topic)
+        return self.add(source, Source(key_serde, value_serde), topics=(topic,))
+
+    def repartition_as(
+        self, parent: Node, name: str, around: tuple[str, str], key_serde: Serde[Any], value_serde: Serde[Any]
+    ) -> Node:
+        """`repartition` without a filter, between a sink and a source of those names."""
+        topic = self._repartition_topic(name, None)
+        sink, source = around
+        self.add(sink, Sink(topic, key_serde, value_serde), [parent], sink=topic)
+        return self.add(source, Source(key_serde, value_serde), topics=(topic,))
+
+    def _repartition_topic(self, name: str, partitions: int | None) -> str:
+        topic = name if name.endswith("-repartition") else f"{name}-repartition"
+        if topic in self.repartitions:
+            raise ConfigError("repartition", topic, "a name that no other repartition topic has")
+        self.repartitions[topic] = partitions
+        return topic
+
+    # -- the application ----------------------------------------------------------------------------------
+
+    def build(self, application_id: str) -> Application:
+        """Raises `ConfigError` for a graph that cannot be run, such as one with a cycle over topics of its own."""
+        for complete in self._completions:
+            complete()
+        self._completions = []
+        groups = self._in_order(self._groups())
+        internal = {topic: f"{application_id}-{topic}" for topic in self.repartitions}
+        sub_topologies = []
+        for ordinal, nodes in enumerate(groups):
+            inside = dict.fromkeys(name for node in nodes for name in node.stores)
+            sinks = dict.fromkeys(node.sink for node in nodes if node.sink is not None)
+            graph = SubGraph(
+                tuple(_vertex(node) for node in _topological(nodes)),
+                tuple((topic, internal[topic]) for topic in self.repartitions),
+            )
+            sub_topologies.append(
+                Topology(
+                    application_id,
+                    sources=tuple(internal.get(topic, topic) for node in nodes for topic in node.topics),
+                    sinks=tuple(internal.get(topic, topic) for topic in sinks),
+                    stores=tuple(self._store(name, nodes) for name in inside if name in self.stores),
+                    process=graph,
+                    ordinal=ordinal,
+                    global_stores=tuple(
+                        self.global_stores[name] for name in inside if name in self.global_stores
+                    ),
+                )
+            )
+        return Application(
+            application_id,
+            tuple(sub_topologies),
+            tuple(
+                Repartition(internal[topic], partitions) for topic, partitions in self.repartitions.items()
+            ),
+        )
+
+    def _store(self, name: str, nodes: Iterable[Node]) -> StoreSupplier[Any]:
+        store = self.stores[name]
+        if not isinstance(store, DslStore):
+            return store
+        operator = next(node.name for node in nodes if name in node.stores)
+        return store.of_operator(operator, self.config.resolve_dsl_store_suppliers())
+
+    def _groups(self) -> list[list[Node]]:
+        """Nodes that are connected, or share a store: one sub-topology each, in the order of their first nodes."""
+        leader: dict[Any, Any] = {}
+
+        def find(one: Any) -> Any:
+            while leader.setdefault(one, one) != one:
+                one = leader[one]
+            return one
+
+        for node in self.nodes:
+            for other in (*node.parents, *[name for name in node.stores if name in self.stores]):
+                leader[find(node)] = find(other)
+        groups: dict[Any, list[Node]] = {}
+        for node in self.nodes:
+            groups.setdefault(find(node), []).append(node)
+        for group in groups.values():
+            if not any(node.topics for node in group):
+                raise ConfigError("topology", group[0].name, "an operator that gets records from a topic")
+        return list(groups.values())
+
+    def _in_order(self, groups: list[list[Node]]) -> list[list[Node]]:
+        """Each after those that write its repartition topics."""
+        written = {
+            node.sink: at for at, group in enumerate(groups) for node in group if node.sink is not None
+        }
+        needs = [
+            {
+                written[topic]
+                for node in group
+                for topic in node.topics
+                if topic in self.repartitions and topic in written
+            }
+            for group in groups
+        ]
+        order: list[int] = []
+        while len(order) < len(groups):
+            ready = [at for at in range(len(groups)) if at not in order and needs[at] <= set(order)]
+            if not ready:
+                raise ConfigError("topology", [group[0].name for group in groups], "no cycle")
+            order.append(ready[0])
+        return [groups[at] for at in order]
+
+
+def _vertex(node: Node) -> Vertex:
+    return Vertex(
+        node.name,
+        node.operator,
+        tuple(parent.name for parent in node.parents),
+        tuple(child.name for child in node.children),
+        tuple(node.stores),
+        node.topics,
+        node.sink,
+    )
+
+
+def _topological(nodes: list[Node]) -> list[Node]:
+    """Parents before children, else as they were added."""
+    ordered: dict[Node, None] = {}
+
+    def place(node: Node) -> None:
+        if node not in ordered:
+            for parent in node.parents:
+                place(parent)
+            ordered[node] = None
+
+    for node in nodes:
+        place(node)
+    return list(ordered)
+
+
+@dataclass(frozen=True)
+class SubGraph:
+    """The operators of one sub-topology, parents before children: what its tasks run."""
+
+    vertices: tuple[Vertex, ...]
+    internal: tuple[tuple[str, str], ...] = ()
+    """Repartition topics as operators name them, and as they are called."""
+
+    def bind(self, context: TaskContext) -> Processing:
+        return BoundGraph(self, context)
+
+
+class Place:
+    """Where an operator is bound: its task, its children, and what they share."""
+
+    def __init__(self, graph: BoundGraph, vertex: Vertex, children: Mapping[str, Forward]) -> None:
+        self.graph = graph
+        self.vertex = vertex
+        self.children = children
+        self.task = graph.task
+
+    @property
+    def name(self) -> str:
+        return self.vertex.name
+
+    @property
+    def forward(self) -> Forward:
+        """To all children, in their order."""
+        return to_all(list(self.children.values()))
+
+    def topic(self, name: str) -> str:
+        """What a topic is called in Kafka."""
+        return self.graph.topics.get(name, name)
+
+    def table(self, store: str) -> Table:
+        """The store as all operators of the task share it, with what is held back."""
+        return self.graph.table(store)
+
+    def owned(self, store: str, forward: Forward, *, sends_old: bool) -> Table:
+        """The store of this operator: it forwards what is put, when that is no longer held back."""
+        table = self.graph.table(store)
+        table.forward_to(forward, sends_old=sends_old)
+        self.at_flush(table.flush)
+        return table
+
+    def at_flush(self, flush: Callable[[], None]) -> None:
+        """Call that at each commit, after the flushes of operators above this one."""
+        self.graph.flushes.insert(0, flush)
+
+    def at_close(self, close: Callable[[], None]) -> None:
+        self.graph.closes.append(close)
+
+    def schedule(
+        self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
+    ) -> Callable[[], None]:
+        """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
+        return self.graph.punctuators.schedule(interval_ms, kind, callback)
+
+    def dropped(self, store: str | None = None) -> Callable[[], None]:
+        """What to call for each record that is dropped; counted by the metrics of that store, or of the operator's."""
+        names = (
+            [store] if store is not None else [name for name in self.vertex.stores if name in self.graph.own]
+        )
+        for name in names:
+            metrics = self.graph.own_metrics(name)
+            if metrics is not None:
+                dropped: Callable[[], None] = metrics.dropped
+                return dropped
+        return _nothing
+
+
+def to_all(children: Sequence[Forward]) -> Forward:
+    """One call for several."""
+    if len(children) == 1:
+        return children[0]
+    if not children:
+        return _nothing
+
+    def forward(*record: Any) -> None:
+        for child in children:
+            child(*record)
+
+    return forward
+
+
+def _nothing(*_: object) -> None: ...
+
+
+class BoundGraph:
+    """The processing of a sub-topology's task."""
+
+    def __init__(self, graph: SubGraph, task: TaskContext) -> None:
+        self.task = task
+        self.topics = dict(graph.internal)
+        self.tables: dict[str, Table] = {}
+        self.flushes: list[Callable[[], None]] = []
+        self.closes: list[Callable[[], None]] = []
+        self.punctuators = Punctuators(task)
+        self._starting: list[tuple[Any, Any]] = []
+        self.own = frozenset(name for vertex in graph.vertices for name in vertex.stores)
+        bound: dict[str, Forward] = {}
+        sources: dict[str, Callable[[Record], None]] = {}
+        for vertex in reversed(graph.vertices):
+            place = Place(self, vertex, {child: bound[child] for child in vertex.children})
+            bound[vertex.name] = vertex.operator.bind(place)
+            for topic in vertex.topics:
+                sources[place.topic(topic)] = bound[vertex.name]
+        # Once all is bound, and tables are open: a processor may read its stores when it begins.
+        for processor, context in reversed(self._starting):
+            start = getattr(processor, "init", None)
+            if start is not None:
+                start(context)
+        self.process = self._processing(sources)
+
+    def _processing(self, sources: Mapping[str, Callable[[Record], None]]) -> Callable[[Record], None]:
+        due, punctuate = self.punctuators.stream_time, self.punctuators.punctuate_stream_time
+        if len(sources) == 1:
+            (source,) = sources.values()
+            if not self.punctuators.possible:
+                return source
+
+            def process_one(record: Record) -> None:
+                source(record)
+                if due:
+                    punctuate()
+
+            return process_one
+
+        def process(record: Record) -> None:
+            sources[record.topic](record)
+            if due:
+                punctuate()
+
+        return process
+
+    def at_start(self, processor: Any, context: Any) -> None:
+        """Let a processor begin once everything is bound. Those that come first in the graph begin first."""
+        self._starting.append((processor, context))
+
+    def table(self, store: str) -> Table:
+        if store not in self.tables:
+            self.tables[store] = open_table(
+                self.task.state_store(store), self.task, self.task.cache_max_bytes.get(store, 0)
+            )
+        return self.tables[store]
+
+    def own_metrics(self, store: str) -> Any:
+        """What counts what the store does; None where nothing is measured."""
+        return getattr(getattr(self.task.state_store(store), "context", None), "metrics", None)
+
+    def flush(self) -> None:
+        at = self.task.record
+        for flush in self.flushes:
+            flush()
+        self.task.record = at
+
+    def is_due(self) -> bool:
+        return self.punctuators.is_due()
+
+    def punctuate(self) -> None:
+        self.punctuators.punctuate_wall_clock()
+
+    def close(self) -> None:
+        for close in self.closes:
+            close()
+        self.tables = {}
+
+
+__all__ = ["Forward", "Graph", "Node", "Operator", "Partitioner", "Place", "SubGraph", "Vertex", "to_all"]

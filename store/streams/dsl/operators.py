@@ -1,0 +1,766 @@
+"""The operators, bound: for each a closure per task that does its work for one record, and calls its children.
+
+What is dropped, forwarded and with which time is as in Kafka Streams. One thing is not: the old value that is forwarded
+with the first aggregate of a key is None with a cache and without, and never the initializer's.
+
+Headers go along with the record through all operators; those of an aggregate are the last record's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from store.errors import DeserializationError, SerdeError
+from store.serdes import BytesSerde, Serde, StrSerde
+from store.streams.dsl.cache import Found
+from store.types import Headers, Record
+
+if TYPE_CHECKING:
+    from store.streams.dsl.graph import Forward, Partitioner, Place
+
+JoinKind = Literal["inner", "left", "outer"]
+
+
+def has_key(key: Any, _value: Any) -> bool:
+    """Whether a record can be repartitioned by its key."""
+    return key is not None
+
+
+# -- the edges of a sub-topology ----------------------------------------------------------------------------
+
+
+@dataclass
+class Source:
+    """Records of topics, deserialized."""
+
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+    def bind(self, place: Place) -> Forward:
+        forward = place.forward
+        key_of, value_of = _deserializer(self.key_serde), _deserializer(self.value_serde)
+        serdes = self.key_serde, self.value_serde
+
+        if key_of is None and value_of is None:
+
+            def process(record: Record) -> None:
+                _, _, _, key, value, timestamp, headers = record
+                forward(key, value, timestamp, headers)
+
+            return process
+
+        as_is = _as_is
+        turn_key, turn_value = key_of or as_is, value_of or as_is
+
+        def deserialize(record: Record) -> None:
+            _, _, _, key, value, timestamp, headers = record
+            try:
+                if key is not None and key_of is not None:
+                    key = turn_key(key)
+                if value is not None and value_of is not None:
+                    value = turn_value(value)
+            except Exception as error:
+                raise _unread(record, serdes, error) from error
+            forward(key, value, timestamp, headers)
+
+        return deserialize
+
+
+@dataclass
+class Sink:
+    """Records to a topic, serialized. `partitioner` takes key and value; where it says None the key's hash counts."""
+
+    topic: str
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    partitioner: Partitioner | None = None
+
+    def bind(self, place: Place) -> Forward:
+        send, topic = place.task.forward, place.topic(self.topic)
+        key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
+        partitioner = self.partitioner
+        serdes = self.key_serde, self.value_serde
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            partition = None if partitioner is None else partitioner(key, value)
+            try:
+                keyed = None if key is None else key_bytes(key)
+                valued = None if value is None else value_bytes(value)
+            except Exception as error:
+                failed = _unwritten(topic, key, value, serdes, error)
+                if not place.task.leave_out(failed):
+                    raise failed from error
+                return
+            send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=partition)
+
+        return process
+
+
+def _as_is(data: Any) -> Any:
+    return data
+
+
+def _deserializer(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
+    """None: bytes are what is wanted."""
+    if type(serde) is BytesSerde:
+        return None
+    return bytes.decode if type(serde) is StrSerde else serde.deserialize
+
+
+def _unread(record: Record, serdes: tuple[Serde[Any], Serde[Any]], error: Exception) -> DeserializationError:
+    names = " and ".join(type(serde).__name__ for serde in serdes)
+    return DeserializationError(
+        f"{record.topic}-{record.partition} offset {record.offset}: {names} cannot deserialize its key and value: "
+        f"{error}"
+    )
+
+
+def _unwritten(
+    topic: str, key: Any, value: Any, serdes: tuple[Serde[Any], Serde[Any]], error: Exception
+) -> SerdeError:
+    names = " and ".join(type(serde).__name__ for serde in serdes)
+    kinds = f"{type(key).__name__} and {type(value).__name__}"
+    return SerdeError(
+        f"topic {topic}: {names} cannot serialize a key and value of types {kinds}: {error}. Say with "
+        "key_serde and value_serde what they are"
+    )
+
+
+# -- streams --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Filter:
+    """Those records that fulfil the predicate; with `negated` the others."""
+
+    predicate: Callable[[Any, Any], bool]
+    negated: bool
+
+    def bind(self, place: Place) -> Forward:
+        forward, predicate, negated = place.forward, self.predicate, self.negated
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if bool(predicate(key, value)) is not negated:
+                forward(key, value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class Map:
+    """Another key and value."""
+
+    mapper: Callable[[Any, Any], tuple[Any, Any]]
+
+    def bind(self, place: Place) -> Forward:
+        forward, mapper = place.forward, self.mapper
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            key, value = mapper(key, value)
+            forward(key, value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class SelectKey:
+    """Another key."""
+
+    mapper: Callable[[Any, Any], Any]
+
+    def bind(self, place: Place) -> Forward:
+        forward, mapper = place.forward, self.mapper
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(mapper(key, value), value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class MapValues:
+    """Another value."""
+
+    mapper: Callable[..., Any]
+    with_key: bool
+
+    def bind(self, place: Place) -> Forward:
+        forward, mapper = place.forward, self.mapper
+        if self.with_key:
+
+            def with_key(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+                forward(key, mapper(key, value), timestamp, headers)
+
+            return with_key
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, mapper(value), timestamp, headers)
+
+        return process
+
+
+@dataclass
+class FlatMap:
+    """Any number of keys and values."""
+
+    mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]
+
+    def bind(self, place: Place) -> Forward:
+        forward, mapper = place.forward, self.mapper
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for new_key, new_value in mapper(key, value):
+                forward(new_key, new_value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class FlatMapValues:
+    """Any number of values."""
+
+    mapper: Callable[..., Iterable[Any]]
+    with_key: bool
+
+    def bind(self, place: Place) -> Forward:
+        forward, mapper, with_key = place.forward, self.mapper, self.with_key
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for new in mapper(key, value) if with_key else mapper(value):
+                forward(key, new, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class Peek:
+    """The records as they are; the action sees each, and none goes on where `last`."""
+
+    action: Callable[[Any, Any], object]
+    last: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        forward, action, last = place.forward, self.action, self.last
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            action(key, value)
+            if not last:
+                forward(key, value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class Branch:
+    """Each record to the child of the first predicate that it fulfils, or to the default one, if there is any."""
+
+    predicates: list[tuple[Callable[[Any, Any], bool], str]] = field(default_factory=list)
+    """With the names of the children."""
+    default: str | None = None
+
+    def bind(self, place: Place) -> Forward:
+        routes = [(predicate, place.children[name]) for predicate, name in self.predicates]
+        default = None if self.default is None else place.children[self.default]
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for predicate, forward in routes:
+                if predicate(key, value):
+                    forward(key, value, timestamp, headers)
+                    return
+            if default is not None:
+                default(key, value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class PassOn:
+    """What comes, from however many parents."""
+
+    def bind(self, place: Place) -> Forward:
+        return place.forward
+
+
+@dataclass
+class ToStream:
+    """The updates of a table as records; with a mapper by other keys."""
+
+    mapper: Callable[[Any, Any], Any] | None = None
+
+    def bind(self, place: Place) -> Forward:
+        forward, mapper = place.forward, self.mapper
+
+        def process(key: Any, new: Any, _old: Any, timestamp: int, headers: Headers) -> None:
+            forward(key if mapper is None else mapper(key, new), new, timestamp, headers)
+
+        return process
+
+
+# -- aggregates of streams --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Aggregate:
+    """A value for each key, which each record changes. Records without a key or a value are dropped."""
+
+    store: str
+    initializer: Callable[[], Any] | None
+    """None: the first value is the first aggregate, as of `reduce`."""
+    aggregator: Callable[..., Any] | None
+    """(key, value, aggregate), of a reducer (aggregate, value); None counts."""
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        table = place.owned(self.store, place.forward, sends_old=self.sends_old)
+        fold = folding(self.initializer, self.aggregator)
+        dropped = place.dropped(self.store)
+        read, put = table.read, table.put
+
+        if not table.capacity:
+
+            def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+                if key is None or value is None:
+                    dropped()
+                    return
+                found = read(key)
+                if found is None:
+                    put(key, fold(key, value, None), timestamp, headers, None)
+                else:
+                    old, time = found
+                    put(key, fold(key, value, old), max(time, timestamp), headers, old)
+
+            return process
+
+        task, encode, find, adopt = place.task, table.encode, table.find, table.adopt
+        dirty = table.dirty
+        pending, touch = dirty.get, dirty.move_to_end
+        counts = self.aggregator is None
+
+        def cached(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None or value is None:
+                dropped()
+                return
+            row = key if encode is None else encode(key)
+            entry = pending(row)
+            if entry is not None:
+                old = entry[0]
+                if counts and old is not None:
+                    entry[0] = old + 1
+                else:
+                    entry[0] = fold(key, value, old)
+                if timestamp > entry[1] or old is None:
+                    entry[1] = timestamp
+                touch(row)
+            else:
+                entry = find(row, key)
+                old = entry[0]
+                new = fold(key, value, old)
+                adopt(row, entry)
+                entry[0] = new
+                if timestamp > entry[1] or old is None:
+                    entry[1] = timestamp
+                dirty[row] = entry
+            entry[3] = task.record
+            entry[4] = headers
+
+        return cached
+
+
+def folding(
+    initializer: Callable[[], Any] | None, aggregator: Callable[..., Any] | None
+) -> Callable[[Any, Any, Any], Any]:
+    """(key, value, aggregate or None) → the new aggregate."""
+    if aggregator is None:
+        return _count
+    if initializer is None:
+
+        def reduce(_key: Any, value: Any, old: Any) -> Any:
+            return value if old is None else aggregator(old, value)
+
+        return reduce
+
+    def aggregate(key: Any, value: Any, old: Any) -> Any:
+        return aggregator(key, value, initializer() if old is None else old)
+
+    return aggregate
+
+
+def _count(_key: Any, _value: Any, old: int | None) -> int:
+    return 1 if old is None else old + 1
+
+
+# -- tables -----------------------------------------------------------------------------------------------------
+
+
+class Getter(Protocol):
+    """How the value of a key is found in a table. Picklable."""
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The stores that have to be at hand."""
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        """Key to value and time."""
+
+
+@dataclass(frozen=True)
+class FromStore:
+    """The value as it is kept."""
+
+    store: str
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (self.store,)
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        return place.table(self.store).get
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """The value of another table, mapped. The function takes (key, value) and may return None for no value."""
+
+    of: Getter
+    function: Callable[[Any, Any], Any]
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return self.of.stores
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        get, function = self.of.bind(place), self.function
+
+        def getter(key: Any) -> Found:
+            found = get(key)
+            if found is None:
+                return None
+            value = function(key, found[0])
+            return None if value is None else (value, found[1])
+
+        return getter
+
+
+@dataclass(frozen=True)
+class OfBoth:
+    """The value of a join, of what two tables have now."""
+
+    left: Getter
+    right: Getter
+    joiner: Callable[[Any, Any], Any]
+    kind: JoinKind
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (*self.left.stores, *self.right.stores)
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        left, right, joiner, kind = self.left.bind(place), self.right.bind(place), self.joiner, self.kind
+
+        def getter(key: Any) -> Found:
+            one, two = left(key), right(key)
+            if (one is None and kind != "outer") or (two is None and kind == "inner"):
+                return None
+            if one is None and two is None:
+                return None
+            value = joiner(None if one is None else one[0], None if two is None else two[0])
+            time = max(-1 if one is None else one[1], -1 if two is None else two[1])
+            return None if value is None else (value, time)
+
+        return getter
+
+
+@dataclass
+class TableSource:
+    """Records as the updates of a table; one without a value deletes, one without a key is dropped."""
+
+    store: str
+    materialized: bool
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        forward = place.forward
+        if not self.materialized:
+
+            def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+                if key is not None:
+                    forward(key, value, None, timestamp, headers)
+
+            return pass_on
+        put = place.owned(self.store, forward, sends_old=self.sends_old).put
+        dropped = place.dropped(self.store)
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                dropped()
+            else:
+                put(key, value, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class TableMap:
+    """A table's values, mapped or filtered. The function takes (key, value); None is no value.
+
+    `filters`: as in Kafka Streams, a value that is filtered away is forwarded as a deletion, unless it is known that
+    there was none before either.
+    """
+
+    function: Callable[[Any, Any], Any]
+    filters: bool
+    store: str | None = None
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        function, filters, sends_old = self.function, self.filters, self.sends_old
+        if self.store is not None:
+            table = place.owned(self.store, place.forward, sends_old=sends_old)
+            get, put = table.get, table.put
+
+            def keep(key: Any, new: Any, _old: Any, timestamp: int, headers: Headers) -> None:
+                mapped = None if new is None else function(key, new)
+                if filters and sends_old and mapped is None and get(key) is None:
+                    return
+                put(key, mapped, timestamp, headers)
+
+            return keep
+        forward = place.forward
+
+        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            mapped = None if new is None else function(key, new)
+            before = None if old is None or not sends_old else function(key, old)
+            if filters and sends_old and mapped is None and before is None:
+                return
+            forward(key, mapped, before, timestamp, headers)
+
+        return process
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A predicate as a function of values: the value where it is kept, else None."""
+
+    predicate: Callable[[Any, Any], bool]
+    negated: bool
+
+    def __call__(self, key: Any, value: Any) -> Any:
+        return value if bool(self.predicate(key, value)) is not self.negated else None
+
+
+@dataclass(frozen=True)
+class OfValue:
+    """A function of the value alone, where one of key and value is wanted."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, _key: Any, value: Any) -> Any:
+        return self.function(value)
+
+
+@dataclass
+class Regroup:
+    """Updates of a table as changes of groups: (old, new) by the group's key. Where the group is the same it is one."""
+
+    selector: Callable[[Any, Any], tuple[Any, Any]]
+
+    def bind(self, place: Place) -> Forward:
+        forward, selector = place.forward, self.selector
+
+        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                raise ValueError("a table that is grouped has a record without a key")
+            old_key, old_value = (None, None) if old is None else selector(key, old)
+            new_key, new_value = (None, None) if new is None else selector(key, new)
+            goes = old_key is not None and old_value is not None
+            comes = new_key is not None and new_value is not None
+            if goes and comes and old_key == new_key:
+                forward(new_key, (new_value, old_value), timestamp, headers)
+                return
+            if goes:
+                forward(old_key, (None, old_value), timestamp, headers)
+            if comes:
+                forward(new_key, (new_value, None), timestamp, headers)
+
+        return process
+
+
+@dataclass(frozen=True)
+class ChangeSerde:
+    """A new and an old value in one record of a repartition topic, as Kafka Streams writes them since 3.5 (KIP-904)."""
+
+    inner: Serde[Any]
+
+    def serialize(self, value: tuple[Any, Any]) -> bytes:
+        new, old = value
+        if old is None:
+            return self.inner.serialize(new) + b"\1"
+        if new is None:
+            return self.inner.serialize(old) + b"\0"
+        data = self.inner.serialize(new)
+        return len(data).to_bytes(4, "big") + data + self.inner.serialize(old) + b"\2"
+
+    def deserialize(self, data: bytes) -> tuple[Any, Any]:
+        flag = data[-1]
+        if flag == 1:
+            return self.inner.deserialize(data[:-1]), None
+        if flag == 0:
+            return None, self.inner.deserialize(data[:-1])
+        if flag != 2:
+            raise ValueError(f"a change of a table ends with {flag}, which is none of 0, 1 and 2")
+        end = 4 + int.from_bytes(data[:4], "big")
+        return self.inner.deserialize(data[4:end]), self.inner.deserialize(data[end:-1])
+
+
+@dataclass
+class TableAggregate:
+    """A value for each group of a table's rows: what leaves a group is taken off, what comes is added."""
+
+    store: str
+    initializer: Callable[[], Any] | None
+    """None: the first value is the first aggregate."""
+    adder: Callable[..., Any]
+    """(key, value, aggregate); of a reducer (aggregate, value)."""
+    subtractor: Callable[..., Any]
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        table = place.owned(self.store, place.forward, sends_old=self.sends_old)
+        add = folding(self.initializer, self.adder)
+        subtract = folding(self.initializer, self.subtractor)
+        get, put = table.get, table.put
+
+        def process(key: Any, change: tuple[Any, Any], timestamp: int, headers: Headers) -> None:
+            if key is None:
+                raise ValueError(f"a group of the table {self.store} has no key")
+            new, old = change
+            found = get(key)
+            before, time = (None, -1) if found is None else found
+            value = before
+            if old is not None and value is not None:
+                value = subtract(key, old, value)
+                timestamp = max(timestamp, time)
+            if new is not None:
+                value = add(key, new, value)
+                timestamp = max(timestamp, time)
+            put(key, value, timestamp, headers, before)
+
+        return process
+
+
+# -- joins on the primary key -----------------------------------------------------------------------------------
+
+
+@dataclass
+class TableJoin:
+    """One side of a join of two tables: an update of it, with what the other one has."""
+
+    other: Getter
+    joiner: Callable[[Any, Any], Any]
+    """(value of this side, value of the other side)."""
+    needs_this: bool
+    """Whether there is no result without a value of this side."""
+    needs_other: bool
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        forward, get, joiner = place.forward, self.other.bind(place), self.joiner
+        needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
+
+        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                return
+            found = get(key)
+            other = None
+            if found is not None:
+                other, time = found
+                timestamp = max(timestamp, time)
+            elif needs_other or (new is None and old is None):
+                return
+
+            def joined(value: Any) -> Any:
+                if value is None and (needs_this or other is None):
+                    return None
+                return joiner(value, other)
+
+            forward(key, joined(new), joined(old) if sends_old else None, timestamp, headers)
+
+        return process
+
+
+@dataclass
+class JoinMerge:
+    """The results of both sides of a join, kept where the user wants them kept."""
+
+    store: str | None = None
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        if self.store is None:
+            return place.forward
+        put = place.owned(self.store, place.forward, sends_old=self.sends_old).put
+
+        def process(key: Any, new: Any, _old: Any, timestamp: int, headers: Headers) -> None:
+            put(key, new, timestamp, headers)
+
+        return process
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A joiner, seen from the other side."""
+
+    joiner: Callable[[Any, Any], Any]
+
+    def __call__(self, right: Any, left: Any) -> Any:
+        return self.joiner(left, right)
+
+
+@dataclass
+class LookUp:
+    """Records of a stream, each with what a table has for it now. The record's time and headers stay."""
+
+    table: Getter
+    joiner: Callable[[Any, Any], Any]
+    left: bool
+    key_of: Callable[[Any, Any], Any] | None = None
+    """(key, value) → the key to look up, for global tables."""
+
+    def bind(self, place: Place) -> Forward:
+        forward, get, joiner = place.forward, self.table.bind(place), self.joiner
+        left, key_of, dropped = self.left, self.key_of, place.dropped()
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            wanted = key if key_of is None else key_of(key, value)
+            if value is None or (wanted is None and not left):
+                dropped()
+                return
+            found = None if wanted is None else get(wanted)
+            if found is not None:
+                forward(key, joiner(value, found[0]), timestamp, headers)
+            elif left:
+                forward(key, joiner(value, None), timestamp, headers)
+
+        return process
+
+
+@dataclass(frozen=True)
+class FromGlobal:
+    """The value of a global store."""
+
+    store: str
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (self.store,)
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        get = place.task.store(self.store).get
+
+        def getter(key: Any) -> Found:
+            found = get(key)
+            return None if found is None else (found, -1)
+
+        return getter

@@ -1,0 +1,88 @@
+"""Punctuators: what processors have called back as time passes, that of the records or that of the day.
+
+Aligned as in Kafka Streams: by stream time the first call comes with the first record, and the others at multiples of
+the interval, none for those that were missed; by the wall clock the first comes an interval after it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from store.streams.context import TaskContext
+
+
+class PunctuationType(StrEnum):
+    """By which clock a punctuator runs."""
+
+    STREAM_TIME = "STREAM_TIME"
+    """The largest time of the task's records. It stands still while none come."""
+    WALL_CLOCK_TIME = "WALL_CLOCK_TIME"
+    """The time of day. What it does is done again, at another time, when input is read again."""
+
+
+@dataclass(eq=False)
+class _Schedule:
+    next_ms: int
+    interval_ms: int
+    callback: Callable[[int], None]
+    cancelled: bool = False
+
+
+class Punctuators:
+    """Those of one task. One thread."""
+
+    def __init__(self, task: TaskContext) -> None:
+        self._task = task
+        self.stream_time: list[_Schedule] = []
+        self.wall_clock: list[_Schedule] = []
+        self.possible = False
+        """Whether there are processors, which may schedule at any time."""
+
+    def schedule(
+        self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
+    ) -> Callable[[], None]:
+        """Returns what cancels it."""
+        if interval_ms < 1:
+            raise ValueError(f"interval={interval_ms!r} is not allowed: at least 1 ms")
+        if kind is PunctuationType.STREAM_TIME:
+            made, among = _Schedule(0, interval_ms, callback), self.stream_time
+        else:
+            now = self._task.wall_clock_ms
+            made, among = _Schedule(now + interval_ms, interval_ms, callback), self.wall_clock
+        among.append(made)
+
+        def cancel() -> None:
+            made.cancelled = True
+            if made in among:
+                among.remove(made)
+
+        return cancel
+
+    def punctuate_stream_time(self) -> None:
+        now = self._task.stream_time
+        if now >= 0:
+            _run(self.stream_time, now)
+
+    def is_due(self) -> bool:
+        if not self.wall_clock:
+            return False
+        now = self._task.wall_clock_ms
+        return any(one.next_ms <= now for one in self.wall_clock)
+
+    def punctuate_wall_clock(self) -> None:
+        _run(self.wall_clock, self._task.wall_clock_ms)
+
+
+def _run(schedules: list[_Schedule], now: int) -> None:
+    """The earliest first; one that was scheduled meanwhile runs too if it is due."""
+    while True:
+        due = [one for one in schedules if one.next_ms <= now]
+        if not due:
+            return
+        one = min(due, key=lambda schedule: schedule.next_ms)
+        one.callback(now)
+        if not one.cancelled:
+            passed = (now - one.next_ms) // one.interval_ms
+            one.next_ms += (passed + 1) * one.interval_ms

@@ -1,0 +1,301 @@
+"""`TestDriver`: an application in memory, for unit tests of pipelines, with the time in the test's hands.
+
+    with TestDriver(application) as driver:
+        driver.pipe_input("lines", "k", "some words", timestamp=10, key_serde=StrSerde(), value_serde=StrSerde())
+        assert driver.read_output("counts", StrSerde(), LongSerde()) == [("some", 1), ("words", 1)]
+
+It runs the tasks that a worker runs, with their transactions, stores and changelogs, over a log and state directories
+in memory. Records go through all sub-topologies, by way of their repartition topics. By default everything is committed
+after each input, so nothing is held back; with `auto_commit=False` outputs are seen after `commit`, as they are by
+readers of committed records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from store.config import StreamsConfig
+from store.errors import ProtocolError
+from store.log import TopicSpec
+from store.log.partitioner import partition_for
+from store.metrics import Metrics
+from store.serdes import BytesSerde, Serde
+from store.streams.application import Application
+from store.streams.context import ProcessorStore
+from store.streams.replicas import Replicas
+from store.streams.task import Task
+from store.streams.topology import Topology
+from store.suppliers import Duration, milliseconds
+from store.testing.memory_log import MemoryLog
+from store.testing.memory_storage import MemoryStorage
+from store.types import Headers, IsolationLevel, Record
+
+_FOR_EVER_MS = 10**12
+
+
+class OutputRecord(NamedTuple):
+    """A record of an output topic, deserialized."""
+
+    key: Any
+    value: Any
+    timestamp: int
+    headers: Headers = ()
+
+
+class VirtualClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, time_ms: int) -> None:
+        self._time_ms = time_ms
+
+    def time_ms(self) -> int:
+        return self._time_ms
+
+    def monotonic(self) -> float:
+        return self._time_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self._time_ms += int(seconds * 1000)
+
+    def advance(self, milliseconds: int) -> None:
+        self._time_ms += milliseconds
+
+
+class TestDriver:
+    """Runs an application, or one topology. A context manager; one thread."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        application: Application | Topology,
+        config: StreamsConfig | Mapping[str, object] | None = None,
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        wall_clock_ms: int = 0,
+        auto_commit: bool = True,
+    ) -> None:
+        """`partitions`: of every topic that is not the application's own, or of those named; others have one.
+
+        `config` may be a mapping of dotted names. Commits come only by `commit`, or after each input.
+        """
+        self.application = Application.of(application)
+        self.clock = VirtualClock(wall_clock_ms)
+        self.metrics = Metrics(self.clock)
+        self.log = MemoryLog()
+        self._auto_commit = auto_commit
+        self._storage = MemoryStorage()
+        given = config.as_dict() if isinstance(config, StreamsConfig) else dict(config or {})
+        by_the_driver = {
+            "commit.interval.ms": _FOR_EVER_MS,
+            "commit.records": _FOR_EVER_MS,
+            "transaction.timeout.ms": 2 * _FOR_EVER_MS,
+        }
+        self._config = StreamsConfig.of(given | by_the_driver)
+        self._exit = ExitStack()
+        self._tasks: list[Task] = []
+        self._replicas: list[Replicas] = []
+        self._read: dict[tuple[str, int], int] = {}
+        count = partitions if isinstance(partitions, Mapping) else {}
+        default = 1 if isinstance(partitions, Mapping) else partitions
+        self._make_topics(lambda topic: count.get(topic, default))
+        self._open()
+
+    def _make_topics(self, partitions_of: Any) -> None:
+        internal = self.application.internal_topics(partitions_of)
+        made = {spec.name for spec in internal}
+        outside = dict.fromkeys(
+            topic
+            for topology in self.application.sub_topologies
+            for topic in (
+                *topology.sources,
+                *topology.sinks,
+                *[one.topic for one in topology.global_stores],
+            )
+            if topic not in made
+        )
+        admin = self.log.admin()
+        admin.create_topics([*[TopicSpec(topic, partitions_of(topic)) for topic in outside], *internal])
+
+    def _open(self) -> None:
+        counts = self.application.partitions(lambda topic: self.log.topics[topic])
+        for topology, count in zip(self.application.sub_topologies, counts, strict=True):
+            replicas = Replicas(topology, self.log, self._storage, self._config, self.clock)
+            self._exit.callback(replicas.close)
+            replicas.open_global_stores()
+            self._replicas.append(replicas)
+            for partition in range(count):
+                task = Task(
+                    topology,
+                    partition,
+                    self.log,
+                    self._storage,
+                    self._config,
+                    self.clock,
+                    metrics=self.metrics,
+                    global_stores=replicas.global_stores,
+                )
+                self._exit.enter_context(task)
+                self._tasks.append(task)
+
+    # -- input --------------------------------------------------------------------------------------------------
+
+    def pipe_input(
+        self,
+        topic: str,
+        key: Any = None,
+        value: Any = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Write a record to an input topic and process it. Without a timestamp it has that of the wall clock.
+
+        Serdes are those given, else of the type: text as UTF-8, bytes as they are. Raises `LogError` for a topic that
+        nobody reads or writes, and what the application raises.
+        """
+        keyed = _bytes_of("key", key, key_serde)
+        valued = _bytes_of("value", value, value_serde)
+        at = self.clock.time_ms() if timestamp is None else timestamp
+        if partition is None:
+            count = len(self.log.topic(topic))
+            partition = 0 if keyed is None else partition_for(keyed, count)
+        producer = self.log.plain_producer()
+        producer.produce(topic, keyed, valued, partition=partition, timestamp=at, headers=headers)
+        self.process()
+        if self._auto_commit:
+            self.commit()
+
+    def process(self) -> None:
+        """Process all that was written and committed so far. What asks for a commit gets one."""
+        for replicas in self._replicas:
+            replicas.update(busy=False)
+        while sum(self._step(task) for task in self._tasks):
+            pass
+
+    def _step(self, task: Task) -> bool:
+        reader = self.log.reader()
+        progress = False
+        for tp in task.inputs:
+            records = reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED).records
+            progress = progress or bool(records)
+            for record in records:
+                task.process(record)
+                if task.should_commit():
+                    task.commit()
+        return progress
+
+    def advance_wall_clock(self, by: Duration) -> None:
+        """Let time go by, and run the punctuators that are due then."""
+        self.clock.advance(milliseconds("by", by))
+        for task in self._tasks:
+            task.punctuate()
+        self.process()
+        if self._auto_commit:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit all tasks, and process what comes of that, until nothing comes any more."""
+        while True:
+            open_ones = [task for task in self._tasks if task.in_transaction]
+            if not open_ones:
+                return
+            for task in open_ones:
+                task.commit()
+            self.process()
+
+    # -- output -------------------------------------------------------------------------------------------------
+
+    def read_output(
+        self, topic: str, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None
+    ) -> list[OutputRecord]:
+        """The records of a topic that were committed since the last call, partition by partition."""
+        keys: Serde[Any] = key_serde or BytesSerde()
+        values: Serde[Any] = value_serde or BytesSerde()
+        return [
+            OutputRecord(
+                None if record.key is None else keys.deserialize(record.key),
+                None if record.value is None else values.deserialize(record.value),
+                record.timestamp,
+                record.headers,
+            )
+            for record in self._new(topic)
+        ]
+
+    def _new(self, topic: str) -> Iterable[Record]:
+        for record in self.log.records(topic):
+            at = topic, record.partition
+            if record.offset >= self._read.get(at, 0):
+                self._read[at] = record.offset + 1
+                yield record
+
+    def get_store(self, name: str, partition: int = 0) -> Any:
+        """A store as a processor sees it, uncommitted writes and what caches hold back included.
+
+        Raises `ProtocolError` for a name that the application does not have.
+        """
+        for replicas in self._replicas:
+            if name in replicas.global_stores:
+                return replicas.global_stores[name].view()
+        for task in self._tasks:
+            if task.partition == partition and name in task.stores:
+                return _as_seen(task, name)
+        known = [name for task in self._tasks for name in task.stores]
+        raise ProtocolError(
+            f"the application has no store {name!r}; it has {', '.join(dict.fromkeys(known)) or 'none'}"
+        )
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """End all tasks without a commit, and begin again: what a kill leaves. Input since the last commit is read
+        again by the next call that processes anything."""
+        self._close_tasks()
+        self._open()
+
+    def close(self) -> None:
+        """Drop what was not committed, and release everything. Idempotent."""
+        self._close_tasks()
+
+    def _close_tasks(self) -> None:
+        self._tasks, self._replicas = [], []
+        self._exit.close()
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _as_seen(task: Task, name: str) -> Any:
+    processing = task.processing
+    tables = getattr(processing, "tables", {})
+    if name in tables:
+        tables[name].write_through()
+    store = task.stores[name]
+    return ProcessorStore(store, lambda _: None)
+
+
+def _bytes_of(what: str, value: Any, serde: Serde[Any] | None) -> bytes | None:
+    if value is None:
+        return None
+    if serde is not None:
+        return serde.serialize(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes):
+        return value
+    raise TypeError(f"a {what} of type {type(value).__name__} needs {what}_serde")
+
+
+__all__ = ["OutputRecord", "TestDriver", "VirtualClock"]
