@@ -17,6 +17,7 @@ from store.errors import ConfigError
 from store.serdes import BytesSerde, LongSerde, Serde
 from store.streams.application import Application
 from store.streams.dsl.graph import Graph, Node, Partitioner
+from store.streams.dsl.joins import Joining, JoinWindows, StreamJoined
 from store.streams.dsl.operators import (
     Aggregate,
     Branch,
@@ -376,6 +377,65 @@ class KStream:
         return node
 
     # -- joins ----------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        joined: StreamJoined | None = None,
+    ) -> KStream:
+        """Each pair of records with the same key whose times are as near as `windows` says: `joiner(value, other's
+        value)`, with the key before them if `with_key`."""
+        return self._windowed_join(other, joiner, windows, with_key, joined, False, False)
+
+    def left_join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        joined: StreamJoined | None = None,
+    ) -> KStream:
+        """`join`, and the records of this stream that have no partner when their window is closed, with None."""
+        return self._windowed_join(other, joiner, windows, with_key, joined, True, False)
+
+    def outer_join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        joined: StreamJoined | None = None,
+    ) -> KStream:
+        """`join`, and the records of either stream that have no partner when their window is closed, with None."""
+        return self._windowed_join(other, joiner, windows, with_key, joined, True, True)
+
+    def _windowed_join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        with_key: bool,
+        joined: StreamJoined | None,
+        left_outer: bool,
+        right_outer: bool,
+    ) -> KStream:
+        said = StreamJoined() if joined is None else joined
+        this = self._for_join(None if said.name is None else f"{said.name}-left")
+        # A stream that is joined with itself goes through one repartition topic.
+        that = this if other is self else other._for_join(None if said.name is None else f"{said.name}-right")
+        keys, values = this._serdes(said.key_serde, said.value_serde)
+        _, other_values = that._serdes(None, said.other_value_serde)
+        joining = Joining(
+            joiner, with_key, windows, said, left_outer, right_outer, keys, values, other_values
+        )
+        node = joining.add_to(self.builder.graph, this.node, that.node, PassOn())
+        return KStream(self.builder, node, keys, None, repartition=False)
 
     def join_table(
         self, table: KTable, joiner: Callable[[Any, Any], Any], *, name: str | None = None

@@ -383,6 +383,8 @@ class BoundGraph:
         self.task = task
         self.topics = dict(graph.internal)
         self.tables: dict[str, Table] = {}
+        self.shared: dict[str, Any] = {}
+        """What several operators of this task have in common, by a name that they agree on."""
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)

@@ -45,7 +45,7 @@ from store.suppliers import (
 _BUILT_IN = KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | ListValueSupplier
 
 
-class _Logged:
+class Logged:
     """What can be said of the changelog of every store."""
 
     logging: bool
@@ -61,7 +61,7 @@ class _Logged:
 
 
 @dataclass(frozen=True)
-class Materialized(_Logged):
+class Materialized(Logged):
     """What is known of the store of a table. A name makes it one that can be asked for, in queries and processors."""
 
     name: str | None = None

@@ -1,0 +1,201 @@
+"""Aggregates of streams and tables: values, times, headers, and what is dropped, as Kafka Streams has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from store.serdes import LongSerde, StrSerde
+from store.streams.dsl import Materialized, StreamsBuilder
+from tests.streams.dsl.running import CACHED, driver, output, pipe, results
+
+pytestmark = pytest.mark.requirement("x.4")
+
+
+def counted(b: StreamsBuilder) -> None:
+    b.stream("in").group_by_key().count().to_stream().to("out", value_serde=LongSerde())
+
+
+def test_count_counts_each_key() -> None:
+    got = results(counted, [("in", "a", 1, 1), ("in", "b", 1, 2), ("in", "a", 1, 3)], value_serde=LongSerde())
+    assert got == [("a", 1, 1), ("b", 1, 2), ("a", 2, 3)]
+
+
+def test_records_without_key_or_value_are_dropped_and_counted_as_dropped() -> None:
+    with driver(counted) as running:
+        pipe(running, [("in", None, 1, 1), ("in", "a", None, 2), ("in", "a", 1, 3)])
+        assert output(running, value_serde=LongSerde()) == [("a", 1, 3)]
+        (metrics,) = running.metrics.as_dict()["0_0"].values()
+        assert metrics["dropped-records-total"] == 2
+
+
+def test_an_aggregate_has_the_latest_time_of_its_records() -> None:
+    got = results(counted, [("in", "a", 1, 9), ("in", "a", 1, 3)], value_serde=LongSerde())
+    assert got == [("a", 1, 9), ("a", 2, 9)]
+
+
+def test_the_first_value_is_the_first_aggregate_of_reduce() -> None:
+    calls: list[tuple[int, int]] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def add(one: int, two: int) -> int:
+            calls.append((one, two))
+            return one + two
+
+        b.stream("in").group_by_key().reduce(add).to_stream().to("out")
+
+    got = results(build, [("in", "a", 5, 1), ("in", "a", 7, 2)])
+    assert (got, calls) == ([("a", 5, 1), ("a", 12, 2)], [(5, 7)])
+
+
+def test_aggregate_begins_with_the_initializer() -> None:
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key()
+        group.aggregate(list, lambda k, v, agg: [*agg, k, v]).to_stream().to("out")
+
+    got = results(build, [("in", "a", 5, 1), ("in", "a", 7, 2)])
+    assert got == [("a", ["a", 5], 1), ("a", ["a", 5, "a", 7], 2)]
+
+
+def test_an_aggregate_of_none_deletes_its_row_and_the_next_one_begins_anew() -> None:
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key()
+        group.aggregate(int, lambda _, v, agg: None if v == 0 else agg + v).to_stream().to("out")
+
+    got = results(build, [("in", "a", 5, 9), ("in", "a", 0, 2), ("in", "a", 3, 4)])
+    assert got == [("a", 5, 9), ("a", None, 9), ("a", 3, 4)]
+
+
+@pytest.mark.parametrize("config", [CACHED, None])
+def test_a_fold_may_change_its_aggregate_in_place(config: Mapping[str, object] | None) -> None:
+    def build(b: StreamsBuilder) -> None:
+        def append(_: str, value: int, agg: list[int]) -> list[int]:
+            agg.append(value)
+            return agg
+
+        table = b.stream("in").group_by_key().aggregate(list, append)
+        groups = table.group_by(lambda _, agg: ("all", len(agg)))
+        groups.aggregate(int, lambda _, n, agg: agg + n, lambda _, n, agg: agg - n).to_stream().to("out")
+
+    with driver(build, config) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2), ("in", "b", 3, 3), ("in", "a", 4, 4)])
+        assert output(running)[-1] == ("all", 4, 4)
+
+
+def test_grouping_by_another_key_goes_by_way_of_a_repartition_topic() -> None:
+    def build(b: StreamsBuilder) -> None:
+        stream = b.stream("in").group_by(lambda _, v: v, name="by-value").count().to_stream()
+        stream.to("out", value_serde=LongSerde())
+
+    records = [("in", "a", "x", 1), ("in", "b", "y", 2), ("in", "c", "x", 3)]
+    with driver(build) as running:
+        pipe(running, records)
+        assert output(running, value_serde=LongSerde()) == [("x", 1, 1), ("y", 1, 2), ("x", 2, 3)]
+        assert output(running, "app-by-value-repartition") == [("x", "x", 1), ("y", "y", 2), ("x", "x", 3)]
+
+
+def test_a_record_whose_new_key_is_null_is_dropped_before_the_repartition_topic() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").group_by(lambda *_: None, name="by").count()
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", "x", 1)])
+        assert output(running, "app-by-repartition") == []
+
+
+def test_headers_of_an_aggregate_are_those_of_its_last_record() -> None:
+    with driver(counted, CACHED, auto_commit=False) as running:
+        for number in (b"1", b"2"):
+            running.pipe_input("in", "a", b"1", 1, (("n", number),))
+        running.commit()
+        (record,) = running.read_output("out", StrSerde(), LongSerde())
+    assert (record.value, record.headers) == (2, (("n", b"2"),))
+
+
+def test_the_changelog_has_values_and_times_of_the_table() -> None:
+    with driver(counted) as running:
+        pipe(running, [("in", "a", 1, 9), ("in", "a", 1, 3)])
+        changelog = "app-KSTREAM-AGGREGATE-STATE-STORE-0000000001-changelog"
+        assert output(running, changelog, value_serde=LongSerde()) == [("a", 1, 9), ("a", 2, 9)]
+
+
+def test_a_named_store_can_be_asked_for() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.stream("in").group_by_key().count(materialized="counts")
+        assert table.queryable_store_name == "counts"
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 9)])
+        assert running.get_store("counts").get("a") == (1, 9)
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def by_team(b: StreamsBuilder) -> Any:
+    """Players, each with team and points; by team."""
+    return b.table("in").group_by(lambda _, row: (row["team"], row["points"]))
+
+
+def player(name: str, team: str | None, points: int, time: int) -> tuple[str, str, Any, int]:
+    return "in", name, None if team is None else {"team": team, "points": points}, time
+
+
+MOVES = [
+    player("ann", "x", 1, 1),
+    player("bob", "x", 2, 2),
+    player("ann", "x", 5, 3),
+    player("ann", "y", 5, 4),
+    player("bob", None, 0, 5),
+]
+
+
+def test_a_grouped_table_counts_its_rows() -> None:
+    got = results(
+        lambda b: by_team(b).count().to_stream().to("out", value_serde=LongSerde()),
+        MOVES,
+        value_serde=LongSerde(),
+    )
+    assert got == [("x", 1, 1), ("x", 2, 2), ("x", 2, 3), ("x", 1, 4), ("y", 1, 4), ("x", 0, 5)]
+
+
+def test_what_leaves_a_group_is_subtracted_and_what_comes_is_added() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = by_team(b).aggregate(int, lambda _, p, agg: agg + p, lambda _, p, agg: agg - p)
+        table.to_stream().to("out")
+
+    assert results(build, MOVES) == [
+        ("x", 1, 1),
+        ("x", 3, 2),
+        ("x", 7, 3),
+        ("x", 2, 4),
+        ("y", 5, 4),
+        ("x", 0, 5),
+    ]
+
+
+def test_a_grouped_table_reduces_with_adder_and_subtractor() -> None:
+    def build(b: StreamsBuilder) -> None:
+        by_team(b).reduce(lambda agg, p: agg + p, lambda agg, p: agg - p).to_stream().to("out")
+
+    assert results(build, MOVES)[-1] == ("x", 0, 5)
+
+
+def test_a_group_of_null_takes_nothing() -> None:
+    def build(b: StreamsBuilder) -> None:
+        groups = b.table("in").group_by(lambda _, v: (None, v) if v < 0 else ("all", v))
+        groups.count().to_stream().to("out", value_serde=LongSerde())
+
+    got = results(build, [("in", "a", -1, 1), ("in", "a", 1, 2)], value_serde=LongSerde())
+    assert got == [("all", 1, 2)]
+
+
+def test_a_materialized_serde_is_that_of_the_store_and_of_what_follows() -> None:
+    def build(b: StreamsBuilder) -> None:
+        said = Materialized("sums", value_serde=LongSerde())
+        table = b.stream("in").group_by_key().aggregate(int, lambda _, v, agg: agg + v, materialized=said)
+        table.to_stream().to("out")
+
+    assert results(build, [("in", "a", 5, 1)], value_serde=LongSerde()) == [("a", 5, 1)]

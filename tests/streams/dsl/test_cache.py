@@ -1,0 +1,189 @@
+"""The record cache: what is held back, when it is written and forwarded, and what others see of it meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.serdes import JsonSerde, LongSerde, StrSerde
+from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.cache import immutable, size_of
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
+
+pytestmark = pytest.mark.requirement("x.4")
+
+STORE = "app-sums-changelog"
+
+
+def sums(b: StreamsBuilder, **said: Any) -> None:
+    """The sum of each key; None resets."""
+    table = (
+        b.stream("in")
+        .group_by_key()
+        .aggregate(
+            int, lambda _, v, agg: None if v == 0 else agg + v, materialized=Materialized("sums", **said)
+        )
+    )
+    table.to_stream().to("out")
+
+
+def test_a_key_is_written_and_forwarded_once_a_commit() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "b", 5, 2), ("in", "a", 2, 3)])
+        running.commit()
+        assert output(running) == [("b", 5, 2), ("a", 3, 3)]
+        assert output(running, STORE) == [("b", 5, 2), ("a", 3, 3)]
+
+
+def test_without_a_cache_each_update_is_written_and_forwarded() -> None:
+    with driver(sums, UNCACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 3)])
+        running.commit()
+        assert output(running) == [("a", 1, 1), ("a", 3, 3)]
+        assert output(running, STORE) == [("a", 1, 1), ("a", 3, 3)]
+
+
+def test_a_table_may_have_no_cache_of_its_own() -> None:
+    with driver(lambda b: sums(b, caching=False), CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 3)])
+        running.commit()
+        assert output(running) == [("a", 1, 1), ("a", 3, 3)]
+
+
+def test_a_key_that_came_and_went_is_not_forwarded() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 0, 2)])
+        running.commit()
+        assert output(running) == []
+        assert output(running, STORE) == []
+
+
+def test_a_key_that_goes_is_forwarded_as_a_deletion() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 9)])
+        running.commit()
+        pipe(running, [("in", "a", 0, 2)])
+        running.commit()
+        assert output(running) == [("a", 1, 9), ("a", None, 9)]
+        assert running.get_store("sums").get("a") is None
+
+
+def test_what_is_asked_for_from_outside_includes_what_is_held_back() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        assert running.get_store("sums").get("a") == (1, 1)
+        pipe(running, [("in", "a", 1, 2)])
+        running.commit()
+        assert output(running) == [("a", 2, 2)]
+
+
+def test_a_key_that_comes_and_goes_after_it_was_asked_for_leaves_nothing_in_the_store() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        assert running.get_store("sums").get("a") == (1, 1)
+        pipe(running, [("in", "a", 0, 2)])
+        running.commit()
+        assert running.get_store("sums").get("a") is None
+        assert output(running) == []
+
+
+def test_a_cache_that_is_full_lets_go_of_what_was_updated_longest_ago() -> None:
+    room_for_two = {"statestore.cache.max.bytes": 1_100}
+    with driver(sums, room_for_two, auto_commit=False) as running:
+        pipe(running, [("in", key, 1, time) for time, key in enumerate("abacd")])
+        (task,) = running._tasks
+        table: Any = task.processing
+        assert list(table.tables["sums"].dirty) == ["c", "d"]
+        running.commit()
+        assert output(running) == [("b", 1, 1), ("a", 2, 2), ("c", 1, 3), ("d", 1, 4)]
+
+
+def test_a_cache_stays_within_its_capacity() -> None:
+    with driver(sums, {"statestore.cache.max.bytes": 10_000}, auto_commit=False) as running:
+        pipe(running, [("in", f"key-{number}", 1, number) for number in range(200)])
+        table: Any = running._tasks[0].processing
+        assert 0 < table.tables["sums"].used <= 10_000
+
+
+def test_what_was_committed_is_found_without_the_store() -> None:
+    with driver(sums, CACHED) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        table: Any = running._tasks[0].processing
+        table.tables["sums"].read = None
+        pipe(running, [("in", "a", 1, 2)])
+        assert output(running)[-1] == ("a", 2, 2)
+
+
+def test_tables_flush_in_the_order_of_the_data() -> None:
+    def build(b: StreamsBuilder) -> None:
+        first = b.stream("in").group_by_key().count(materialized="first")
+        second = first.map_values(
+            lambda n: n * 10, materialized=Materialized("second", value_serde=LongSerde())
+        )
+        second.filter(lambda *_: True, materialized="third").to_stream().to("out", value_serde=LongSerde())
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 1, 2)])
+        running.commit()
+        assert output(running, value_serde=LongSerde()) == [("a", 20, 2)]
+
+
+def test_keys_that_are_equal_to_python_and_differ_as_bytes_are_different() -> None:
+    def build(builder: StreamsBuilder) -> None:
+        counts = builder.stream("in", key_serde=JsonSerde()).group_by_key().count()
+        counts.to_stream().to("out", value_serde=LongSerde())
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        for key in (b"1", b"1.0", b"true", b"1"):
+            running.pipe_input("in", key, b"0", 1)
+        running.commit()
+        got = [(record.key, record.value) for record in running.read_output("out", None, LongSerde())]
+        assert got == [(b"1.0", 1), (b"true", 1), (b"1", 2)]
+
+
+def test_keys_that_cannot_be_hashed_are_counted() -> None:
+    def build(builder: StreamsBuilder) -> None:
+        counts = builder.stream("in", key_serde=JsonSerde()).group_by_key().count()
+        counts.to_stream().to("out", value_serde=LongSerde())
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        for _ in range(2):
+            running.pipe_input("in", b'{"a":[1]}', b"0", 1)
+        running.commit()
+        assert output(running, key_serde=JsonSerde(), value_serde=LongSerde()) == [({"a": [1]}, 2, 1)]
+
+
+def test_an_abort_forgets_what_is_held_back() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        running._tasks[0].abort()
+        running.process()
+        running.commit()
+        assert output(running) == [("a", 1, 1)]
+
+
+def test_the_largest_times_are_those_of_the_last_commit_after_an_abort() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 50)])
+        context: Any = running._tasks[0]._context
+        running._tasks[0].abort()
+        assert (context.stream_time, context.observed) == (-1, {})
+
+
+def test_objects_that_nobody_can_change_are_told_from_others() -> None:
+    assert all(map(immutable, (1, "a", b"a", None, 1.5, True, (1, "a", (2,)))))
+    assert not any(map(immutable, ([], {}, (1, []), object())))
+
+
+def test_the_size_of_an_object_counts_what_it_holds() -> None:
+    assert size_of(["x" * 1000, {"k": "y" * 1000}]) > 2000
+    assert size_of("x" * 1000) > 1000
+
+
+def test_the_order_of_times_does_not_matter_to_a_flush() -> None:
+    with driver(sums, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 9), ("in", "b", 1, 1), ("in", "a", 1, 5)])
+        running.commit()
+        assert output(running) == [("b", 1, 1), ("a", 2, 9)]
+        assert running.read_output("out", StrSerde()) == []

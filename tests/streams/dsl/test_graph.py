@@ -1,0 +1,267 @@
+"""The graph: names, sub-topologies, internal topics and descriptions, as Kafka Streams has them."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from store.config import StoreType
+from store.errors import ConfigError, LogError
+from store.log import TopicSpec
+from store.serdes import LongSerde, StrSerde
+from store.streams.application import Application
+from store.streams.dsl import Materialized, SlidingWindows, StreamsBuilder, TimeWindows
+from store.streams.topology import Topology
+from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
+from store.testing.driver import TestDriver
+from store.testing.memory_log import MemoryLog
+from tests.streams.dsl.running import output, pipe
+
+pytestmark = pytest.mark.requirement("x.4")
+
+WORD_COUNT = """\
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [lines])
+      --> KSTREAM-FLATMAPVALUES-0000000001
+    Processor: KSTREAM-FLATMAPVALUES-0000000001 (stores: [])
+      --> KSTREAM-KEY-SELECT-0000000002
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: KSTREAM-KEY-SELECT-0000000002 (stores: [])
+      --> counts-repartition-filter
+      <-- KSTREAM-FLATMAPVALUES-0000000001
+    Processor: counts-repartition-filter (stores: [])
+      --> counts-repartition-sink
+      <-- KSTREAM-KEY-SELECT-0000000002
+    Sink: counts-repartition-sink (topic: counts-repartition)
+      <-- counts-repartition-filter
+
+   Sub-topology: 1
+    Source: counts-repartition-source (topics: [counts-repartition])
+      --> KSTREAM-AGGREGATE-0000000003
+    Processor: KSTREAM-AGGREGATE-0000000003 (stores: [counts])
+      --> KTABLE-TOSTREAM-0000000007
+      <-- counts-repartition-source
+    Processor: KTABLE-TOSTREAM-0000000007 (stores: [])
+      --> KSTREAM-SINK-0000000008
+      <-- KSTREAM-AGGREGATE-0000000003
+    Sink: KSTREAM-SINK-0000000008 (topic: counts)
+      <-- KTABLE-TOSTREAM-0000000007
+
+"""
+
+
+def word_count(**materialized: Any) -> Application:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    words = builder.stream("lines").flat_map_values(str.split).group_by(lambda _, word: word)
+    words.count(**materialized).to_stream().to("counts", value_serde=LongSerde())
+    return builder.build()
+
+
+def test_word_count_is_described_as_by_kafka_streams() -> None:
+    assert word_count(materialized="counts").describe() == WORD_COUNT
+
+
+def test_stores_and_topics_without_a_name_are_numbered_as_in_kafka_streams() -> None:
+    application = word_count()
+    assert application.repartition_topics == {"app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"}
+    assert application.sub_topologies[1].changelogs == {
+        "KSTREAM-AGGREGATE-STATE-STORE-0000000003": "app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog"
+    }
+    assert "Sink: KSTREAM-SINK-0000000005" in application.describe()
+    assert "Source: KSTREAM-SOURCE-0000000007" in application.describe()
+
+
+def test_a_table_join_is_numbered_as_in_kafka_streams() -> None:
+    b = StreamsBuilder("app")
+    joined = b.table("left").join(b.table("right"), lambda one, two: one + two)
+    assert joined.node.name == "KTABLE-MERGE-0000000006"
+    assert [node.name for node in joined.node.parents] == [
+        "KTABLE-JOINTHIS-0000000007",
+        "KTABLE-JOINOTHER-0000000008",
+    ]
+    assert b.build().sub_topologies[0].store_names == (
+        "left-STATE-STORE-0000000000",
+        "right-STATE-STORE-0000000003",
+    )
+
+
+def test_a_mermaid_diagram_has_every_operator_topic_and_store() -> None:
+    lines = word_count(materialized="counts").describe(format="mermaid").splitlines()
+    assert lines[0] == "flowchart TD"
+    assert '    n6["KSTREAM-AGGREGATE-0000000003"]' in lines
+    assert '  t1(["counts-repartition"])' in lines
+    assert '  s0[("counts")]' in lines
+    assert "  n4 --> t1" in lines
+    assert "  t1 --> n5" in lines
+    assert "  n6 -.- s0" in lines
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="text or mermaid"):
+        word_count().describe(format="svg")  # type: ignore[arg-type]
+
+
+def test_a_mere_function_can_be_described_too() -> None:
+    topology = Topology("app", ("in",), ("out",), ("sums",), print)
+    assert Application.of(topology).describe() == (
+        "Topologies:\n"
+        "   Sub-topology: 0\n"
+        "    Source: SOURCE-in (topics: [in])\n"
+        "      --> print\n"
+        "    Processor: print (stores: [sums])\n"
+        "      --> SINK-out\n"
+        "      <-- SOURCE-in\n"
+        "    Sink: SINK-out (topic: out)\n"
+        "      <-- print\n"
+        "\n"
+    )
+
+
+def test_the_topics_between_sub_topologies_never_expire() -> None:
+    topics = {spec.name: spec for spec in word_count(materialized="counts").internal_topics(lambda _: 4)}
+    repartition = topics["app-counts-repartition"]
+    assert repartition.partitions == 4
+    assert (repartition.config["cleanup.policy"], repartition.config["retention.ms"]) == ("delete", "-1")
+    assert topics["app-counts-changelog"].partitions == 4
+    assert topics["app-counts-changelog"].config["cleanup.policy"] == "compact"
+
+
+def test_the_changelog_of_windows_expires_after_them() -> None:
+    b = StreamsBuilder("app")
+    b.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10)).count(materialized="counts")
+    (spec,) = b.build().internal_topics(lambda _: 1)
+    assert spec.config["cleanup.policy"] == "compact,delete"
+    assert spec.config["retention.ms"] == str(10 + 24 * 60 * 60 * 1000)
+
+
+def test_a_repartition_topic_has_the_number_of_partitions_that_is_asked_for() -> None:
+    b = StreamsBuilder("app")
+    b.stream("in").repartition(name="mine", number_of_partitions=7).group_by_key().count()
+    application = b.build()
+    assert application.partitions(lambda _: 3) == (3, 7)
+
+
+def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() -> None:
+    b = StreamsBuilder("app")
+    stream = b.stream("orders").select_key(lambda _, v: v)
+    stream.join_table(b.table("customers"), lambda one, two: one + two).to("out")
+    assert b.build().partitions({"orders": 3, "customers": 5}.__getitem__) == (3, 5)
+
+
+def test_inputs_of_a_join_with_different_partitions_are_refused_with_the_numbers() -> None:
+    b = StreamsBuilder("app")
+    b.stream("orders").join_table(b.table("customers"), lambda one, two: one + two)
+    with pytest.raises(ConfigError, match="orders with 3 partitions, customers with 5 partitions"):
+        b.build().internal_topics({"orders": 3, "customers": 5}.__getitem__)
+
+
+def test_sub_topologies_come_in_the_order_of_the_data() -> None:
+    b = StreamsBuilder("app")
+    late = b.stream("in").repartition(name="z").repartition(name="a")
+    late.to("out")
+    assert [one.sources for one in b.build().sub_topologies] == [
+        ("in",),
+        ("app-z-repartition",),
+        ("app-a-repartition",),
+    ]
+
+
+def test_streams_that_never_meet_are_sub_topologies_of_their_own() -> None:
+    b = StreamsBuilder("app")
+    b.stream("one").to("out")
+    b.stream("two").to("out")
+    assert [one.ordinal for one in b.build().sub_topologies] == [0, 1]
+
+
+def test_a_name_is_used_once() -> None:
+    b = StreamsBuilder("app")
+    b.stream("in").filter(lambda *_: True, name="mine")
+    with pytest.raises(ConfigError, match="no other operator has"):
+        b.stream("other").filter(lambda *_: True, name="mine")
+    b.stream("x").group_by_key().count(materialized="counts")
+    with pytest.raises(ConfigError, match="no other store"):
+        b.stream("y").group_by_key().reduce(min, materialized="counts")
+
+
+def test_a_group_with_a_name_has_one_repartition_topic_for_all_its_aggregates() -> None:
+    b = StreamsBuilder("app")
+    group = b.stream("in").group_by(lambda _, v: v, name="by")
+    group.count()
+    group.reduce(min)
+    application = b.build()
+    assert application.repartition_topics == {"app-by-repartition"}
+    assert len(application.sub_topologies[1].store_names) == 2
+
+
+def test_functions_without_a_name_go_along_to_another_process() -> None:
+    application: Application = pickle.loads(cloudpickle.dumps(word_count()))  # type: ignore[no-untyped-call]
+    with TestDriver(application) as running:
+        running.pipe_input("lines", "k", "a b a")
+        assert output(running, "counts", value_serde=LongSerde())[-1] == ("a", 2, 0)
+
+
+def test_missing_inputs_are_named_and_internal_topics_made() -> None:
+    log, application = MemoryLog(), word_count(materialized="counts")
+    with pytest.raises(LogError, match="do not exist: lines, counts"):
+        application.prepare(log)
+    log.admin().create_topics([TopicSpec("lines", 2), TopicSpec("counts", 2)])
+    assert application.prepare(log) == {"lines": 2, "counts": 2, "app-counts-repartition": 2}
+    assert log.topics["app-counts-changelog"] == 2
+    assert application.prepare(log) == {"lines": 2, "counts": 2, "app-counts-repartition": 2}
+
+
+def test_sub_topologies_share_no_source() -> None:
+    one = Topology("app", ("in",), (), (), print)
+    with pytest.raises(ConfigError, match="in one sub-topology"):
+        Application("app", (one, Topology("app", ("in",), (), (), print, ordinal=1)))
+
+
+@pytest.mark.parametrize("kind", list(StoreType))
+def test_the_configuration_says_what_keeps_a_table(kind: StoreType) -> None:
+    with TestDriver(word_count(materialized="counts"), {"default.dsl.store": kind}) as running:
+        running.pipe_input("lines", "k", "a a")
+        store = running._tasks[1].stores["counts"]
+        assert store.persistent() is (kind is not StoreType.IN_MEMORY)
+        assert store.transactional() is (kind is not StoreType.ROCKS_DB)
+
+
+def test_a_table_may_say_itself_what_keeps_it() -> None:
+    for said in (
+        Materialized("counts", store_type=StoreType.IN_MEMORY),
+        Materialized(supplier=in_memory_key_value_store("counts")),
+    ):
+        with TestDriver(word_count(materialized=said)) as running:
+            assert not running._tasks[1].stores["counts"].persistent()
+
+
+def test_a_store_of_the_wrong_form_is_refused() -> None:
+    group = StreamsBuilder("app").stream("in").group_by_key()
+    with pytest.raises(ValueError, match="KeyValueSupplier"):
+        group.count(materialized=Materialized(supplier=persistent_window_store("w", 10, 10)))
+    with pytest.raises(ValueError, match="WindowSupplier"):
+        group.windowed_by(SlidingWindows.of_time_difference(5)).count(
+            materialized=Materialized(supplier=persistent_key_value_store("kv"))
+        )
+
+
+def test_a_store_without_a_changelog_is_not_logged() -> None:
+    application = word_count(materialized=Materialized("counts", logging=False))
+    assert application.sub_topologies[1].changelogs == {}
+
+
+def test_every_partition_has_its_tasks() -> None:
+    with TestDriver(word_count(materialized="counts"), partitions={"lines": 2, "counts": 3}) as running:
+        for number in range(10):
+            running.pipe_input("lines", f"k{number}", f"word{number} a", number)
+        got = {key: value for key, value, _ in output(running, "counts", value_serde=LongSerde())}
+        assert got == {"a": 10, **{f"word{number}": 1 for number in range(10)}}
+        assert len({record.partition for record in running.log.records("app-counts-repartition")}) == 2
+
+
+def test_nothing_is_piped_to_a_topic_that_nobody_knows() -> None:
+    with TestDriver(word_count()) as running, pytest.raises(LogError, match="nowhere"):
+        pipe(running, [("nowhere", "a", 1, 1)])

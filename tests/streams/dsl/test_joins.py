@@ -1,0 +1,262 @@
+"""Joins on the primary key, and tables that are mapped and filtered: every update, as Kafka Streams forwards it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import KTable, StreamsBuilder
+from tests.streams.dsl.running import CACHED, driver, output, pipe, results
+
+pytestmark = pytest.mark.requirement("x.4")
+
+
+def both(one: Any, two: Any) -> str:
+    return f"{one}+{two}"
+
+
+LEFT_RIGHT = [
+    ("left", "a", 1, 10),
+    ("right", "a", 2, 5),
+    ("left", "a", 3, 7),
+    ("right", "a", None, 20),
+    ("left", "a", None, 30),
+    ("right", "a", 4, 40),
+    ("left", "a", None, 50),
+]
+
+
+def join(kind: str) -> Callable[[StreamsBuilder], None]:
+    def build(b: StreamsBuilder) -> None:
+        left, right = b.table("left"), b.table("right")
+        joined: KTable = getattr(left, kind)(right, both)
+        joined.to_stream().to("out")
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            "join",
+            [
+                ("a", "1+2", 10),
+                ("a", "3+2", 7),
+                ("a", None, 20),
+                ("a", None, 50),
+            ],
+        ),
+        (
+            "left_join",
+            [
+                ("a", "1+None", 10),
+                ("a", "1+2", 10),
+                ("a", "3+2", 7),
+                ("a", "3+None", 20),
+                ("a", None, 30),
+                ("a", None, 50),
+            ],
+        ),
+        (
+            "outer_join",
+            [
+                ("a", "1+None", 10),
+                ("a", "1+2", 10),
+                ("a", "3+2", 7),
+                ("a", "3+None", 20),
+                ("a", None, 30),
+                ("a", "None+4", 40),
+                ("a", "None+4", 50),
+            ],
+        ),
+    ],
+)
+def test_tables_join_on_their_key(kind: str, expected: list[object]) -> None:
+    assert results(join(kind), LEFT_RIGHT) == expected
+
+
+def test_a_join_that_is_kept_forwards_the_same() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.table("left").join(b.table("right"), both, materialized="joined").to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, LEFT_RIGHT[:3])
+        assert output(running) == [("a", "1+2", 10), ("a", "3+2", 7)]
+        assert running.get_store("joined").get("a") == ("3+2", 7)
+
+
+def test_a_join_that_is_held_back_forwards_the_last_result() -> None:
+    with driver(join("outer_join"), CACHED, auto_commit=False) as running:
+        pipe(running, LEFT_RIGHT[:3])
+        running.commit()
+        assert output(running)[-1] == ("a", "3+2", 7)
+
+
+def test_the_result_of_a_join_can_be_joined_and_grouped_again() -> None:
+    def build(b: StreamsBuilder) -> None:
+        left, right, third = b.table("left"), b.table("right"), b.table("third")
+        joined = left.join(right, lambda one, two: one + two).left_join(third, lambda s, t: s + (t or 0))
+        total = joined.group_by(lambda _, v: ("all", v))
+        total.reduce(lambda agg, v: agg + v, lambda agg, v: agg - v).to_stream().to("out")
+
+    got = results(
+        build,
+        [
+            ("left", "a", 1, 1),
+            ("right", "a", 2, 1),
+            ("left", "b", 10, 1),
+            ("right", "b", 20, 1),
+            ("third", "a", 100, 1),
+            ("left", "b", None, 1),
+        ],
+    )
+    assert [value for _, value, _ in got] == [3, 33, 133, 103]
+
+
+def test_a_filtered_table_deletes_what_no_longer_passes() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.table("in").filter(lambda _, v: v > 1).to_stream().to("out")
+
+    got = results(build, [("in", "a", 2, 1), ("in", "a", 1, 2), ("in", "b", 0, 3), ("in", "a", None, 4)])
+    assert got == [("a", 2, 1), ("a", None, 2), ("b", None, 3), ("a", None, 4)]
+
+
+def test_a_filtered_table_that_knows_old_values_forwards_no_needless_deletion() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("in").filter(lambda _, v: v > 1)
+        table.to_stream().to("out")
+        table.group_by(lambda k, v: (k, v)).count()
+
+    got = results(build, [("in", "a", 2, 1), ("in", "a", 1, 2), ("in", "b", 0, 3), ("in", "a", None, 4)])
+    assert got == [("a", 2, 1), ("a", None, 2)]
+
+
+def test_filter_not_keeps_the_other_rows() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.table("in").filter_not(lambda _, v: v > 1, materialized="small").to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2)])
+        assert output(running) == [("a", 1, 1), ("a", None, 2)]
+        assert running.get_store("small").get("a") is None
+
+
+def test_a_mapped_table_maps_values_and_keeps_deletions() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.table("in").map_values(lambda k, v: f"{k}{v}", with_key=True).to_stream().to("out")
+
+    assert results(build, [("in", "a", 2, 1), ("in", "a", None, 2)]) == [("a", "a2", 1), ("a", None, 2)]
+
+
+def test_a_join_looks_into_a_table_that_is_mapped_and_not_kept() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("right").map_values(lambda v: -v).filter(lambda _, v: v < -1)
+        b.stream("left").join_table(table, both).to("out")
+
+    got = results(
+        build,
+        [("right", "a", 1, 1), ("left", "a", 1, 2), ("right", "a", 2, 3), ("left", "a", 2, 1)],
+    )
+    assert got == [("a", "2+-2", 1)]
+
+
+def test_a_stream_joins_what_the_table_has_now() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("left").join_table(b.table("right"), both).to("out")
+
+    got = results(
+        build,
+        [
+            ("left", "a", 1, 1),
+            ("right", "a", 2, 9),
+            ("left", "a", 3, 3),
+            ("right", "a", None, 4),
+            ("left", "a", 4, 5),
+            ("left", "a", None, 6),
+        ],
+    )
+    assert got == [("a", "3+2", 3)]
+
+
+def test_a_left_join_has_every_record_with_a_value() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("left").left_join_table(b.table("right"), both).to("out")
+
+    got = results(build, [("left", "a", 1, 1), ("left", None, 1, 1), ("left", "a", None, 2)])
+    assert got == [("a", "1+None", 1), (None, "1+None", 1)]
+
+
+def test_a_stream_with_new_keys_is_repartitioned_before_it_joins() -> None:
+    def build(b: StreamsBuilder) -> None:
+        stream = b.stream("left").select_key(lambda _, v: v)
+        stream.join_table(b.table("right"), both).to("out")
+
+    with driver(build) as running:
+        pipe(running, [("right", "x", 2, 1), ("left", "a", "x", 2)])
+        assert output(running) == [("x", "x+2", 2)]
+        assert len(running.application.sub_topologies) == 2
+
+
+def test_a_stream_sees_updates_of_a_table_that_are_held_back() -> None:
+    def build(b: StreamsBuilder) -> None:
+        stream = b.stream("in")
+        counts = stream.group_by_key().count()
+        stream.join_table(counts, both).to("out")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2)])
+        running.commit()
+        assert output(running) == [("a", "1+1", 1), ("a", "2+2", 2)]
+
+
+def test_a_stream_looks_up_a_global_table_by_a_key_of_its_choice() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.global_table("rates")
+        stream = b.stream("in")
+        stream.join_global(table, lambda _, v: v["currency"], lambda v, rate: v["n"] * rate).to("out")
+        stream.left_join_global(table, lambda _, v: v["currency"], lambda v, rate: [v["n"], rate]).to("all")
+
+    with driver(build) as running:
+        pipe(running, [("rates", "eur", 2, 1), ("in", "a", {"n": 3, "currency": "eur"}, 5)])
+        pipe(running, [("in", "a", {"n": 3, "currency": "usd"}, 6)])
+        assert output(running) == [("a", 6, 5)]
+        assert output(running, "all") == [("a", [3, 2], 5), ("a", [3, None], 6)]
+
+
+def test_a_stream_becomes_a_table() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").map_values(lambda v: v).to_table(materialized="last").to_stream().to("out")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2), ("in", "b", None, 3)])
+        running.commit()
+        assert output(running) == [("a", 2, 2)]
+        assert running.get_store("last").get("a") == (2, 2)
+
+
+def test_a_stream_with_new_keys_becomes_a_table_by_way_of_a_repartition_topic() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").select_key(lambda _, v: v).to_table(name="mine").to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", "x", 1)])
+        assert output(running) == [("x", "x", 1)]
+        assert output(running, "app-mine-repartition") == [("x", "x", 1)]
+
+
+def test_a_table_is_kept_only_where_somebody_needs_it() -> None:
+    b = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    b.table("in").to_stream().to("out")
+    (topology,) = b.build().sub_topologies
+    assert topology.store_names == ()
+
+
+def test_updates_of_a_table_can_be_streamed_under_other_keys() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.table("in").to_stream(lambda k, v: f"{k}{v}").to("out")
+
+    assert results(build, [("in", "a", 1, 1)]) == [("a1", 1, 1)]

@@ -1,0 +1,271 @@
+"""Processors of one's own within the DSL: stores by name, forwarding, punctuators, and what ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from store.errors import ConfigError, ProtocolError
+from store.serdes import IntSerde, StrSerde
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.suppliers import key_value_store_builder, persistent_key_value_store
+from tests.streams.dsl.running import CACHED, driver, output, pipe, results
+
+pytestmark = pytest.mark.requirement("x.4")
+
+NUMBERS = key_value_store_builder(persistent_key_value_store("numbers"), StrSerde(), IntSerde())
+
+
+class Numbering:
+    """Numbers the records of each key, in a store."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        self.store = context.store("numbers")
+
+    def process(self, record: StreamRecord) -> None:
+        number = (self.store.get(record.key) or 0) + 1
+        self.store.put(record.key, number)
+        self.context.forward(record.key, [number, record.value])
+
+
+class Calling:
+    """A processor of functions."""
+
+    def __init__(
+        self,
+        process: Callable[[Any, StreamRecord], None] = lambda *_: None,
+        begin: Callable[[Any], None] = lambda _: None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._process = process
+        self._begin = begin
+        self.close = end
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self._begin(context)
+
+    def process(self, record: StreamRecord) -> None:
+        self._process(self.context, record)
+
+
+def test_a_processor_uses_a_store_by_its_name() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.add_state_store(NUMBERS).stream("in").process(Numbering, "numbers").to("out")
+
+    got = results(build, [("in", "a", "x", 1), ("in", "a", "y", 2)])
+    assert got == [("a", [1, "x"], 1), ("a", [2, "y"], 2)]
+
+
+def test_two_processors_that_share_a_store_are_in_one_sub_topology() -> None:
+    b = StreamsBuilder("app")
+    b.add_state_store(NUMBERS)
+    b.stream("one").process(Numbering, "numbers")
+    b.stream("two").process(Numbering, "numbers")
+    b.stream("three").to("out")
+    assert [one.sources for one in b.build().sub_topologies] == [("one", "two"), ("three",)]
+
+
+def test_a_store_that_nobody_added_is_refused() -> None:
+    b = StreamsBuilder("app")
+    b.stream("in").process(Numbering, "numbers")
+    with pytest.raises(ConfigError, match="numbers"):
+        b.build()
+
+
+def test_a_store_that_the_processor_is_not_connected_to_is_refused() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.add_state_store(NUMBERS).stream("in").process(Numbering)
+
+    with pytest.raises(ProtocolError, match="not connected"):
+        driver(build)
+
+
+def test_what_follows_a_processor_is_repartitioned_before_it_is_counted() -> None:
+    b = StreamsBuilder("app")
+    b.add_state_store(NUMBERS).stream("in").process(Numbering, "numbers").group_by_key().count()
+    assert len(b.build().sub_topologies) == 2
+
+
+def test_a_processor_of_values_keeps_the_key_and_needs_no_repartitioning() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def process(context: Any, record: StreamRecord) -> None:
+            context.forward(record.value + 1)
+
+        b.stream("in").process_values(lambda: Calling(process)).group_by_key().reduce(
+            lambda one, two: one + two
+        ).to_stream().to("out")
+
+    assert results(build, [("in", "a", 1, 1), ("in", "a", 2, 2)]) == [("a", 2, 1), ("a", 5, 2)]
+
+
+def test_a_record_is_forwarded_to_one_child_by_its_name() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, record: StreamRecord) -> None:
+            context.forward(record.key, record.value, to="two", timestamp=7, headers=(("h", b"1"),))
+
+        stream = b.stream("in").process(lambda: Calling(process))
+        stream.map_values(lambda v: v, name="one").to("out")
+        stream.map_values(lambda v: -v, name="two").to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        (record,) = running.read_output("out")
+    assert (record.value, record.timestamp, record.headers) == (b"-1", 7, (("h", b"1"),))
+
+
+def test_an_error_of_what_is_forwarded_to_counts_though_the_processor_swallows_it() -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("downstream")
+
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, record: StreamRecord) -> None:
+            try:
+                context.forward(record.key, record.value)
+            except ValueError:
+                pass
+
+        b.stream("in").process(lambda: Calling(process)).foreach(fail)
+
+    with driver(build) as running, pytest.raises(ValueError, match="downstream"):
+        pipe(running, [("in", "a", 1, 1)])
+
+
+def test_a_processor_is_made_begun_and_ended_with_its_task() -> None:
+    seen: list[str] = []
+
+    def make() -> Calling:
+        seen.append("made")
+        return Calling(begin=lambda _: seen.append("begun"), end=lambda: seen.append("ended"))
+
+    with driver(lambda b: b.stream("in").process(make)):
+        assert seen == ["made", "begun"]
+    assert seen == ["made", "begun", "ended"]
+
+
+def test_a_processor_sees_where_its_record_comes_from() -> None:
+    seen: list[object] = []
+
+    def process(context: ProcessorContext, _: StreamRecord) -> None:
+        seen.append((context.record_metadata, context.stream_time_ms, context.wall_clock_ms))
+
+    with driver(lambda b: b.stream("in").process(lambda: Calling(process)), wall_clock_ms=99) as running:
+        pipe(running, [("in", "a", 1, 5), ("in", "a", 1, 3)])
+    assert seen == [(("in", 0, 0), 5, 99), (("in", 0, 1), 5, 99)]
+
+
+def punctuated(kind: PunctuationType, seen: list[int]) -> Callable[[StreamsBuilder], None]:
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            def punctuate(now: int) -> None:
+                seen.append(now)
+                context.forward("tick", now)
+
+            context.schedule(10, kind, punctuate)
+
+        b.stream("in").process(lambda: Calling(begin=begin)).to("out")
+
+    return build
+
+
+def test_stream_time_punctuators_run_at_the_first_record_and_then_at_multiples() -> None:
+    seen: list[int] = []
+    with driver(punctuated(PunctuationType.STREAM_TIME, seen)) as running:
+        pipe(running, [("in", "a", 1, time) for time in (7, 9, 10, 19, 35, 36, 20, 40)])
+        assert seen == [7, 10, 35, 40]
+        assert output(running) == [("tick", 7, 7), ("tick", 10, 10), ("tick", 35, 35), ("tick", 40, 40)]
+
+
+def test_wall_clock_punctuators_run_an_interval_after_they_were_scheduled() -> None:
+    seen: list[int] = []
+    with driver(punctuated(PunctuationType.WALL_CLOCK_TIME, seen), wall_clock_ms=5) as running:
+        for step in (9, 1, 9, 25, 6):
+            running.advance_wall_clock(step)
+        assert seen == [15, 49, 55]
+        assert [value for _, value, _ in output(running)] == [15, 49, 55]
+
+
+def test_a_punctuator_that_is_cancelled_runs_no_more() -> None:
+    seen: list[int] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            def punctuate(now: int) -> None:
+                seen.append(now)
+                cancel()
+
+            cancel = context.schedule(10, PunctuationType.STREAM_TIME, punctuate)
+
+        b.stream("in").process(lambda: Calling(begin=begin))
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, time) for time in (7, 20, 30)])
+    assert seen == [7]
+
+
+def test_a_processor_may_schedule_while_it_processes() -> None:
+    seen: list[int] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, _: StreamRecord) -> None:
+            if not seen:
+                context.schedule(10, PunctuationType.STREAM_TIME, seen.append)
+
+        b.stream("in").process(lambda: Calling(process))
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 7)])
+    assert seen == [7]
+
+
+def test_a_processor_reads_a_tables_store_with_what_is_held_back() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, record: StreamRecord) -> None:
+            found = context.store("counts").get(record.key)
+            context.forward(record.key, None if found is None else found.value)
+
+        stream = b.stream("in")
+        stream.group_by_key().count(materialized="counts").to_stream().to("counted", value_serde=IntSerde())
+        stream.process(lambda: Calling(process), "counts").to("out")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 1, 2), ("in", "b", 1, 3)])
+        running.commit()
+        assert [value for _, value, _ in output(running)] == [1, 2, 1]
+        assert [record.value for record in running.read_output("counted", StrSerde(), IntSerde())] == [2, 1]
+
+
+def test_what_a_processor_writes_to_a_tables_store_is_what_the_table_goes_on_with() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, record: StreamRecord) -> None:
+            if record.value == "reset":
+                context.store("counts").put(record.key, None)
+
+        stream = b.stream("in")
+        stream.process(lambda: Calling(process), "counts")
+        stream.group_by_key().count(materialized="counts").to_stream().to("out")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 1, 2), ("in", "a", "reset", 3)])
+        assert running.get_store("counts").get("a").value == 1
+        pipe(running, [("in", "a", 1, 4)])
+        assert running.get_store("counts").get("a").value == 2
+
+
+def test_a_processor_may_ask_for_a_commit() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def process(context: ProcessorContext, record: StreamRecord) -> None:
+            context.forward(record.key, record.value)
+            if record.value == 2:
+                context.commit()
+
+        b.stream("in").process(lambda: Calling(process)).to("out")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        assert output(running) == []
+        pipe(running, [("in", "a", 2, 1)])
+        assert [value for _, value, _ in output(running)] == [1, 2]

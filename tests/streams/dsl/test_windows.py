@@ -1,0 +1,300 @@
+"""Aggregates over windows and sessions, by tables of what Kafka Streams forwards for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from store.errors import ConfigError
+from store.serdes import JsonSerde, LongSerde, StrSerde
+from store.state.windowed import Window, Windowed
+from store.streams.dsl import (
+    Materialized,
+    SessionWindowedSerde,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    TimeWindowedSerde,
+    TimeWindows,
+)
+from store.streams.dsl.windows import Windows
+from store.testing.driver import TestDriver
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, pipe
+
+pytestmark = pytest.mark.requirement("x.4")
+
+Expected = list[tuple[str, int, int, Any, int]]
+"""Key, start, end, value, time of the value."""
+
+
+def joined(b: StreamsBuilder, windows: Windows) -> None:
+    """The values of each window in a string."""
+    group = b.stream("in").group_by_key().windowed_by(windows)
+    group.reduce(lambda one, two: one + two).to_stream().to("out")
+
+
+def read(running: TestDriver, windows: Windows, value_serde: Any = None) -> Expected:
+    keys: Any = (
+        SessionWindowedSerde(StrSerde())
+        if isinstance(windows, SessionWindows)
+        else TimeWindowedSerde(
+            StrSerde(), windows.size_ms if isinstance(windows, TimeWindows) else windows.difference_ms
+        )
+    )
+    records = running.read_output("out", keys, value_serde or JsonSerde())
+    return [(one.key.key, *one.key.window, one.value, one.timestamp) for one in records]
+
+
+def outcome(
+    windows: Windows, records: list[tuple[str, int]], config: Mapping[str, object] | None = None
+) -> Expected:
+    """Values of one key with their times, one after the other."""
+    with driver(lambda b: joined(b, windows), config) as running:
+        pipe(running, [("in", "k", value, time) for value, time in records])
+        return read(running, windows)
+
+
+def test_tumbling_windows_are_aligned_to_zero() -> None:
+    got = outcome(TimeWindows.of_size(10), [("a", 0), ("b", 9), ("c", 10)])
+    assert got == [("k", 0, 10, "a", 0), ("k", 0, 10, "ab", 9), ("k", 10, 20, "c", 10)]
+
+
+def test_a_record_is_in_several_hopping_windows() -> None:
+    got = outcome(TimeWindows.of_size(10).advance_by(5), [("a", 3), ("b", 12)])
+    assert got == [
+        ("k", 0, 10, "a", 3),
+        ("k", 5, 15, "b", 12),
+        ("k", 10, 20, "b", 12),
+    ]
+
+
+def test_a_late_record_is_taken_within_the_grace() -> None:
+    windows = TimeWindows.of_size(10, grace=5)
+    assert outcome(windows, [("a", 3), ("b", 14), ("c", 9)]) == [
+        ("k", 0, 10, "a", 3),
+        ("k", 10, 20, "b", 14),
+        ("k", 0, 10, "ac", 9),
+    ]
+
+
+def test_a_record_beyond_the_grace_is_dropped_and_counted() -> None:
+    windows = TimeWindows.of_size(10, grace=5)
+    with driver(lambda b: joined(b, windows)) as running:
+        pipe(running, [("in", "k", "a", 3), ("in", "k", "b", 15), ("in", "k", "c", 9)])
+        assert read(running, windows) == [("k", 0, 10, "a", 3), ("k", 10, 20, "b", 15)]
+        (metrics,) = running.metrics.as_dict()["0_0"].values()
+        assert metrics["dropped-records-total"] == 1
+
+
+def test_a_record_may_be_late_for_some_of_its_windows() -> None:
+    windows = TimeWindows.of_size(10).advance_by(5)
+    assert outcome(windows, [("a", 16), ("b", 8)]) == [
+        ("k", 10, 20, "a", 16),
+        ("k", 15, 25, "a", 16),
+    ]
+    assert outcome(windows, [("a", 14), ("b", 8)])[2:] == [("k", 5, 15, "ab", 14)]
+
+
+def test_another_key_makes_a_record_late() -> None:
+    windows = TimeWindows.of_size(10)
+    with driver(lambda b: joined(b, windows)) as running:
+        pipe(running, [("in", "j", "a", 10), ("in", "k", "b", 9)])
+        assert read(running, windows) == [("j", 10, 20, "a", 10)]
+
+
+def test_what_was_late_before_a_crash_is_late_after_it() -> None:
+    windows = TimeWindows.of_size(10)
+    with driver(lambda b: joined(b, windows)) as running:
+        pipe(running, [("in", "j", "a", 10)])
+        running.crash()
+        pipe(running, [("in", "k", "b", 9)])
+        assert read(running, windows) == [("j", 10, 20, "a", 10)]
+
+
+def test_a_record_that_is_filtered_away_makes_none_late() -> None:
+    windows = TimeWindows.of_size(10)
+
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").filter(lambda _, v: v != "-").group_by_key().windowed_by(windows)
+        group.reduce(lambda one, two: one + two).to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "k", "-", 100)])
+        running.crash()
+        pipe(running, [("in", "k", "b", 9)])
+        assert read(running, windows) == [("k", 0, 10, "b", 9)]
+
+
+def test_windows_are_counted() -> None:
+    windows = TimeWindows.of_size(timedelta(milliseconds=10))
+
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").group_by_key().windowed_by(windows).count().to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "k", "a", 1), ("in", "k", "b", 2), ("in", "k", None, 3)])
+        assert read(running, windows, LongSerde()) == [("k", 0, 10, 1, 1), ("k", 0, 10, 2, 2)]
+
+
+def test_windows_aggregate_with_an_initializer() -> None:
+    windows = TimeWindows.of_size(10)
+
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key().windowed_by(windows)
+        group.aggregate(list, lambda k, v, agg: [*agg, k, v]).to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "k", "a", 1)])
+        assert read(running, windows) == [("k", 0, 10, ["k", "a"], 1)]
+
+
+def test_a_window_that_is_held_back_is_forwarded_once() -> None:
+    windows = TimeWindows.of_size(10)
+    with driver(lambda b: joined(b, windows), CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "k", "a", 1), ("in", "k", "b", 3), ("in", "k", "c", 2)])
+        running.commit()
+        assert read(running, windows) == [("k", 0, 10, "abc", 3)]
+
+
+def test_sliding_windows_begin_and_end_at_records() -> None:
+    """The example of Kafka Streams' documentation, with values for the windows' records."""
+    windows = SlidingWindows.of_time_difference(10)
+    assert outcome(windows, [("a", 100), ("b", 104), ("c", 115)]) == [
+        ("k", 90, 100, "a", 100),
+        ("k", 101, 111, "b", 104),
+        ("k", 94, 104, "ab", 104),
+        ("k", 105, 115, "c", 115),
+    ]
+
+
+def test_a_sliding_window_holds_its_end() -> None:
+    windows = SlidingWindows.of_time_difference(10)
+    assert outcome(windows, [("a", 100), ("b", 110)]) == [
+        ("k", 90, 100, "a", 100),
+        ("k", 101, 111, "b", 110),
+        ("k", 100, 110, "ab", 110),
+    ]
+
+
+def test_a_record_out_of_order_makes_the_window_after_it() -> None:
+    windows = SlidingWindows.of_time_difference(10, grace=50)
+    assert outcome(windows, [("a", 110), ("b", 105)]) == [
+        ("k", 100, 110, "a", 110),
+        ("k", 100, 110, "ab", 110),
+        ("k", 95, 105, "b", 105),
+        ("k", 106, 116, "a", 110),
+    ]
+
+
+def test_early_records_are_in_the_window_from_zero_on() -> None:
+    windows = SlidingWindows.of_time_difference(10)
+    assert outcome(windows, [("a", 3), ("b", 5)]) == [
+        ("k", 0, 10, "a", 3),
+        ("k", 4, 14, "b", 5),
+        ("k", 0, 10, "ab", 5),
+    ]
+
+
+def test_a_record_beyond_the_gap_begins_another_session() -> None:
+    windows = SessionWindows.with_inactivity_gap(5)
+    assert outcome(windows, [("a", 1), ("b", 6), ("c", 12)]) == [
+        ("k", 1, 1, "a", 1),
+        ("k", 1, 1, None, 1),
+        ("k", 1, 6, "ab", 6),
+        ("k", 12, 12, "c", 12),
+    ]
+
+
+def test_a_record_between_two_sessions_merges_them() -> None:
+    windows = SessionWindows.with_inactivity_gap(5, grace=20)
+    assert outcome(windows, [("a", 1), ("b", 10), ("c", 6)]) == [
+        ("k", 1, 1, "a", 1),
+        ("k", 10, 10, "b", 10),
+        ("k", 1, 1, None, 1),
+        ("k", 10, 10, None, 10),
+        ("k", 1, 10, "abc", 10),
+    ]
+
+
+def test_two_records_of_one_time_are_one_session() -> None:
+    windows = SessionWindows.with_inactivity_gap(5)
+    assert outcome(windows, [("a", 1), ("b", 1)]) == [("k", 1, 1, "a", 1), ("k", 1, 1, "ab", 1)]
+
+
+def test_a_session_that_ended_too_long_ago_takes_nothing() -> None:
+    windows = SessionWindows.with_inactivity_gap(5, grace=2)
+    assert outcome(windows, [("a", 20), ("c", 12), ("b", 13)]) == [
+        ("k", 20, 20, "a", 20),
+        ("k", 13, 13, "b", 13),
+    ]
+
+
+def test_a_merged_session_that_is_held_back_is_forwarded_as_it_came_to_be() -> None:
+    windows = SessionWindows.with_inactivity_gap(5, grace=20)
+    with driver(lambda b: joined(b, windows), CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "k", "a", 1), ("in", "k", "b", 10), ("in", "k", "c", 6)])
+        running.commit()
+        assert read(running, windows) == [("k", 1, 10, "abc", 10)]
+        pipe(running, [("in", "k", "d", 12)])
+        running.commit()
+        assert read(running, windows) == [("k", 1, 10, None, 10), ("k", 1, 12, "abcd", 12)]
+
+
+def test_sessions_aggregate_with_a_merger() -> None:
+    windows = SessionWindows.with_inactivity_gap(5)
+
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key().windowed_by(windows)
+        table = group.aggregate(list, lambda _, v, agg: [*agg, v], lambda _, one, two: [*one, *two])
+        table.to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "k", "a", 1), ("in", "k", "b", 6)])
+        assert read(running, windows)[-1] == ("k", 1, 6, ["a", "b"], 6)
+
+
+def test_sessions_need_a_merger_and_others_take_none() -> None:
+    group = StreamsBuilder("app").stream("in").group_by_key()
+    with pytest.raises(ConfigError, match="merger"):
+        group.windowed_by(SessionWindows.with_inactivity_gap(5)).aggregate(int, lambda *_: 0)
+    with pytest.raises(ConfigError, match="merger"):
+        group.windowed_by(TimeWindows.of_size(5)).aggregate(int, lambda *_: 0, lambda *_: 0)
+
+
+def test_a_retention_that_is_too_short_is_refused() -> None:
+    group = StreamsBuilder("app").stream("in").group_by_key().windowed_by(TimeWindows.of_size(10, grace=5))
+    with pytest.raises(ConfigError, match="at least 15 ms"):
+        group.count(materialized=Materialized(retention=14))
+
+
+def test_windows_that_leave_gaps_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most the size"):
+        TimeWindows.of_size(5).advance_by(6)
+
+
+def test_a_table_of_windows_can_be_asked_for() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10)).count(materialized="counts")
+
+    with driver(build, UNCACHED) as running:
+        pipe(running, [("in", "k", "a", 11)])
+        assert running.get_store("counts").fetch("k", 10) == (1, 11)
+
+
+def test_windowed_keys_are_bytes_as_kafka_streams_writes_them() -> None:
+    key = Windowed("k", Window(10, 20))
+    assert TimeWindowedSerde(StrSerde(), 10).serialize(key) == b"k" + (10).to_bytes(8, "big")
+    assert SessionWindowedSerde(StrSerde()).serialize(key) == b"k" + (20).to_bytes(8, "big") + (10).to_bytes(
+        8, "big"
+    )
+
+
+@pytest.mark.parametrize("serde", [TimeWindowedSerde(StrSerde(), 10), SessionWindowedSerde(StrSerde())])
+def test_windowed_keys_come_back_as_they_were(serde: Any) -> None:
+    key = Windowed("a key", Window(10, 20))
+    assert serde.deserialize(serde.serialize(key)) == key
+    with pytest.raises(ValueError, match="windowed key"):
+        serde.deserialize(b"short")
