@@ -303,9 +303,10 @@ class TaskContext:
                 f"the topology has no store {name!r}; it declares {', '.join(self._stores) or 'none'}"
             ) from None
 
-    def state_store(self, name: str) -> StateStore:
-        """The task's store itself, for processing that lets every error of it through."""
-        return self._own[name]
+    @property
+    def own_stores(self) -> Mapping[str, StateStore]:
+        """The task's stores themselves, for processing that lets every error of them through."""
+        return self._own
 
     def fail(self, error: Exception) -> None:
         """The record being processed must not be committed, even if a user's function swallows the error."""

@@ -348,11 +348,8 @@ class Place:
 
     def dropped(self, store: str | None = None) -> Callable[[], None]:
         """What to call for each record that is dropped; counted by the metrics of that store, or of the operator's."""
-        names = (
-            [store] if store is not None else [name for name in self.vertex.stores if name in self.graph.own]
-        )
-        for name in names:
-            metrics = self.graph.own_metrics(name)
+        for name in self.vertex.stores if store is None else (store,):
+            metrics = self.graph.metrics_of(name)
             if metrics is not None:
                 dropped: Callable[[], None] = metrics.dropped
                 return dropped
@@ -389,7 +386,6 @@ class BoundGraph:
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
         self._starting: list[tuple[Any, Any]] = []
-        self.own = frozenset(name for vertex in graph.vertices for name in vertex.stores)
         bound: dict[str, Forward] = {}
         sources: dict[str, Callable[[Record], None]] = {}
         for vertex in reversed(graph.vertices):
@@ -432,13 +428,14 @@ class BoundGraph:
     def table(self, store: str) -> Table:
         if store not in self.tables:
             self.tables[store] = open_table(
-                self.task.state_store(store), self.task, self.task.cache_max_bytes.get(store, 0)
+                self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0)
             )
         return self.tables[store]
 
-    def own_metrics(self, store: str) -> Any:
-        """What counts what the store does; None where nothing is measured."""
-        return getattr(getattr(self.task.state_store(store), "context", None), "metrics", None)
+    def metrics_of(self, store: str) -> Any:
+        """What counts what the store does; None where nothing is measured, and of global stores."""
+        own = self.task.own_stores.get(store)
+        return getattr(getattr(own, "context", None), "metrics", None)
 
     def flush(self) -> None:
         at = self.task.record

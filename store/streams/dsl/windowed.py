@@ -191,7 +191,7 @@ class SlidingWindowAggregate:
                 else:
                     left, previous = agg, time
                     break
-            if previous is not None and previous + 1 not in starts and previous + 1 + size >= timestamp:
+            if previous is not None and previous + 1 not in starts and previous + 1 + size > timestamp:
                 update(previous + 1, None, timestamp)
             if not has_left:
                 joins = previous is not None and timestamp - size <= previous
