@@ -172,7 +172,7 @@ class RememberRecords:
 
     def bind(self, place: Place) -> Forward:
         forward: Forward = place.forward
-        put = place.task.state_store(self.store).put  # type: ignore[attr-defined]
+        put = place.task.own_stores[self.store].put  # type: ignore[attr-defined]
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             forward(key, value, timestamp, headers)
@@ -206,7 +206,7 @@ class JoinSide:
 
     def bind(self, place: Place) -> Forward:
         forward: Forward = place.forward
-        fetch = place.task.state_store(self.other).fetch  # type: ignore[attr-defined]
+        fetch = place.task.own_stores[self.other].fetch  # type: ignore[attr-defined]
         join = self._joining()
         left, outer, other_outer = self.left, self.outer, self.other_outer
         before, after = self.windows.before_ms, self.windows.after_ms
@@ -268,7 +268,7 @@ class JoinSide:
                 return join(key, None, others(value))
 
             shared = Waiting(
-                place.task.state_store(self.waiting),
+                place.task.own_stores[self.waiting],
                 place.task.observed,
                 self.join,
                 self.windows,
