@@ -120,6 +120,10 @@ class PositionLostError(CrashproofError):
     """
 
 
+class BufferFullError(CrashproofError):
+    """The buffer of a `suppress` holds as much as it may, and is to stop the application then."""
+
+
 class ProtocolError(CrashproofError):
     """A call that the state of the object forbids, such as a commit without a transaction."""
 

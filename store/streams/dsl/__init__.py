@@ -13,6 +13,7 @@ from store.streams.dsl.suppliers import (
     EmitStrategy,
     TopologyConfig,
 )
+from store.streams.dsl.suppress import BufferConfig, Suppressed
 from store.streams.dsl.windows import (
     SessionWindowedSerde,
     SessionWindows,
@@ -22,6 +23,7 @@ from store.streams.dsl.windows import (
 )
 
 __all__ = [
+    "BufferConfig",
     "BuiltInDslStoreSuppliers",
     "DslKeyValueParams",
     "DslSessionParams",
@@ -42,6 +44,7 @@ __all__ = [
     "StreamJoined",
     "StreamRecord",
     "StreamsBuilder",
+    "Suppressed",
     "TimeWindowedSerde",
     "TimeWindows",
     "TopologyConfig",

@@ -52,8 +52,9 @@ from store.streams.dsl.operators import (
 )
 from store.streams.dsl.processors import Process, ProcessorSupplier
 from store.streams.dsl.stores import DslStore, Form, Materialized, store_of
-from store.streams.dsl.suppliers import TopologyConfig
-from store.streams.dsl.windowed import windowed_aggregate
+from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, TopologyConfig
+from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
+from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
 from store.streams.dsl.windows import (
     SessionWindows,
     SlidingWindows,
@@ -729,6 +730,36 @@ class KTable:
             stream.key_serde, stream.repartition_required = None, True
         return stream
 
+    def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
+        """Hold updates back, until a window is closed or for some time.
+
+        Raises `ConfigError` for `until_window_closes` of a table that has no windows.
+        """
+        graph = self.builder.graph
+        given = name or suppressed.name
+        node_name = graph.new_name("KTABLE-SUPPRESS-", given)
+        store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
+        by_window = suppressed.wait_ms is None
+        wait_ms = grace_of(self.node) if suppressed.wait_ms is None else suppressed.wait_ms
+        self.send_old_values()
+        keys, values = self.key_serde, self.value_serde or self.builder.value_serde
+        held = suppressed.buffer
+        graph.add_store(
+            DslStore(
+                store,
+                params=DslKeyValueParams(store),
+                key_serde=BytesSerde(),
+                value_serde=BytesSerde(),
+                caching=False,
+                logging=held.logging,
+                topic_config=tuple(sorted((held.topic_config or {}).items())),
+            )
+        )
+        operator = Suppress(store, keys, values, wait_ms, by_window, held)
+        node = graph.add(node_name, operator, [self.node], stores=[store])
+        view = Unsuppressed(store, keys, values, self.getter())
+        return KTable(self.builder, node, keys, self.value_serde, upstream=(self,), view=view)
+
     def group_by(
         self,
         selector: Callable[[Any, Any], tuple[Any, Any]],
@@ -945,9 +976,19 @@ class KGroupedStream:
 class WindowedKStream:
     """Records by key and window of time. Its methods make tables whose keys are `Windowed`."""
 
-    def __init__(self, group: KGroupedStream, windows: Windows) -> None:
+    def __init__(
+        self,
+        group: KGroupedStream,
+        windows: Windows,
+        strategy: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+    ) -> None:
         self.group = group
         self.windows = windows
+        self.strategy = strategy
+
+    def emit_strategy(self, strategy: EmitStrategy) -> WindowedKStream:
+        """Forward each change of a window, or its last result alone, when it is closed."""
+        return WindowedKStream(self.group, self.windows, strategy)
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
         """How many records with a value there were."""
@@ -1002,6 +1043,10 @@ class WindowedKStream:
         if retention < least:
             raise ConfigError("retention", retention, f"at least {least} ms, for windows that still change")
         session = isinstance(windows, SessionWindows)
+        final = self.strategy is EmitStrategy.ON_WINDOW_CLOSE
+        if final:
+            # Nothing is forwarded before the end, so there is nothing to be folded.
+            said = said.with_caching_disabled()
         store = store_of(
             store_name,
             Form.SESSION if session else Form.WINDOW,
@@ -1009,12 +1054,13 @@ class WindowedKStream:
             group.key_serde,
             value_serde or builder.value_serde,
             retention_ms=store_retention_of(windows, retention),
+            emit_strategy=self.strategy,
             is_sliding_window=isinstance(windows, SlidingWindows),
             window_size_ms=0 if isinstance(windows, SessionWindows) else size_of_windows(windows),
         )
         parent = group.grouped(store_name, named=said.store_name is not None)
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
-        node = graph.add(node_name, operator, [parent])
+        node = graph.add(node_name, OnWindowClose(operator) if final else operator, [parent])
         keys = windowed_serde(store.key_serde, windows)
         return KTable(builder, node, keys, store.value_serde, store=store, kept=True)
 

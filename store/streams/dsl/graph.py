@@ -318,6 +318,10 @@ class Place:
         """To all children, in their order."""
         return to_all(list(self.children.values()))
 
+    def without_children(self) -> Place:
+        """The same, for an operator within an operator: what it forwards goes nowhere."""
+        return Place(self.graph, self.vertex, {})
+
     def topic(self, name: str) -> str:
         """What a topic is called in Kafka."""
         return self.graph.topics.get(name, name)
