@@ -109,10 +109,6 @@ class HangingTransactionError(LogError):
     """
 
 
-class InputGapError(CrashproofError):
-    """Records between the committed offset and the first record handed over exist but were not handed over."""
-
-
 class PositionLostError(CrashproofError):
     """The stores hold input that the group's committed positions do not cover: the positions were reset or expired.
 
@@ -169,3 +165,10 @@ class ChangelogLostError(StoreError):
 
 class StateLockedError(StoreError):
     """The state directory of a task, or a database in it, is held by a live process."""
+
+
+class TaskHostError(CrashproofError):
+    """A task host (`store.spark.host`) did not carry an order out: it raised what the message says, or died.
+
+    Nothing that was committed is lost, and the same order may be given again, to it or to another host.
+    """

@@ -65,17 +65,4 @@ MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        "last-record-of-a-hole-left-out",
-        OWN,
-        "An attempt of Spark that makes up for positions which were set back leaves out the last record.",
-        (
-            Edit(
-                "store.spark.executor:_before",
-                "if record.offset < end:",
-                "if record.offset < end - 1:",
-            ),
-        ),
-        oracle="at least once",
-    ),
 )

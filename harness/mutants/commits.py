@@ -170,7 +170,7 @@ MUTANTS = (
             Edit(f"{_WORKER}._commit_all", "                task.commit()\n", "                pass\n"),
             Edit(
                 f"{_WORKER}._process",
-                "if task.uncommitted_records and (task.should_commit() or not progress):",
+                "if task.in_transaction and (task.should_commit() or not (progress or self._busy)):",
                 "if task.should_commit():",
             ),
         ),
@@ -181,20 +181,30 @@ MUTANTS = (
         "A micro-batch that Spark runs again is applied again.",
         (
             Edit(
-                "store.spark.executor:run_attempt",
-                "        applied = apply(task, records)\n",
-                "        records = list(records)\n"
-                "        for record in records[:1]:\n"
-                "            task._positions[task.inputs[0]] = record.offset\n"
-                "        applied = apply(task, records)\n",
+                "store.spark.host:TaskHost._advance",
+                "            records = worker.advance(ends)\n",
+                "            records = worker.advance(ends)\n"
+                "            for order in orders:\n"
+                "                if not records.get(order.partition):\n"
+                "                    worker.tasks[order.partition]._positions |= {\n"
+                "                        TopicPartition(topic, order.partition): 0 for topic in order.ends\n"
+                "                    }\n"
+                "                    records = worker.advance(ends)\n",
             ),
         ),
     ),
     Mutant(
         "attempt-ends-without-its-last-commit",
         OWN,
-        "An attempt of Spark does not commit what it processed since its last commit in between.",
-        (Edit("store.spark.executor:run_attempt", "        task.commit()\n", "        pass\n"),),
+        "An order of Spark counts as carried out although what was processed last is not committed.",
+        (
+            Edit(
+                f"{_WORKER}.advance",
+                "if task is not None and not task.in_transaction and not self._before_ends(task):",
+                "if task is not None and not self._before_ends(task):",
+            ),
+            Edit(f"{_WORKER}.assign", "                task.commit()\n", "                pass\n"),
+        ),
     ),
     Mutant(
         "timestamps-not-forwarded",
@@ -220,7 +230,7 @@ MUTANTS = (
         "A transaction is committed when it has enough records, however old it is.",
         (
             Edit(
-                f"{_TASK}.should_commit",
+                f"{_TASK}._commit_is_due",
                 "            or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000\n",
                 "",
             ),
@@ -233,7 +243,7 @@ MUTANTS = (
         "A transaction is committed when it has one record more than it may have.",
         (
             Edit(
-                f"{_TASK}.should_commit",
+                f"{_TASK}._commit_is_due",
                 "self._processed >= self._config.commit_records",
                 "self._processed > self._config.commit_records",
             ),
@@ -244,7 +254,7 @@ MUTANTS = (
         "transactions-of-any-size",
         OWN,
         "A transaction is not committed when the stores hold more of it than they may.",
-        (Edit(f"{_TASK}.should_commit", "            or self._beyond_its_share()\n", ""),),
+        (Edit(f"{_TASK}._commit_is_due", "            or self._beyond_its_share()\n", ""),),
         oracle="progress",
     ),
     Mutant(
@@ -253,8 +263,8 @@ MUTANTS = (
         "A processing function that asks for a commit gets none.",
         (
             Edit(
-                f"{_TASK}.should_commit",
-                "            or (context is not None and context.commit_requested)\n",
+                f"{_TASK}._commit_is_due",
+                "            or context.commit_requested\n",
                 "",
             ),
         ),

@@ -66,10 +66,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}._process",
-                "fetch = self._reader.read(tp, task.position(tp), room,",
-                "fetch = self._reader.read(tp, max(task.position(tp), *(one.position(tp._replace("
-                "partition=number)) for number, one in self.tasks.items())) if len(self.tasks) > 1 "
-                "else task.position(tp), room,",
+                "offset = self._next_offset(task, tp)",
+                "offset = max(one.position(tp._replace(partition=number)) for number, one in self.tasks.items())",
             ),
         ),
     ),
@@ -106,6 +104,11 @@ MUTANTS = (
             Edit(
                 "store.streams.task:Task.process_batch",
                 "                if context.failure is not None:\n                    raise context.failure\n",
+                "",
+            ),
+            Edit(
+                "store.streams.task:Task._flush_caches",
+                "            if self._context.failure is not None:\n                raise self._context.failure\n",
                 "",
             ),
         ),

@@ -167,7 +167,9 @@ class _Ledger:
                 if self._owner.get(event.task, -1) > event.incarnation:
                     self._crossed.add(event.incarnation)
                 self._owner[event.task] = event.incarnation
-                if event.incarnation in self._ready and not overtaken:
+                # While a process stood still others may have let time pass until its transaction was given up.
+                stood_still = event.incarnation in self._suspended
+                if event.incarnation in self._ready and not overtaken and not stood_still:
                     yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
                 self._ready.add(event.incarnation)
                 self._set_aside.discard(event.incarnation)

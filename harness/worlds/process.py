@@ -44,7 +44,7 @@ from store.streams.assignment import Assignment
 from store.streams.context import TaskContext
 from store.streams.topology import Processing, Processor, ProcessorSupplier, Topology, bind
 from store.streams.worker import Worker
-from store.suppliers import StoreSupplier
+from store.suppliers import Deferred, StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 
 
@@ -388,17 +388,24 @@ class _Watched(StoreSupplier[StateStore]):
         return store
 
 
-def watched(topology: Topology, watch: Watch, control: Control, storage: ObservedStorage) -> Topology:
+def watched(
+    topology: Topology, watch: Watch, control: Control, storage: ObservedStorage, config: StreamsConfig
+) -> Topology:
     """The topology with what the schedule needs wrapped around it."""
     changes: dict[str, Any] = {}
+    # What is wrapped is not asked what it is where the configuration says that.
+    stores = tuple(
+        store.of(config.default_dsl_store) if isinstance(store, Deferred) else store
+        for store in topology.stores
+    )
     if watch.records or watch.queries or Occasion.RECORD in watch.calls:
         changes["process"] = _WatchedProcessor(topology.process, watch, control)
-    if watch.queries or any(map(_in_memory, topology.stores)):
+    if watch.queries or any(map(_in_memory, stores)):
         changes["stores"] = tuple(
             _Watched(store.name, store, storage.stores.__setitem__)
             if not isinstance(store, str) and (watch.queries or _in_memory(store))
             else store
-            for store in topology.stores
+            for store in stores
         )
     if any(_in_memory(store.supplier) for store in topology.global_stores):
         changes["global_stores"] = tuple(

@@ -14,6 +14,7 @@ from store.log.protocol import (
     Producer,
     Reader,
     Rebalance,
+    StreamingReader,
     TopicSpec,
 )
 from store.types import Headers, IsolationLevel, Record, TopicPartition
@@ -35,6 +36,7 @@ __all__ = [
     "Reader",
     "Rebalance",
     "Record",
+    "StreamingReader",
     "TopicPartition",
     "TopicSpec",
 ]

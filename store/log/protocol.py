@@ -175,6 +175,24 @@ class GroupReader(Reader, Protocol):
         """What was committed beside the group's position; "" where that is nothing. Raises as `committed` does."""
 
 
+class StreamingReader(GroupReader, Protocol):
+    """A reader that also hands over what has come of many partitions, without asking each of them."""
+
+    def poll(
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        isolation: IsolationLevel,
+        seconds: float,
+    ) -> Mapping[TopicPartition, Fetch]:
+        """What has come of these partitions from these offsets on, up to `max_records` of each.
+
+        Waits up to `seconds` while nothing has. A partition that is left out may have more: it comes soon, whatever
+        is written, but `read` alone says where the end is.
+        Raises `LogError` for an offset that is not there; what other partitions have comes with the next call.
+        """
+
+
 class Rebalance(Protocol):
     """What the owner of a `Member` does as partitions come and go. Called by `Member.poll` and `Member.close`."""
 

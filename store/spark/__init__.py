@@ -1,7 +1,7 @@
-"""Exactly-once Kafka to Kafka on PySpark: `start_query`, `create_changelogs`.
+"""Exactly-once Kafka to Kafka on PySpark: `SparkStreams`.
 
-They are imported on first use: `store.spark.executor`, which the simulation runs thousands of times a second, must
-not cost the import of PySpark.
+It is imported on first use: `store.spark.host`, which the simulation runs thousands of times a second, must not cost
+the import of PySpark.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from store.spark.query import create_changelogs, start_query
+    from store.spark.streams import SparkStreams, SparkStreamsQuery
 
-__all__ = ["create_changelogs", "start_query"]
+__all__ = ["SparkStreams", "SparkStreamsQuery"]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from store.spark import query
+        from store.spark import streams
 
-        return getattr(query, name)
+        return getattr(streams, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

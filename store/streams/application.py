@@ -41,21 +41,22 @@ class Application:
     repartitions: tuple[Repartition, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` where sub-topologies would take each other's tasks, topics or stores."""
-        ids = {topology.application_id for topology in self.sub_topologies}
-        if ids != {self.application_id}:
-            raise ConfigError(
-                "application_id", sorted(ids), f"that of every sub-topology: {self.application_id}"
-            )
-        given: tuple[tuple[str, list[Any]], ...] = (
-            ("ordinal", [topology.ordinal for topology in self.sub_topologies]),
-            ("source", [topic for topology in self.sub_topologies for topic in topology.sources]),
-            ("store", [name for topology in self.sub_topologies for name in topology.store_names]),
-        )
-        for what, values in given:
-            for value in values:
-                if values.count(value) > 1:
-                    raise ConfigError(what, value, "in one sub-topology of an application alone")
+        """Raises `ConfigError` for a sub-topology of another application, and for two that share an ordinal, a source
+        or a store."""
+        seen: dict[str, int] = {}
+        for topology in self.sub_topologies:
+            if topology.application_id != self.application_id:
+                raise ConfigError(
+                    "application_id", topology.application_id, f"{self.application_id}, as the others"
+                )
+            for one in (f"ordinal {topology.ordinal}", *sorted(topology.content)):
+                if one in seen:
+                    raise ConfigError(
+                        "sub_topologies",
+                        one,
+                        f"it belongs to sub-topology {seen[one]} already; each has its own",
+                    )
+                seen[one] = topology.ordinal
 
     @classmethod
     def of(cls, topology: Topology | Application) -> Application:

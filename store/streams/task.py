@@ -64,10 +64,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from store.clock import Clock
@@ -81,7 +83,6 @@ from store.errors import (
     DeserializationError,
     FencedError,
     HangingTransactionError,
-    InputGapError,
     LogError,
     OutcomeUnknownError,
     PositionLostError,
@@ -667,15 +668,6 @@ class Task:
         """The position that Kafka has committed, as this incarnation knows it."""
         return self._committed[tp]
 
-    def process(self, record: Record) -> bool:
-        """Process one record, uncommitted. False if it was processed before and was skipped.
-
-        The caller hands over every visible record of a partition in offset order; `apply` checks that.
-        """
-        if record.offset < self._positions[TopicPartition(record.topic, record.partition)]:
-            return False
-        return self.process_batch((record,)) > 0
-
     def process_batch(self, records: Sequence[Record]) -> int:
         """Process records of one input partition, uncommitted, until a commit is due. Returns how many.
 
@@ -684,6 +676,8 @@ class Task:
         if self._state is not _State.IN_TRANSACTION:
             self._require(_State.RUNNING)
         tp = TopicPartition(records[0].topic, records[0].partition)
+        if tp not in self._positions:
+            raise ProtocolError(f"task {self.task_id} reads {', '.join(map(str, self.inputs))}, not {tp}")
         if records[0].offset < self._positions[tp]:
             raise ProtocolError(
                 f"task {self.task_id}: {tp} offset {records[0].offset} was processed before, the position is "
@@ -1062,14 +1056,6 @@ class Task:
         except RetriableError as error:
             raise OutcomeUnknownError(f"an acknowledged commit did not become visible: {error}") from error
 
-    def skips_to(self, record: Record) -> bool:
-        """Whether `record` is the next visible one after the position: markers and aborted records lie between."""
-        tp = TopicPartition(record.topic, record.partition)
-        fetch = self._retry(
-            lambda: self._require_reader().read(tp, self._positions[tp], 1, IsolationLevel.READ_COMMITTED)
-        )
-        return bool(fetch.records) and fetch.records[0].offset == record.offset
-
     def _require_producer(self) -> Producer:
         if self._producer is None:
             raise ProtocolError(f"task {self.task_id} is not open")
@@ -1116,38 +1102,19 @@ def _last_records(positions: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     return {tp: offset - 1 for tp, offset in positions.items() if offset > 0}
 
 
-def apply(task: Task, records: Iterable[Record], *, contiguous: bool = False) -> int:
-    """Process records of the task's partition in order and commit them. Returns how many were new.
+def apply(task: Task, records: Sequence[Record]) -> int:
+    """Process records of one input partition and commit whenever a commit is due. Returns how many were new.
 
-    This one function runs on a Spark executor, in a worker process and in the simulation. It is right when
-    records come again (they are skipped), when another attempt ran before or runs now (it is fenced), and
-    when the caller has a wrong idea of where the task stands: the store and the group's committed position, not
-    the caller's checkpoint, say what is new. With `contiguous` the caller read the records from the task's own
-    position, so nothing can be missing in front of them.
-
-    Raises `InputGapError` when visible records before the first new one were left out, `ProtocolError` when
-    records are out of order or belong to another task. What was processed and not committed is then aborted by
-    closing the task.
+    They come in offset order, every visible one from the task's position on; those before it are skipped. What was
+    processed since the last commit is left uncommitted.
     """
-    applied = 0
-    previous: dict[TopicPartition, int] = {}
-    connected: set[TopicPartition] = set(task.inputs) if contiguous else set()
-    for record in records:
-        tp = TopicPartition(record.topic, record.partition)
-        if tp not in task.inputs:
-            raise ProtocolError(f"task {task.task_id} reads {', '.join(map(str, task.inputs))}, not {tp}")
-        if record.offset <= previous.get(tp, -1):
-            raise ProtocolError(f"{tp}: offset {record.offset} came after {previous[tp]}")
-        previous[tp] = record.offset
-        position = task.position(tp)
-        if record.offset >= position and tp not in connected:
-            if record.offset > position and not task.skips_to(record):
-                raise InputGapError(
-                    f"{tp}: the task stands at offset {position}, the first new record handed over is "
-                    f"{record.offset}, and there are records between them that were not handed over"
-                )
-            connected.add(tp)
-        applied += task.process(record)
+    if not records:
+        return 0
+    tp = TopicPartition(records[0].topic, records[0].partition)
+    position = task.position(tp) if tp in task.inputs else 0
+    first = done = bisect_left(records, position, key=attrgetter("offset"))
+    while done < len(records):
+        done += task.process_batch(records[done:] if done else records)
         if task.should_commit():
             task.commit()
-    return applied
+    return done - first

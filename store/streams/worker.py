@@ -14,9 +14,12 @@ again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from math import inf
+from operator import attrgetter
+from typing import Protocol
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -30,18 +33,20 @@ from store.errors import (
     OutcomeUnknownError,
     RecordFailedError,
     RetriableError,
+    StateLockedError,
     StoreCorruptedError,
     TaskLostError,
 )
-from store.log import Log, Reader
+from store.log import Fetch, Log, StreamingReader
 from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
+from store.streams.arrivals import Arrivals, LentLog
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
-from store.types import IsolationLevel
+from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -53,9 +58,20 @@ QUICK_TRIES = 3
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
+_LONGEST_WAIT_S = 0.1
 
 REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
+
+
+class _Inputs(Protocol):
+    """Where the input of tasks comes from: a reader, or what has arrived."""
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch: ...
+
+    def partitions(self, topic: str) -> int: ...
+
+    def close(self) -> None: ...
 
 
 class Worker:
@@ -75,18 +91,28 @@ class Worker:
         listener: RestoreListener | None = None,
         on_lost: Callable[[int, FencedError], None] | None = None,
         standbys: Iterable[int] = (),
+        streaming: StreamingReader | None = None,
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
         gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
 
         `on_lost` is told of each task that a newer incarnation has taken over, by partition, and the worker goes on
         with the rest. Without it `poll` raises `TaskLostError` for such a task, and `run` ends with that.
+
+        `streaming` is a reader for all that the worker and its tasks read, which it closes. Then `poll` handles what
+        has come by itself, without asking each input for its end; a task commits early only while nothing comes to
+        any of them; and a task whose directory somebody else still holds waits for it.
         """
         self._topology = topology
-        self._log = log
+        self._log: Log = log if streaming is None else LentLog(log, streaming)
         self._storage = storage
         self._partitions = list(partitions)
-        self._reader: Reader = log.reader()
+        self._arrivals = None if streaming is None else Arrivals(streaming)
+        self._reader: _Inputs = log.reader() if self._arrivals is None else self._arrivals
+        self._busy = False
+        """Whether something has come to any task in this round, as far as that is known."""
+        self._waiting: set[int] = set()
+        """Tasks whose directory somebody else holds."""
         self._config = config
         self._clock = clock
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
@@ -101,24 +127,36 @@ class Worker:
         self._failures: dict[int, int] = {}
         self._faults: dict[int, Faults] = {}
         self._last_commit: dict[int, float] = {}
+        self._ends: dict[TopicPartition, int] | None = None
+        """Up to where inputs are read; None: as far as there is anything."""
+        self._passed: dict[TopicPartition, tuple[int, int]] = {}
+        """Position → where to read on, of each input."""
+        self._processed: dict[int, int] = {}
 
     @property
     def lost(self) -> Mapping[int, FencedError]:
         """The tasks that newer incarnations have taken over so far, by partition, and the error each ended with."""
         return dict(self._lost)
 
-    def poll(self) -> bool:
+    def poll(self, wait_s: float = 0.0) -> bool:
         """Let every task make one step: some records, or a commit. False when there was nothing to do.
 
+        A worker that is streaming waits up to `wait_s` for input, while no task has anything to commit.
         Raises `TaskLostError` once for each task that a newer incarnation has taken over, after the step of all
         others: polling on goes on with these. A worker that has none left raises it at every call, also with
         `on_lost`. Any other error is raised at once; polling on then starts its task from what was committed.
         """
         self.replicas.open_global_stores()
+        if self._arrivals is not None:
+            self._gather(self._arrivals, self.tasks, wait_s)
         progress = False
         for partition in list(self._partitions):
             try:
                 progress |= self._step(partition)
+            except StateLockedError as error:
+                if self._arrivals is None:
+                    raise
+                self._wait_for_directory(partition, error)
             except FencedError as error:
                 self._give_up(partition, error)
             except BaseException as error:
@@ -134,6 +172,79 @@ class Worker:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return progress
+
+    def advance(self, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
+        """Bring tasks up to these offsets of their inputs, and no further, and commit.
+
+        Returns how many records each of these partitions has processed. Raises what `poll` raises; what it says of
+        tasks that were taken over holds here too.
+        """
+        self.replicas.open_global_stores()
+        due = sorted({tp.partition for tp in ends})
+        self._ends = dict(ends)
+        self._processed = dict.fromkeys(due, 0)
+        try:
+            while due:
+                if self._arrivals is not None:
+                    self._gather(self._arrivals, due, _LONGEST_WAIT_S)
+                for partition in list(due):
+                    try:
+                        self._step(partition)
+                    except FencedError as error:
+                        self._give_up(partition, error)
+                        due.remove(partition)
+                        continue
+                    except BaseException:
+                        self._drop(partition)
+                        raise
+                    task = self.tasks.get(partition)
+                    if task is not None and not task.in_transaction and not self._before_ends(task):
+                        due.remove(partition)
+        finally:
+            self._ends = None
+        if self._untold:
+            untold, self._untold = self._untold, {}
+            raise TaskLostError(untold)
+        return self._processed
+
+    def punctuate(self) -> bool:
+        """Have every task do what is due by the wall clock, and commit what is due. False when there was nothing."""
+        self._ends = {}
+        try:
+            return self.poll()
+        finally:
+            self._ends = None
+
+    def _gather(self, arrivals: Arrivals, partitions: Iterable[int], wait_s: float) -> None:
+        """Take in what has come to tasks that are open."""
+        tasks = [self.tasks[partition] for partition in partitions if partition in self.tasks]
+        positions = {tp: self._next_offset(task, tp) for task in tasks for tp in self._before_ends(task)}
+        # What is to come up to given ends comes soon; of anything else nobody knows.
+        if self._ends is None and (self._opening or any(task.in_transaction for task in tasks)):
+            wait_s = 0.0
+        self._busy = arrivals.gather(positions, self._config.poll_records, wait_s)
+
+    @property
+    def _opening(self) -> bool:
+        """Whether there are tasks that the next steps open."""
+        return len(self.tasks) + len(self._waiting) < len(self._partitions)
+
+    def _wait_for_directory(self, partition: int, error: StateLockedError) -> None:
+        if partition not in self._waiting:
+            _log.warning("task %s waits for its directory: %s", self._topology.task_id(partition), error)
+            self._waiting.add(partition)
+
+    def _before_ends(self, task: Task) -> list[TopicPartition]:
+        """The inputs of which there is more to read."""
+        if self._ends is None:
+            return list(task.inputs)
+        return [tp for tp in task.inputs if self._next_offset(task, tp) < self._ends.get(tp, 0)]
+
+    def _next_offset(self, task: Task, tp: TopicPartition) -> int:
+        """Where to read on: the task's position, or behind the markers and aborted records that follow it."""
+        position = task.position(tp)
+        known, passed = self._passed.get(tp, (-1, -1))
+        return passed if known == position else position
 
     def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
         """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
@@ -156,6 +267,7 @@ class Worker:
                 self._faults.pop(partition, None)
                 self._drop(partition)
         self._partitions = partitions
+        self._waiting &= set(partitions)
         # What was lost before is no news under a new assignment.
         self._lost, self._untold = {}, {}
         for task in self.tasks.values():
@@ -229,6 +341,7 @@ class Worker:
             )
             task.open()
             self.tasks[partition] = task
+            self._waiting.discard(partition)
             # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
             self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
             return True
@@ -261,13 +374,21 @@ class Worker:
     def _process(self, partition: int, task: Task) -> bool:
         progress = False
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
-        for tp in task.inputs:
-            fetch = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
-            progress |= apply(task, fetch.records, contiguous=True) > 0
-        if task.uncommitted_records and (task.should_commit() or not progress):
+        for tp in self._before_ends(task):
+            offset = self._next_offset(task, tp)
+            records, next_offset = self._reader.read(tp, offset, room, IsolationLevel.READ_COMMITTED)
+            if self._ends is not None and next_offset > (end := self._ends[tp]):
+                records = records[: bisect_left(records, end, key=attrgetter("offset"))]
+                next_offset = end
+            applied = apply(task, records)
+            self._passed[tp] = task.position(tp), next_offset
+            self._processed[partition] = self._processed.get(partition, 0) + applied
+            progress |= applied > 0
+        progress |= task.punctuate()
+        if task.in_transaction and (task.should_commit() or not (progress or self._busy)):
             task.commit()
             progress = True
-        if progress and not task.uncommitted_records:
+        if progress and not task.in_transaction:
             self._last_commit[partition] = self._clock.monotonic()
             self._failures.pop(partition, None)
         elif not progress and self._clock.monotonic() - self._last_commit[partition] >= REFRESH_POSITIONS_S:

@@ -26,7 +26,7 @@ from store.serdes import BytesSerde, Serde
 from store.streams.application import Application
 from store.streams.context import ProcessorStore
 from store.streams.replicas import Replicas
-from store.streams.task import Task
+from store.streams.task import Task, apply
 from store.streams.topology import Topology
 from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
@@ -181,15 +181,11 @@ class TestDriver:
 
     def _step(self, task: Task) -> bool:
         reader = self.log.reader()
-        progress = False
+        done = 0
         for tp in task.inputs:
-            records = reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED).records
-            progress = progress or bool(records)
-            for record in records:
-                task.process(record)
-                if task.should_commit():
-                    task.commit()
-        return progress
+            fetch = reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED)
+            done += apply(task, fetch.records)
+        return done > 0
 
     def advance_wall_clock(self, by: Duration) -> None:
         """Let time go by, and run the punctuators that are due then."""

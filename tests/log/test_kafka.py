@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 
 from harness.worlds.local.broker import LocalBroker
 from store.errors import (
@@ -262,22 +262,25 @@ def test_an_outdated_report_of_the_end_does_not_end_a_read(place: Place) -> None
     place.commit(producer, b"a")
     assert place.reader.read(place.tp, 0, 1, RC).next_offset == 1
     place.commit(producer, b"b", b"c")
-    cursor = place.reader._cursors[RC]
-    consumer = cursor.consumer
-    reports = [Report(place.tp, 2, KafkaError(KafkaError._PARTITION_EOF))]
+    intake = place.reader._intakes[RC]
+    consumer = intake.consumer
+    reports = [Message(place.topic, 0, 2, error=KafkaError(KafkaError._PARTITION_EOF))]
 
     class ReportsTheOldEnd:
         def poll(self, seconds: float) -> object:
-            return reports.pop() if reports else consumer.poll(seconds)
+            return consumer.poll(seconds)
 
         def consume(self, number: int, seconds: float) -> object:
-            return consumer.consume(number, seconds)
+            return [reports.pop()] if reports else consumer.consume(number, seconds)
 
-    cursor.consumer = ReportsTheOldEnd()  # type: ignore[assignment]
+        def __getattr__(self, name: str) -> object:
+            return getattr(consumer, name)
+
+    intake.consumer = ReportsTheOldEnd()  # type: ignore[assignment]
     try:
         fetch = place.reader.read(place.tp, 1, 10, RC)
     finally:
-        cursor.consumer = consumer
+        intake.consumer = consumer
     assert reports == []
     assert [record.value for record in fetch.records] == [b"b", b"c"]
     assert fetch.next_offset == 5

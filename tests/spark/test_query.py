@@ -1,11 +1,10 @@
-"""`start_query` as a user calls it: real Spark, real Kafka, RocksDB on disk, nothing of the harness in between."""
+"""`SparkStreams` as a user calls it: real Spark, real Kafka, RocksDB on disk, nothing of the harness in between."""
 
 from __future__ import annotations
 
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from pyspark.sql import SparkSession
 from store.errors import ConfigError, LogError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
-from store.spark import create_changelogs, start_query
-from store.spark.query import check_task_failures
+from store.spark import SparkStreams
+from store.spark.settings import check_task_failures
 from store.streams.topology import Context, Topology
-from store.suppliers import global_store, persistent_key_value_store
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 from tests.waiting import settle
 
@@ -63,7 +61,6 @@ class Pipeline:
         admin = log.admin()
         admin.create_topics([TopicSpec(topic, partitions) for topic in inputs] + [TopicSpec(sink, 1)])
         admin.close()
-        create_changelogs(log, self.topology)
 
     def feed(self, *rows: Row, source: int = 0, partition: int = 0, aborted: bool = False) -> None:
         producer = self.log.producer(f"{self.topology.application_id}-upstream", 60_000)
@@ -85,8 +82,7 @@ class Pipeline:
 
     def run(self, records_per_batch: int | None = None) -> None:
         """All input that is there."""
-        query = start_query(
-            self.spark,
+        streams = SparkStreams(
             self.topology,
             bootstrap=self.log.bootstrap,
             state_dir=self.directory / "state",
@@ -94,7 +90,7 @@ class Pipeline:
             max_offsets_per_trigger=records_per_batch,
             trigger={"availableNow": True},
         )
-        query.awaitTermination()
+        streams.start(self.spark).await_termination()
 
     def output(self) -> list[Record]:
         reader = self.log.reader()
@@ -201,13 +197,13 @@ def test_a_task_reads_its_partition_of_every_source_with_one_state(pipeline: Mak
 
 
 def start(made: Pipeline, topology: Topology | None = None, state_dir: Path | None = None) -> None:
-    start_query(
-        made.spark,
+    streams = SparkStreams(
         topology or made.topology,
         bootstrap=made.log.bootstrap,
         state_dir=state_dir or made.directory,
         checkpoint=made.directory / "checkpoint",
     )
+    streams.start(made.spark)
 
 
 def test_topics_that_do_not_exist_are_named(pipeline: Make) -> None:
@@ -215,7 +211,7 @@ def test_topics_that_do_not_exist_are_named(pipeline: Make) -> None:
     topology = Topology(
         "nowhere", (made.topology.sources[0], "lost-in"), ("lost-out",), ("counts",), Numbered("")
     )
-    with pytest.raises(LogError, match="do not exist: lost-in, lost-out, nowhere-counts-changelog"):
+    with pytest.raises(LogError, match="do not exist: lost-in, lost-out"):
         start(made, topology)
 
 
@@ -226,7 +222,7 @@ def test_a_changelog_with_another_number_of_partitions_is_refused(pipeline: Make
     admin = log.admin()
     admin.create_topics(topology.internal_topics(1))
     admin.close()
-    with pytest.raises(LogError, match="changelog has 1"):
+    with pytest.raises(LogError, match="exists with 1 partitions, 2 were asked for"):
         start(made, topology)
 
 
@@ -241,13 +237,6 @@ def test_a_function_that_cannot_reach_the_executors_is_refused(pipeline: Make) -
     topology = Topology(made.topology.application_id, made.topology.sources, (), (), locked)
     with pytest.raises(ConfigError, match="must be picklable"):
         start(made, topology)
-
-
-def test_a_topology_with_global_stores_is_refused(pipeline: Make) -> None:
-    made = pipeline()
-    prices = global_store(persistent_key_value_store("prices"), "prices")
-    with pytest.raises(ConfigError, match=r"global_stores.*none on Spark"):
-        start(made, replace(made.topology, global_stores=(prices,)))
 
 
 def test_a_relative_state_directory_is_refused(pipeline: Make) -> None:

@@ -15,7 +15,8 @@ from store.config import StreamsConfig
 from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
-from store.spark.executor import run_attempt
+from store.spark.host import Order, Orders, TaskHost
+from store.streams.application import Application
 from store.streams.context import TaskContext
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
@@ -80,7 +81,7 @@ class Pipeline:
 HEADERS: Headers = (("h", b"1"), ("h", b"\xff"))
 
 
-@pytest.mark.parametrize("runtime", ["worker", "executor"])
+@pytest.mark.parametrize("runtime", ["worker", "task host"])
 def test_a_processor_is_told_where_its_record_is_from(runtime: str) -> None:
     noting = Noting("out")
     made = Pipeline(SimLog(SimBroker()), noting, "left", "right", "out")
@@ -91,8 +92,9 @@ def test_a_processor_is_told_where_its_record_is_from(runtime: str) -> None:
     if runtime == "worker":
         made.work(storage)
     else:
-        records = made.records("left") + made.records("right")
-        run_attempt(made.topology, 0, records, made.log, storage, CONFIG, SystemClock())
+        host = TaskHost(Application.of(made.topology), CONFIG, made.log, storage, SystemClock())
+        host.carry_out(Orders("", [Order(0, 0, {"left": 2, "right": 1})], 1))
+        host.close()
     assert sorted(noting.told) == [
         ("left", 0, 0, 1_005, HEADERS),
         ("left", 0, 1, 1_004, ()),

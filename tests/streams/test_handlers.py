@@ -422,6 +422,6 @@ def test_a_task_by_itself_says_that_the_record_is_passed_over() -> None:
         with pytest.raises(RecordFailedError, match="in-0 offset 1 raised ValueError, and it is passed over"):
             apply(task, cluster.records())
         task.abort()
-        apply(task, cluster.records(task.position(SOURCE)), contiguous=True)
+        apply(task, cluster.records(task.position(SOURCE)))
         task.commit()
     assert cluster.output() == [(b"a", b"1"), (b"a", b"2")]

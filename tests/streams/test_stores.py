@@ -177,7 +177,7 @@ def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> 
         for record in cluster.records():
             before = task.stores[STORE].approximate_num_uncommitted_bytes()
             assert before * tasks <= most
-            apply(task, [record], contiguous=True)
+            apply(task, [record])
         committed = task.committed_position(SOURCE)
         assert 40 <= committed < 50
 
@@ -638,7 +638,7 @@ def test_a_request_to_commit_counts_for_one_commit() -> None:
     with cluster.task() as task:
         wanted = []
         for record in cluster.records():
-            task.process(record)
+            task.process_batch([record])
             wanted.append(task.should_commit())
             if wanted[-1]:
                 task.commit()

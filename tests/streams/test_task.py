@@ -20,7 +20,6 @@ from store.errors import (
     ChangelogLostError,
     ConfigError,
     FencedError,
-    InputGapError,
     LogError,
     OutcomeUnknownError,
     PositionLostError,
@@ -65,14 +64,6 @@ def test_records_that_come_again_are_skipped(cluster: Cluster) -> None:
     assert len(cluster.output()) == 3
 
 
-def test_records_that_were_left_out_are_an_error(cluster: Cluster) -> None:
-    with (
-        cluster.task() as task,
-        pytest.raises(InputGapError, match=r"in-0: the task stands at offset 0, .* is 1"),
-    ):
-        apply(task, cluster.records(1))
-
-
 @pytest.mark.requirement("129.2")
 def test_offsets_of_aborted_records_are_no_gap(cluster: Cluster) -> None:
     producer = SimLog(cluster.broker).producer("upstream", 60_000)
@@ -103,12 +94,6 @@ def test_a_closed_task_leaves_no_store_behind_that_waits_for_the_garbage_collect
         gc.enable()
 
 
-def test_records_out_of_order_are_an_error(cluster: Cluster) -> None:
-    first, second, _ = cluster.records()
-    with cluster.task() as task, pytest.raises(ProtocolError, match="offset 0 came after 1"):
-        apply(task, [first, second, first])
-
-
 def test_records_of_another_partition_are_an_error(cluster: Cluster) -> None:
     stray = Record("in", 1, 0, b"a", b"", 0)
     with cluster.task() as task, pytest.raises(ProtocolError, match="task 0_0 reads in-0, not in-1"):
@@ -137,11 +122,11 @@ def test_an_abort_goes_back_to_the_last_commit(cluster: Cluster) -> None:
     with cluster.task() as task:
         apply(task, cluster.records()[:1])
         task.commit()
-        apply(task, cluster.records()[1:], contiguous=True)
+        apply(task, cluster.records()[1:])
         task.abort()
         assert task.position(SOURCE) == 1
         assert list(rows(task)) == [b"a"]
-        apply(task, cluster.records()[1:], contiguous=True)
+        apply(task, cluster.records()[1:])
         task.commit()
     assert cluster.output() == [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]
 
@@ -216,7 +201,7 @@ def test_nothing_is_aborted_before_the_last_commit_is_visible(cluster: Cluster) 
     with cluster.task(StreamsConfig(), log=log, clock=VirtualClock()) as task:
         apply(task, cluster.records()[:1])
         task.commit()
-        apply(task, cluster.records()[1:], contiguous=True)
+        apply(task, cluster.records()[1:])
         with pytest.raises(OutcomeUnknownError, match="did not become visible"):
             task.abort()
         assert cluster.broker.transactions()[0].phase is Phase.ONGOING
@@ -384,16 +369,6 @@ def test_a_second_start_on_the_same_host_does_not_fence_the_first(cluster: Clust
             cluster.task().open()
         first.commit()
     assert len(cluster.output()) == 3
-
-
-def test_a_hole_behind_records_that_come_again_is_an_error(cluster: Cluster) -> None:
-    cluster.feed(b"c", b"d")
-    with cluster.task() as task:
-        apply(task, cluster.records()[:1])
-        task.commit()
-        again = [cluster.records()[0], *cluster.records()[3:]]
-        with pytest.raises(InputGapError, match=r"stands at offset 1, the first new record handed over is 3"):
-            apply(task, again)
 
 
 class Refusing(SimProducer):

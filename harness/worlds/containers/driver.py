@@ -18,17 +18,16 @@ from typing import NamedTuple
 from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.mutants import planted
 from harness.worlds.actors import DRIVER, MOST_FAILURES
 from harness.worlds.containers.orders import Began, Over, Refused, Start, Stop, Tell, Told, Up
-from harness.worlds.real.attempt import LedAttempt
+from harness.worlds.real.attempt import LedHosts
 from harness.worlds.real.driver import arm_driver, in_short, send_whole
 from scenarios import load, topologies
 from store import points
 from store.errors import CrashproofError
-from store.spark import start_query
+from store.spark.streams import SparkStreams, SparkStreamsQuery
 
 _LOOK_S = 0.05
 """How often the query is asked whether it still runs."""
@@ -112,7 +111,7 @@ def _run(connection: Connection, spark: SparkSession, order: Start) -> None:
         connection.send(Refused(in_short(error)))
         return
     connection.send(Began())
-    while query.isActive:
+    while query.is_active:
         if connection.poll(_LOOK_S):
             match connection.recv():
                 case Stop():
@@ -125,21 +124,22 @@ def _run(connection: Connection, spark: SparkSession, order: Start) -> None:
     connection.send(Over(None if failure is None else in_short(failure)))
 
 
-def _begin(spark: SparkSession, order: Start) -> StreamingQuery:
+def _begin(spark: SparkSession, order: Start) -> SparkStreamsQuery:
     scenario = load(order.scenario)
     arm_driver(order.address, order.token, f"{DRIVER}_{order.ordinal}")
     send_whole(scenario)
-    return start_query(
-        spark,
-        topologies(scenario, order.application_id, order.config)[order.ordinal],
+    topology = topologies(scenario, order.application_id, order.config)[order.ordinal]
+    return SparkStreams(
+        topology,
+        order.config,
         bootstrap=order.bootstrap,
         state_dir=order.state_dir,
         checkpoint=order.checkpoint,
-        config=order.config,
         max_offsets_per_trigger=order.schedule.batch_records * order.schedule.partitions,
         trigger={"availableNow": True},
-        executor=LedAttempt(order.scenario, order.schedule, order.address, order.token, order.mutant),
-    )
+        slots=order.schedule.partitions,
+        host=LedHosts(order.scenario, order.schedule, order.address, order.token, order.mutant),
+    ).start(spark)
 
 
 def main(socket: str, master: str, address: str, logging: str) -> None:

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 import psutil
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.history import End, Ended
 from harness.mutants import planted
@@ -25,24 +24,24 @@ from harness.schedule import Schedule
 from harness.worlds.actors import DRIVER, Actor
 from harness.worlds.local import KIND
 from harness.worlds.local.session import SparkError, spark_session
-from harness.worlds.real.attempt import LOOPBACK, Hello, LedAttempt
+from harness.worlds.real.attempt import LOOPBACK, Hello, LedHosts
 from harness.worlds.real.attempts import Attempt, AttemptsRun
 from harness.worlds.real.driver import arm_driver, in_short, send_whole
 from harness.worlds.real.run import Machine
 from scenarios import Scenario
 from store import points
-from store.spark import start_query
+from store.spark.streams import SparkStreams, SparkStreamsQuery
 
 
 class SparkQuery:
     """A streaming query of this process. See `harness.worlds.real.attempts.Query`."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: SparkStreamsQuery) -> None:
         self._query = query
 
     @property
     def active(self) -> bool:
-        return self._query.isActive
+        return self._query.is_active
 
     @property
     def error(self) -> str | None:
@@ -82,19 +81,18 @@ class SparkRun(AttemptsRun):
         address = LOOPBACK, self._port
         arm_driver(address, self.token, f"{DRIVER}_{self.topology.ordinal}")
         send_whole(self.scenario)
-        query = start_query(
-            self._spark,
+        streams = SparkStreams(
             self.topology,
+            self.config,
             bootstrap=self.machine.bootstrap,
             state_dir=self.disk(0),
             checkpoint=self.directory / f"checkpoint-{self.topology.ordinal}",
-            config=self.config,
             max_offsets_per_trigger=self.schedule.batch_records * self.schedule.partitions,
             trigger={"availableNow": True},
-            executor=LedAttempt(
-                self.scenario.reference_name, self.schedule, address, self.token, self.mutant
-            ),
+            slots=self.schedule.partitions,
+            host=LedHosts(self.scenario.reference_name, self.schedule, address, self.token, self.mutant),
         )
+        query = streams.start(self._spark)
         return SparkQuery(query)
 
     def end_driver(self, actor: Actor) -> None:

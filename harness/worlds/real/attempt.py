@@ -1,6 +1,6 @@
-"""One attempt of Spark at one Kafka partition, as it runs on a Python worker: led from point to point.
+"""A task host of Spark with one task, led from point to point.
 
-The production function runs unchanged. Its process reports over a connection, on loopback or by a Unix socket, and
+The production code runs unchanged. Its process reports over a connection, on loopback or by a Unix socket, and
 waits for leave to go on, as worker processes do (`harness.worlds.real.processes`). Must survive: a SIGKILL wherever it
 waits, and a harness that is gone.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Client
 from typing import NamedTuple
@@ -31,14 +31,11 @@ from harness.worlds.process import (
 from harness.worlds.questions import Questions
 from scenarios import load, topologies
 from store import points
-from store.clock import Clock
-from store.config import StreamsConfig
-from store.engine import Storage
-from store.log import Log
+from store.clock import SystemClock
 from store.points import Point
-from store.spark import executor
-from store.streams.topology import Topology
-from store.types import Record
+from store.recovery.directory import StateDirectory
+from store.spark.host import LOCK_WAIT_S, Carried, Deployment, Order, Orders, TaskHost
+from store.streams.application import Application
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,7 +44,7 @@ Address = tuple[str, int] | str
 
 
 class Hello(NamedTuple):
-    """An attempt, or the driver's foreachBatch, has begun. Answered with the number of its incarnation."""
+    """A task, or the driver's foreachBatch, has begun. Answered with the number of its incarnation."""
 
     task: str
     pid: int
@@ -61,7 +58,7 @@ class Hello(NamedTuple):
 
 
 class Line:
-    """The way from an attempt to the harness."""
+    """The way from a task host, or from the driver, to the harness."""
 
     def __init__(self, address: Address, token: bytes, hello: Hello) -> None:
         self._connection = Client(address)
@@ -77,7 +74,7 @@ class Line:
         self._connection.close()
 
 
-class _AttemptLine(Line):
+class _HostLine(Line):
     def ask(self, message: object) -> object:
         try:
             return super().ask(message)
@@ -87,8 +84,11 @@ class _AttemptLine(Line):
 
 
 @dataclass(frozen=True)
-class LedAttempt:
-    """The `executor` of `start_query`: the production function, reporting every protocol point. Pickled to Spark."""
+class LedHosts:
+    """What makes the task hosts of a query: those of production, reporting every protocol point. Pickled to them.
+
+    Each has one task: the query has as many slots as tasks.
+    """
 
     scenario: str
     """As `scenarios.load` takes it."""
@@ -97,22 +97,57 @@ class LedAttempt:
     token: bytes
     mutant: str | None
 
-    def __call__(
-        self,
-        topology: Topology,
-        partition: int,
-        records: Iterable[Record],
-        log: Log,
-        storage: Storage,
-        config: StreamsConfig,
-        clock: Clock,
-    ) -> int:
+    def __call__(self, deployment: Deployment) -> LedHost:
+        return LedHost(self, deployment)
+
+
+class LedHost:
+    """See `store.spark.host.TaskHost`. An incarnation of the task goes from its first order to an error, or to the end
+    of the host; between two orders it says nothing."""
+
+    def __init__(self, made: LedHosts, deployment: Deployment) -> None:
+        self._made = made
+        self._deployment = deployment
+        self._host: TaskHost | None = None
+        self._line: Line
+        self._planted = ExitStack()
+        self._planted.enter_context(planted(made.mutant))
+
+    def carry_out(self, orders: Orders) -> list[Carried]:
+        (order,) = orders.orders
+        if self._host is None:
+            self._host = self._begin(order)
+        try:
+            return self._host.carry_out(orders)
+        except Exception as error:
+            self._end(how_it_ended(error, attempt=True), describe(error))
+            raise
+
+    def tick(self) -> None:
+        """Nothing happens but at points, and between two orders there is none."""
+
+    def close(self) -> None:
+        try:
+            if self._host is not None:
+                self._host.close()
+                self._end(End.DONE, "")
+        except Exception as error:
+            self._end(how_it_ended(error, attempt=True), describe(error))
+            raise
+        finally:
+            self._planted.close()
+
+    def _begin(self, order: Order) -> TaskHost:
+        made, deployment = self._made, self._deployment
+        (topology,) = deployment.application.sub_topologies
+        partition = order.partition
         task = topology.task_id(partition)
         prefix = f"{topology.application_id}-"
-        line = _AttemptLine(self.address, self.token, Hello.of(task))
+        self._line = line = _HostLine(made.address, made.token, Hello.of(task))
         led = Led(line.ask, prefix, task, line.incarnation)
-        scenario = load(self.scenario)
-        watch = Watch.of(self.schedule, topologies(scenario, topology.application_id, config))
+        scenario = load(made.scenario)
+        watch = Watch.of(made.schedule, topologies(scenario, topology.application_id, deployment.config))
+        storage = StateDirectory(deployment.state_dir, topology.application_id, lock_wait=LOCK_WAIT_S)
         observed = ObservedStorage(storage, led, watch.calls & OF_STORAGE)
         questions = Questions(scenario, topology, partition, prefix, led.answered)
 
@@ -125,22 +160,16 @@ class LedAttempt:
             )
 
         points.arm(reached)
-        try:
-            with planted(self.mutant):
-                applied = executor.run_attempt(
-                    watched(topology, watch, led, observed),
-                    partition,
-                    records,
-                    WatchedLog.around(log, led, watch),
-                    observed,
-                    config,
-                    clock,
-                )
-            line.ask(Finished(End.DONE, ""))
-        except Exception as error:
-            line.ask(Finished(how_it_ended(error, attempt=True), describe(error)))
-            raise
-        finally:
-            points.arm(None)
-            line.close()
-        return applied
+        return TaskHost(
+            Application.of(watched(topology, watch, led, observed, deployment.config)),
+            deployment.config,
+            WatchedLog.around(deployment.log(), led, watch),
+            observed,
+            SystemClock(),
+        )
+
+    def _end(self, how: End, error: str) -> None:
+        points.arm(None)
+        self._host = None
+        self._line.ask(Finished(how, error))
+        self._line.close()

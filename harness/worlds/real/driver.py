@@ -38,6 +38,6 @@ def send_whole(scenario: Scenario) -> None:
         register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def in_short(error: Exception) -> str:
+def in_short(error: BaseException) -> str:
     """What Spark says, on one line, without the stack traces of two languages."""
     return " ".join(str(error).split())[:1_000]

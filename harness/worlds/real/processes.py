@@ -410,7 +410,7 @@ def work(connection: Connection) -> None:
         led.begin()
         points.arm(reached)
         reason, error = run_worker(
-            watched(topology, watch, led, storage),
+            watched(topology, watch, led, storage, job.config),
             Assignment((), (partition,)) if job.standby else Assignment((partition,), ()),
             WatchedLog.around(KafkaLog(job.bootstrap), led, watch),
             storage,

@@ -1000,6 +1000,17 @@ class SimReader:
             )
         return log.read(offset, max_records, isolation)
 
+    def poll(
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        isolation: IsolationLevel,
+        seconds: float,  # noqa: ARG002
+    ) -> Mapping[TopicPartition, Fetch]:
+        """All that is there, at once: a simulated reader has no time to wait in."""
+        fetches = {tp: self.read(tp, offset, max_records, isolation) for tp, offset in positions.items()}
+        return {tp: fetch for tp, fetch in fetches.items() if fetch.next_offset > positions[tp]}
+
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         if self._closed:
             self._refuse()

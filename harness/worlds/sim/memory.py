@@ -13,7 +13,7 @@ import functools
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 

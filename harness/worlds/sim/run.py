@@ -538,7 +538,7 @@ class SimRun(Run):
                 return Questions(self.scenario, topology, place, self.prefix, self.events.append, elsewhere)
 
             process.questions = questions
-        return watched(topology, self.watch, process, process.storage)
+        return watched(topology, self.watch, process, process.storage, self.config_for(process.actor))
 
     def write(self, items: Sequence[Input]) -> None:
         held, self.broker.hold_markers = self.broker.hold_markers, False

@@ -8,16 +8,17 @@ were paused live on as zombies.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from harness.history import End
 from harness.worlds.actors import DRIVER, MOST_FAILURES, Actor, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.process import WatchedLog, describe, how_it_ended
 from harness.worlds.sim.run import Process, SimRun
 from store.points import Point
-from store.spark.executor import run_attempt
+from store.spark.host import Order, Orders, TaskHost
+from store.streams.application import Application
 from store.streams.topology import Topology
-from store.types import IsolationLevel, Record, TopicPartition
+from store.types import TopicPartition
 
 Range = tuple[int, int]
 Plan = dict[TopicPartition, Range]
@@ -121,45 +122,33 @@ class Driver:
             self._launch(task, host)
 
     def _launch(self, task: str, host: int) -> None:
-        records = [
-            record
-            for tp, (start, end) in self._offset_log[-1].items()
+        ends = {
+            tp.topic: end
+            for tp, (_, end) in self._offset_log[-1].items()
             if tp.partition == partition_of(task)
-            for record in self._run.broker.visible(tp, IsolationLevel.READ_COMMITTED)
-            if start <= record.offset < end
-        ]
-        if not records:
-            # A range of markers alone, or cut: the real task runs over no rows and never learns its partition. One
-            # that is already running goes on, and the driver waits for it.
-            if not self._running.get(task):
-                self._open.discard(task)
-            return
+        }
         place = self._run.director.free_host(task, host)
         if place is None:
             self._error = f"no host is free for task {task}"
             return
         actor = self._run.director.started(task, place)
-        self._run.make(actor, self._attempt(records))
+        self._run.make(actor, self._attempt(ends))
         self._run.runnable.appendleft(actor)
         self._exits[actor] = self._attempt_ended(actor, len(self._offset_log))
         self._running[task] = self._running.get(task, 0) + 1
 
-    def _attempt(self, records: Sequence[Record]) -> Callable[[Process], tuple[End, str]]:
+    def _attempt(self, ends: dict[str, int]) -> Callable[[Process], tuple[End, str]]:
         run = self._run
 
         def main(process: Process) -> tuple[End, str]:
             task = process.actor.task
-            topology = run.new_topologies(run.config)[ordinal_of(task)]
+            topology = run.led(process, run.new_topologies(run.config)[ordinal_of(task)])
+            log = WatchedLog.around(run.log, process, run.watch)
+            host = TaskHost(Application.of(topology), run.config, log, process.storage, run.clock)
+            order = Order(topology.ordinal, partition_of(task), ends)
             try:
-                run_attempt(
-                    run.led(process, topology),
-                    partition_of(task),
-                    records,
-                    WatchedLog.around(run.log, process, run.watch),
-                    process.storage,
-                    run.config,
-                    run.clock,
-                )
+                host.carry_out(Orders("", [order], 1))
+                host.close()
             except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
                 return how_it_ended(error, attempt=True), describe(error)
             return End.DONE, ""

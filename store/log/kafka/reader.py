@@ -1,71 +1,40 @@
 """Reading partitions by explicit offset, and the positions of groups.
 
-Must survive: fetches that answer for a position that was left, ends of partitions that move while they are reported,
-and a coordinator that is loading or holds a pending position.
+Must survive: fetches that answer for a position that was left (see `store.log.kafka.intake`), ends of partitions that
+move while they are reported, topics that are deleted and made anew, and a coordinator that is loading or holds a
+pending position.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from itertools import repeat as endlessly
+from collections.abc import Callable, Mapping
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka._types import HeadersType
 
 from store.errors import LogError, ProtocolError, RetriableError
-from store.log.kafka.client import CONSUMER, Built, Client, Config, build, number, repeat, settle_missing
+from store.log.kafka.client import CONSUMER, Built, Client, Config, build, repeat, settle_missing
 from store.log.kafka.errors import MISSING, cause_of, translate
+from store.log.kafka.intake import Inflow, Intake
 from store.log.protocol import Fetch, Offsets
-from store.types import Headers, IsolationLevel, Record, TopicPartition
+from store.types import IsolationLevel, TopicPartition
 
 _STABLE_SECONDS = 1.0
 
-_BATCH = 10_000
 _READER_GROUP = "crashproof-reader"
-_NEW_TUPLE: Callable[..., Record] = tuple.__new__
-
-
-class _Cursor:
-    """A consumer with at most one partition assigned, and the offset of the next record to return."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self.consumer = consumer
-        self.tp: TopicPartition | None = None
-        self.position = -1
-        self.at_end = False
-
-    def take(self, messages: Sequence[Message], records: list[Record]) -> None:
-        """Append messages without errors to `records`. Field by field, which is twice as fast as record by record."""
-        if not messages:
-            return
-        assert self.tp is not None
-        fields = zip(
-            endlessly(self.tp.topic),
-            endlessly(self.tp.partition),
-            map(Message.offset, messages),
-            map(Message.key, messages),
-            map(Message.value, messages),
-            [
-                -1 if kind == TIMESTAMP_NOT_AVAILABLE else time
-                for kind, time in map(Message.timestamp, messages)
-            ],
-            [_headers(headers) if headers else () for headers in map(Message.headers, messages)],
-            strict=False,
-        )
-        records += map(_NEW_TUPLE, endlessly(Record), fields)
-        self.position = records[-1].offset + 1
+_MOST_AT_ONCE = 10_000
 
 
 class KafkaReader:
-    """`store.log.protocol.Reader`. Reads that follow one another in a partition stream. Not thread-safe."""
+    """`store.log.protocol.StreamingReader`. Reads that follow one another in a partition stream, also when they take
+    turns with those of others. Not thread-safe."""
 
     def __init__(self, client: Client, config: Config) -> None:
         self._client = client
         self._config = config
-        self._cursors: dict[IsolationLevel, _Cursor] = {}
-        # Questions about offsets have connections of their own: on that of a cursor they wait behind a fetch.
+        self._intakes: dict[IsolationLevel, Intake] = {}
+        # Questions about offsets have connections of their own: on that of an intake they wait behind a fetch.
         self._askers: dict[tuple[str, IsolationLevel], Consumer] = {}
         self._closed = False
 
@@ -94,30 +63,62 @@ class KafkaReader:
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         if max_records < 1:
             raise ProtocolError(f"read of {tp}: max_records is {max_records}, at least 1 is needed")
-        cursor = self._cursor(isolation)
-        moved = cursor.tp != tp or cursor.position != offset
-        if moved or cursor.at_end:
-            # The client reports the end of a partition once. Standing there, ask whether it has moved.
-            bounds = self.offsets(tp, isolation)
-            self._check_in_range(tp, offset, bounds, isolation)
-            if offset >= bounds.end:
-                return Fetch((), offset)
-            cursor.at_end = False
+        intake = self._intake(isolation)
         try:
-            if moved:
-                if cursor.tp is None or cursor.tp.topic != tp.topic:
-                    # Of a topic it does not know yet the client asks only once a second.
-                    cursor.consumer.list_topics(tp.topic, self._client.ping_seconds)
-                cursor.tp = tp
-                cursor.position = offset
-                cursor.consumer.assign([ClientPartition(tp.topic, tp.partition, offset)])
-            return self._stream(cursor, tp, max_records, isolation)
+            intake.sweep()
+            inflow = intake.at(tp, offset)
+            if inflow is None or (inflow.at_end and not inflow.kept):
+                # The client reports the end of a partition once. Standing there, ask whether it has moved.
+                reached = offset if inflow is None else inflow.served
+                bounds = self.offsets(tp, isolation)
+                self._check_in_range(tp, reached, bounds, isolation)
+                if reached >= bounds.end:
+                    return Fetch((), reached)
+            if inflow is None:
+                self._introduce(intake, tp.topic)
+                intake.begin([(tp, offset)])
+                inflow = intake.inflows[tp]
+            inflow.at_end = inflow.at_end and bool(inflow.kept)
+            return self._stream(intake, inflow, max_records, isolation)
         except BaseException as error:
             # What was fetched is not returned, so the next read starts anew where the caller says.
-            cursor.tp = None
+            self._start_anew(intake, tp)
             if isinstance(error, KafkaException):
                 raise translate(cause_of(error), f"read of {tp} at {offset}") from error
             raise
+
+    def poll(
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        isolation: IsolationLevel,
+        seconds: float,
+    ) -> Mapping[TopicPartition, Fetch]:
+        intake = self._intake(isolation)
+        intake.sweep()
+        moved = [(tp, offset) for tp, offset in positions.items() if intake.at(tp, offset) is None]
+        try:
+            for topic in {tp.topic: None for tp, _ in moved if tp.topic not in intake.topics}:
+                # Of one that does not exist the client says nothing for half a minute.
+                self.partitions(topic)
+                self._introduce(intake, topic)
+            intake.begin(moved)
+            inflows = [intake.inflows[tp] for tp in positions]
+            if any(not inflow.assigned for inflow in inflows):
+                intake.resume([inflow for inflow in inflows if not inflow.kept])
+            there = sum(inflow.waiting for inflow in inflows)
+            if there < _MOST_AT_ONCE:
+                intake.pull(0 if there else seconds, _MOST_AT_ONCE, positions)
+        except KafkaException as error:
+            raise translate(cause_of(error), f"reading {len(positions)} partitions") from error
+        for inflow in inflows:
+            if inflow.error is not None and not inflow.kept:
+                self._explain(intake, inflow, isolation)
+        return {
+            inflow.place: Fetch(inflow.take(max_records), inflow.served)
+            for inflow in inflows
+            if inflow.kept or inflow.served > positions[inflow.place]
+        }
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         offset = self._committed(group_id, tp).offset
@@ -155,55 +156,67 @@ class KafkaReader:
 
     def close(self) -> None:
         self._closed = True
-        consumers = [*(cursor.consumer for cursor in self._cursors.values()), *self._askers.values()]
-        self._cursors.clear()
+        consumers = [*(intake.consumer for intake in self._intakes.values()), *self._askers.values()]
+        self._intakes.clear()
         self._askers.clear()
         for consumer in consumers:
             consumer.close()
 
-    def _stream(
-        self, cursor: _Cursor, tp: TopicPartition, max_records: int, isolation: IsolationLevel
-    ) -> Fetch:
-        consumer = cursor.consumer
-        records: list[Record] = []
+    def _stream(self, intake: Intake, inflow: Inflow, max_records: int, isolation: IsolationLevel) -> Fetch:
+        tp = inflow.place
+        records = inflow.take(max_records)
         deadline = time.monotonic() + self._client.timeout
         last: KafkaError | None = None
         while len(records) < max_records:
-            # consume() waits until it has all it was asked for; poll() until there is anything.
-            first = consumer.poll(0.1)
-            if first is None:
-                if time.monotonic() > deadline:
-                    raise self._client.gave_up(f"read of {tp} at {cursor.position}", last, self._ping)
-                continue
-            messages = [first]
-            room = max_records - len(records) - 1
-            if room > 0 and first.error() is None:
-                messages += consumer.consume(min(room, _BATCH), 0)
-            before = cursor.position
-            done = 0
-            for index, message in enumerate(messages):
-                error = message.error()
-                if error is None:
-                    continue
-                cursor.take(messages[done:index], records)
-                done = index + 1
-                if error.code() == KafkaError._PARTITION_EOF:
-                    # The report may have waited in the client's queue while more was written and committed.
-                    cursor.position = max(cursor.position, number(message.offset()))
-                    if cursor.position >= self.offsets(tp, isolation).end:
-                        cursor.at_end = True
-                        return Fetch(records, cursor.position)
-                elif error.code() in MISSING and self.partitions(tp.topic) > tp.partition:
-                    # The client asks for a leader again by itself.
-                    last = error
-                else:
-                    last = error
-                    if not isinstance(translate(error, "read"), RetriableError):
-                        raise KafkaException(error)
-            cursor.take(messages[done:] if done else messages, records)
-            if cursor.position > before:
+            if inflow.at_end:
+                # The report may have waited in the client's queue while more was written and committed.
+                if inflow.served >= self.offsets(tp, isolation).end:
+                    break
+                inflow.at_end = False
+            if inflow.error is not None:
+                last, inflow.error = inflow.error, None
+                self._check_passing(tp, last)
+            intake.resume([inflow])
+            before = inflow.fetched
+            if not intake.pull(0.1, max_records - len(records), (tp,)) and time.monotonic() > deadline:
+                raise self._client.gave_up(f"read of {tp} at {inflow.served}", last, self._ping)
+            if inflow.fetched > before:
                 deadline = time.monotonic() + self._client.timeout
-        return Fetch(records, cursor.position)
+            records += inflow.take(max_records - len(records))
+        return Fetch(records, inflow.served)
+
+    def _check_passing(self, tp: TopicPartition, error: KafkaError) -> None:
+        """Raise an error of a partition, if the client does not go on there by itself."""
+        if error.code() in MISSING and self.partitions(tp.topic) > tp.partition:
+            # The client asks for a leader again by itself.
+            return
+        if not isinstance(translate(error, "read"), RetriableError):
+            raise KafkaException(error)
+
+    def _explain(self, intake: Intake, inflow: Inflow, isolation: IsolationLevel) -> None:
+        """Raise the error of a partition, if the client does not go on there by itself."""
+        tp, error = inflow.place, inflow.error
+        assert error is not None
+        try:
+            inflow.error = None
+            self._check_passing(tp, error)
+        except BaseException as raised:
+            self._start_anew(intake, tp)
+            if not isinstance(raised, KafkaException):
+                raise
+            self._check_in_range(tp, inflow.served, self.offsets(tp, isolation), isolation)
+            raise translate(error, f"read of {tp} at {inflow.served}") from raised
+
+    def _introduce(self, intake: Intake, topic: str) -> None:
+        """Of a topic it does not know yet the client asks only once a second."""
+        if topic not in intake.topics:
+            intake.consumer.list_topics(topic, self._client.ping_seconds)
+            intake.topics.add(topic)
+
+    @staticmethod
+    def _start_anew(intake: Intake, tp: TopicPartition) -> None:
+        intake.topics.discard(tp.topic)
+        intake.let_go([tp])
 
     def _check_in_range(
         self, tp: TopicPartition, offset: int, bounds: Offsets, isolation: IsolationLevel
@@ -223,11 +236,11 @@ class KafkaReader:
     def _repeat(self, doing: str, call: Callable[[float], Built]) -> Built:
         return repeat(self._client, doing, call, self._ping)
 
-    def _cursor(self, isolation: IsolationLevel) -> _Cursor:
+    def _intake(self, isolation: IsolationLevel) -> Intake:
         self._check_open()
-        if isolation not in self._cursors:
-            self._cursors[isolation] = _Cursor(self._consumer(_READER_GROUP, isolation))
-        return self._cursors[isolation]
+        if isolation not in self._intakes:
+            self._intakes[isolation] = Intake(self._consumer(_READER_GROUP, isolation))
+        return self._intakes[isolation]
 
     def _asker(
         self, group_id: str | None = None, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
@@ -245,8 +258,3 @@ class KafkaReader:
     def _check_open(self) -> None:
         if self._closed:
             raise ProtocolError("the reader is closed")
-
-
-def _headers(headers: HeadersType) -> Headers:
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -153,6 +153,14 @@ class Form(Enum):
 
 
 @dataclass(frozen=True)
+class TableStore(StoreBuilder[StateStore]):
+    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.cache`)."""
+
+    def build(self, context: StoreContext) -> StateStore:
+        return super().build(replace(context, cache_max_bytes=0))
+
+
+@dataclass(frozen=True)
 class DslStore(StoreSupplier[StateStore], Deferred):
     """The store of an operator."""
 
@@ -169,7 +177,6 @@ class DslStore(StoreSupplier[StateStore], Deferred):
     caching: bool = True
     logging: bool = True
     topic_config: tuple[tuple[str, str], ...] = ()
-    default: DslStoreSuppliers = StoreType.TXN_ROCKS_DB
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a supplier of another form than the operator needs."""
@@ -180,32 +187,35 @@ class DslStore(StoreSupplier[StateStore], Deferred):
                 f"supplier={self.supplier!r} is not allowed: the operator needs a {wanted.__name__}"
             )
 
-    def of(self, default: DslStoreSuppliers) -> DslStore:
-        completed = replace(self, default=default)
-        # So that what cannot be made is found before anything is opened.
-        completed.builder()
-        return completed
-
     def of_operator(self, operator: str, suppliers: DslStoreSuppliers | None) -> DslStore:
         """The store of that operator; `suppliers` are those that its topology was built with."""
         return replace(self, operator=operator, suppliers=self.suppliers or suppliers)
 
-    def builder(self) -> StoreBuilder[Any]:
-        """What opens it, with serdes. Raises `ConfigError` where the suppliers cannot make it."""
+    def of(self, default: DslStoreSuppliers) -> TableStore:
+        """Raises `ConfigError` naming the operator where the suppliers cannot make it."""
         supplier = self.supplier
         if supplier is None:
-            supplier = made(self.params, self.operator or self.name, self.suppliers or self.default)
+            supplier = made(self.params, self.operator or self.name, self.suppliers or default)
         build: Callable[..., StoreBuilder[Any]] = session_store_builder
         if not isinstance(self.params, DslSessionParams):
             timed = self.params.is_timestamped
             if isinstance(supplier, KeyValueSupplier | WindowSupplier):
                 supplier = replace(supplier, timestamped=timed)
             build = _BUILDERS[type(self.params), timed]
-        return build(supplier, self.key_serde, self.value_serde)
+        builder = build(supplier, self.key_serde, self.value_serde)
+        return TableStore(
+            self.name,
+            supplier=builder.supplier,
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
+            metered=builder.metered,
+            caching=self.caching,
+            logging=self.logging,
+            topic_config=self.topic_config,
+        )
 
     def open(self, context: StoreContext) -> StateStore:
-        store: StateStore = self.builder().open(context)
-        return store
+        return self.of(StoreType.TXN_ROCKS_DB).open(context)
 
     @property
     def logged(self) -> bool:
@@ -213,15 +223,10 @@ class DslStore(StoreSupplier[StateStore], Deferred):
 
     @property
     def cached(self) -> bool:
-        """The share of the cache is that of the operator's record cache (`store.streams.dsl.cache`)."""
         return self.caching
 
-    @property
-    def metrics_scope(self) -> str:
-        return self.builder().metrics_scope
-
     def changelog_config(self) -> Mapping[str, str]:
-        return {**self.builder().changelog_config(), **dict(self.topic_config)}
+        return self.of(StoreType.TXN_ROCKS_DB).changelog_config()
 
 
 _SUPPLIERS: Mapping[type, type[StoreSupplier[Any]]] = {

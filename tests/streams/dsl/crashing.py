@@ -44,7 +44,7 @@ def run(
     at = 0
     task = opened(cluster, configuration)
     while at < len(fed):
-        apply(task, [fed[at]], contiguous=True)
+        apply(task, [fed[at]])
         at += 1
         fate = left.pop(0) if left else GO_ON
         if fate == COMMIT:

@@ -216,7 +216,7 @@ def test_missing_inputs_are_named_and_internal_topics_made() -> None:
 
 def test_sub_topologies_share_no_source() -> None:
     one = Topology("app", ("in",), (), (), print)
-    with pytest.raises(ConfigError, match="in one sub-topology"):
+    with pytest.raises(ConfigError, match="belongs to sub-topology 0"):
         Application("app", (one, Topology("app", ("in",), (), (), print, ordinal=1)))
 
 

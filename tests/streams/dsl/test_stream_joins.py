@@ -264,9 +264,7 @@ def test_the_users_name_is_in_the_names_of_stores_and_operators(kind: Kind, suff
 
 
 def persistence(topology: Any, config: StreamsConfig) -> set[tuple[bool, bool]]:
-    made = [
-        supplier.builder().supplier for supplier in topology.suppliers(config.dsl_store_suppliers).values()
-    ]
+    made = [supplier.supplier for supplier in topology.suppliers(config.dsl_store_suppliers).values()]
     assert len(made) == 3
     return {(one.transactional, one.persistent) for one in made}
 
@@ -303,7 +301,7 @@ def test_a_supplier_given_for_one_store_beats_the_suppliers_of_the_operator() ->
     said = StreamJoined(this_supplier=mine)
     (topology,) = application("left", WITHIN_15_S, said).sub_topologies
     suppliers: dict[str, Any] = dict(topology.suppliers())
-    assert {name: supplier.builder().supplier.persistent for name, supplier in suppliers.items()} == {
+    assert {name: supplier.supplier.persistent for name, supplier in suppliers.items()} == {
         "mine": False,
         "KSTREAM-OUTEROTHER-0000000005-store": True,
         # As in Kafka Streams, it is like the store of this side where nothing else is said.
@@ -312,7 +310,7 @@ def test_a_supplier_given_for_one_store_beats_the_suppliers_of_the_operator() ->
     said = said.with_dsl_store_suppliers(StoreType.ROCKS_DB)
     (topology,) = application("left", WITHIN_15_S, said).sub_topologies
     suppliers = dict(topology.suppliers())
-    made = {name: supplier.builder().supplier for name, supplier in suppliers.items()}
+    made = {name: supplier.supplier for name, supplier in suppliers.items()}
     assert made["mine"] == mine
     assert (
         made["mine-left-shared-join-store"].transactional,

@@ -1,0 +1,67 @@
+"""Words counted by the DSL: two sub-topologies with the repartition topic of a group between them.
+
+Input, keyed by anything: a line of words, or null. The first sub-topology splits lines and passes words on by
+themselves, the second counts them.
+
+Output, keyed by the word: how often it has come so far, with the latest time of its lines. Nothing is held back by a
+record cache here, so that each record's outputs are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.topology import Topology
+
+COUNTS = "counts"
+WORDS = ("a", "ann", "anna")
+
+
+def words_of(line: str | None) -> list[str]:
+    return [] if line is None else line.split()
+
+
+def itself(_key: str, word: str) -> str:
+    return word
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "word_counts"
+    summary = "Words counted by the DSL, behind the repartition topic of a group."
+    settings: ClassVar[Mapping[str, Any]] = {"statestore.cache.max.bytes": 0}
+    runtimes = ("worker",)
+
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        words = builder.stream(f"{application_id}-input").flat_map_values(words_of).group_by(itself)
+        counts = words.count(materialized=Materialized(COUNTS, value_serde=JsonSerde()))
+        counts.to_stream().to(f"{application_id}-output")
+        return builder.build().sub_topologies
+
+    def input(self, random: Random) -> Sample:
+        if random.random() < 0.1:
+            return Sample(random.choice(("u", "v")), None)
+        return Sample(random.choice(("u", "v")), " ".join(random.choices(WORDS, k=random.randrange(4))))
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        if record.topic == "input":
+            line = "" if record.value is None else record.value
+            return [Output(f"{COUNTS}-repartition", word, word) for word in line.split(" ") if word]
+        count, latest = state[COUNTS].get(record.key, [0, 0])
+        count, latest = count + 1, max(latest, record.timestamp)
+        state[COUNTS][record.key] = [count, latest]
+        return [Output("output", record.key, count, latest)]
+
+    def accepts(self, record: InputRecord) -> bool:
+        return record.topic == "input" and isinstance(record.value, str | None)
+
+
+SCENARIO = Scenario()

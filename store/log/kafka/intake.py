@@ -1,0 +1,290 @@
+"""One consumer that streams many partitions, and what it has fetched of each that nobody has asked for yet.
+
+A consumer has one queue, in which the partitions come as they were fetched. Whoever reads one of them takes what comes
+of the others aside, into a buffer of each, so that nothing is fetched twice. What is kept aside is bounded: a partition
+that goes beyond is taken away from the consumer, and given back when its buffer has been read. Giving it back, or
+moving to another offset, names the offset: it does not depend on what the client thinks has been delivered.
+
+Must survive: messages of a place that was left, which may still be in the client's queue, and errors of one partition
+that come while another is read. Those are kept for who reads it.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import groupby
+from itertools import repeat as endlessly
+from operator import itemgetter
+from types import NoneType
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka._types import HeadersType
+
+from store.log.kafka.client import number
+from store.types import Headers, Record, TopicPartition
+
+MOST_BYTES = 64 << 20
+"""What may be kept aside of partitions that are not being read, about."""
+
+MOST_MESSAGES = 200_000
+"""The same in messages, of which each takes some hundred bytes more than its value."""
+
+UNREAD_S = 10.0
+"""A partition that was not read for so long is let go, with what was kept of it."""
+
+_BATCH = 10_000
+_NEW_TUPLE: Callable[..., Record] = tuple.__new__
+
+
+class Inflow:
+    """One partition as it comes in, from the offset on at which it is read."""
+
+    __slots__ = (
+        "assigned",
+        "at_end",
+        "bytes",
+        "error",
+        "fetched",
+        "kept",
+        "last",
+        "last_read",
+        "place",
+        "served",
+        "since",
+    )
+
+    def __init__(self, place: TopicPartition, offset: int) -> None:
+        self.place = place
+        self.kept: deque[Sequence[Message]] = deque()
+        """What was fetched and not read, without errors, in order."""
+        self.last: tuple[int, list[Sequence[Message]]] = offset, []
+        """Where the last read began, and what it was given."""
+        self.bytes = 0
+        self.fetched = offset
+        """Where the consumer stands: behind all that is kept, and behind markers."""
+        self.served = offset
+        """Where the next read goes on."""
+        self.since = offset
+        """Behind the last record that was read. Up to `served` there is none."""
+        self.at_end = False
+        """Whether the consumer has met the end behind what is kept, and nothing since."""
+        self.error: KafkaError | None = None
+        """What the consumer has met behind what is kept."""
+        self.assigned = False
+        self.last_read = time.monotonic()
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are kept."""
+        return sum(map(len, self.kept))
+
+    def goes_on_at(self, offset: int) -> bool:
+        """Whether what comes next is what follows `offset`; a part of the last read may be taken back for that."""
+        began, messages = self.last
+        if began <= offset < self.since and messages:
+            for some in reversed(messages):
+                again = some[bisect_left(some, offset, key=_offset) :]
+                if again:
+                    self.kept.appendleft(again)
+                    self.bytes += sum(map(len, again))
+            self.since = self.served = offset
+        if not self.since <= offset <= self.served:
+            return False
+        self.last = self.since, []
+        return True
+
+    def take(self, most: int) -> list[Record]:
+        """Up to that many of the records that are kept. They count as read."""
+        records: list[Record] = []
+        while self.kept and len(records) < most:
+            messages = self.kept.popleft()
+            room = most - len(records)
+            if len(messages) > room:
+                self.kept.appendleft(messages[room:])
+                messages = messages[:room]
+            self.bytes -= sum(map(len, messages))
+            records += _records(self.place, messages)
+            self.last[1].append(messages)
+        if records:
+            self.since = self.served = records[-1].offset + 1
+        if not self.kept:
+            self.served = self.fetched
+        return records
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Keep what came in, without what lies before the place where the consumer was told to go on."""
+        if number(messages[0].offset()) < self.fetched:
+            messages = [message for message in messages if number(message.offset()) >= self.fetched]
+            if not messages:
+                return
+        self.kept.append(messages)
+        self.bytes += sum(map(len, messages))
+        self.fetched = number(messages[-1].offset()) + 1
+        self.at_end = False
+
+    def met(self, error: KafkaError, offset: int | None) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            self.fetched = max(self.fetched, number(offset))
+            self.at_end = True
+            if not self.kept:
+                self.served = self.fetched
+        else:
+            self.error = error
+
+
+class Intake:
+    """One consumer and the partitions that it streams. Not thread-safe."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.inflows: dict[TopicPartition, Inflow] = {}
+        self.topics: set[str] = set()
+        """Those that the consumer was told of."""
+        self._swept = time.monotonic()
+
+    def at(self, place: TopicPartition, offset: int) -> Inflow | None:
+        """The partition as it comes in, if what comes next is what follows `offset`."""
+        inflow = self.inflows.get(place)
+        if inflow is None or not inflow.goes_on_at(offset):
+            return None
+        inflow.last_read = time.monotonic()
+        return inflow
+
+    def begin(self, places: Collection[tuple[TopicPartition, int]]) -> None:
+        """Stream these from there on. What was kept of them is dropped."""
+        self.let_go([place for place, _ in places])
+        for place, offset in places:
+            self.inflows[place] = Inflow(place, offset)
+        self.resume([self.inflows[place] for place, _ in places])
+
+    def resume(self, inflows: Collection[Inflow]) -> None:
+        """Have the consumer go on with those that were taken away from it."""
+        waiting = [inflow for inflow in inflows if not inflow.assigned]
+        if waiting:
+            self.consumer.incremental_assign(
+                [ClientPartition(*inflow.place, inflow.fetched) for inflow in waiting]
+            )
+            for inflow in waiting:
+                inflow.assigned = True
+
+    def let_go(self, places: Collection[TopicPartition]) -> None:
+        """Read no more of these, and drop what was kept of them."""
+        known = [self.inflows.pop(place) for place in places if place in self.inflows]
+        self._take_away(known)
+
+    def sweep(self) -> None:
+        """Let go of what was not read for long."""
+        now = time.monotonic()
+        if now - self._swept < UNREAD_S / 10:
+            return
+        self._swept = now
+        self.let_go([place for place, one in self.inflows.items() if now - one.last_read > UNREAD_S])
+
+    def pull(self, seconds: float, most: int, reading: Collection[TopicPartition]) -> bool:
+        """Take in what has come, waiting up to `seconds` for the first; about `most`. Whether there was anything.
+
+        Those that are `reading` are not held back, however much is kept of them. Raises `KafkaException` for errors
+        that are not those of one partition.
+        """
+        try:
+            messages = self._consume(seconds, min(most, _BATCH))
+            if messages:
+                came = [self._sort_in(place, run) for place, run in _runs(messages)]
+                self._hold_back([inflow for inflow in came if inflow and inflow.place not in reading])
+            return bool(messages)
+        except BaseException:
+            # Nobody knows what of it was kept.
+            self.let_go(list(self.inflows))
+            raise
+
+    def _consume(self, seconds: float, most: int) -> list[Message]:
+        # consume() waits until it has all it was asked for; poll() until there is anything.
+        messages = self.consumer.consume(most, 0)
+        if messages or seconds <= 0:
+            return messages
+        first = self.consumer.poll(seconds)
+        return [] if first is None else [first, *self.consumer.consume(most, 0)]
+
+    def _sort_in(self, place: TopicPartition, messages: Sequence[Message]) -> Inflow | None:
+        inflow = self.inflows.get(place)
+        errors = list(map(Message.error, messages))
+        # Not by counting None: the client's errors cannot be compared with it.
+        if set(map(type, errors)) == {NoneType}:
+            if inflow is not None:
+                inflow.add(messages)
+            return inflow
+        begin = 0
+        for index, error in enumerate(errors):
+            if error is None:
+                continue
+            if inflow is not None:
+                if begin < index:
+                    inflow.add(messages[begin:index])
+                inflow.met(error, messages[index].offset())
+            elif place.partition < 0:
+                raise KafkaException(error)
+            begin = index + 1
+        if inflow is not None and begin < len(messages):
+            inflow.add(messages[begin:])
+        return inflow
+
+    def _hold_back(self, inflows: Collection[Inflow]) -> None:
+        if not inflows:
+            return
+        kept = self.inflows.values()
+        if (
+            sum(inflow.bytes for inflow in kept) > MOST_BYTES
+            or sum(inflow.waiting for inflow in kept) > MOST_MESSAGES
+        ):
+            self._take_away(inflows)
+
+    def _take_away(self, inflows: Collection[Inflow]) -> None:
+        going = [inflow for inflow in inflows if inflow.assigned]
+        for inflow in going:
+            inflow.assigned = False
+        if going:
+            self.consumer.incremental_unassign([ClientPartition(*inflow.place) for inflow in going])
+
+
+def _runs(messages: Sequence[Message]) -> Iterator[tuple[TopicPartition, Sequence[Message]]]:
+    """Those of one partition that follow one another."""
+    topics = list(map(Message.topic, messages))
+    partitions = list(map(Message.partition, messages))
+    if len(set(partitions)) == 1 and len(set(topics)) == 1:
+        yield _place(topics[0], partitions[0]), messages
+        return
+    for (topic, partition), run in groupby(zip(topics, partitions, messages, strict=True), itemgetter(0, 1)):
+        yield _place(topic, partition), [message for _, _, message in run]
+
+
+def _place(topic: str | None, partition: int | None) -> TopicPartition:
+    """An error that is not one of a partition has none."""
+    return TopicPartition(topic or "", -1 if partition is None else partition)
+
+
+def _offset(message: Message) -> int:
+    return number(message.offset())
+
+
+def _records(place: TopicPartition, messages: Sequence[Message]) -> Iterator[Record]:
+    """Field by field, which is twice as fast as record by record."""
+    fields = zip(
+        endlessly(place.topic),
+        endlessly(place.partition),
+        map(Message.offset, messages),
+        map(Message.key, messages),
+        map(Message.value, messages),
+        [-1 if kind == TIMESTAMP_NOT_AVAILABLE else time for kind, time in map(Message.timestamp, messages)],
+        [_headers(headers) if headers else () for headers in map(Message.headers, messages)],
+        strict=False,
+    )
+    return map(_NEW_TUPLE, endlessly(Record), fields)
+
+
+def _headers(headers: HeadersType) -> Headers:
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)

@@ -1,0 +1,363 @@
+"""A task host: a process beside the executors of one machine, which keeps tasks open over micro-batches.
+
+    state_dir/application/.hosts/slot-3.json    where the host of slot 3 listens, and whose it is
+    state_dir/application/.hosts/slot-3.log     what it has printed
+
+An attempt of Spark brings it orders: read these partitions up to these offsets, and commit. It carries them out with
+a `Worker`, so what runs on Spark is what runs without it, and nothing but offsets goes through Spark. An order says
+where a task has to stand, not what to do: whoever brings it again, because an attempt died, was slow or its driver came
+back, finds it done.
+
+Who owns a task, and its directory, is decided as everywhere: by the lock of the directory on one machine, and by the
+epoch of the task's transactional id between machines. A host that lost a task to another one says so to whoever orders
+it next, and the attempt fails; tried again, the task is opened anew, wherever that is.
+
+Must survive: its own death at any moment (the attempt fails, and the next one starts another host, which restores the
+difference); the death of the attempt that it works for (it finishes, commits, and waits for the next); the end of
+the executor that started it (it ends as well, see `_end_with`); a query of which nobody has heard for `LEASE_S`; two
+attempts that bring orders at once (one after the other); a host of an earlier start of the query, which is told to go.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+import psutil
+
+from store.clock import Clock, SystemClock
+from store.config import StreamsConfig
+from store.engine import Storage
+from store.errors import CrashproofError, TaskLostError
+from store.log import Log, StreamingReader
+from store.log.kafka import KafkaLog
+from store.recovery.directory import StateDirectory
+from store.streams.application import Application
+from store.streams.worker import Worker
+from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+"""A host that is given no order for so long commits, closes its tasks and ends: its query has stopped, or moved on."""
+
+LOCK_WAIT_S = 10.0
+"""How long a task waits for the directory that another process of this machine still holds."""
+
+_TICK_S = 0.1
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What the hosts of one started query run. Pickled to them."""
+
+    application: Application
+    config: StreamsConfig
+    bootstrap: str
+    state_dir: str
+    run: str
+    """Which start of the query it is; unlike any other."""
+    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Further properties of librdkafka, secrets among them."""
+
+    host: Callable[[Deployment], Host] | None = None
+    """What makes the host of a slot; None: `TaskHost.of`."""
+
+    def log(self) -> KafkaLog:
+        """The cluster."""
+        return KafkaLog(self.bootstrap, config=self.kafka)
+
+
+class Host(Protocol):
+    """What carries orders out, see `TaskHost`."""
+
+    def carry_out(self, orders: Orders) -> list[Carried]: ...
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Bring a task to these offsets, and commit."""
+
+    ordinal: int
+    partition: int
+    ends: dict[str, int]
+    """Topic → the offset before which everything has to be processed."""
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What one attempt brings. Without any, the host is asked to commit, to close its tasks and to end."""
+
+    run: str
+    orders: list[Order]
+    tasks: int
+    """How many tasks of the query are this host's in all."""
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """An order that was carried out."""
+
+    ordinal: int
+    partition: int
+    positions: dict[str, int]
+    records: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    carried: list[Carried] = []
+    error: str | None = None
+    """The class of what was raised, of `store.errors` where it is one of those."""
+    message: str = ""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a host listens. Its file can be read by its owner alone."""
+
+    run: str
+    pid: int
+    port: int
+    key: str
+
+
+class TaskHost:
+    """The tasks of one slot of a query on one machine. One thread."""
+
+    def __init__(
+        self,
+        application: Application,
+        config: StreamsConfig,
+        log: Log,
+        storage: Storage,
+        clock: Clock,
+        *,
+        streaming: Callable[[], StreamingReader] | None = None,
+    ) -> None:
+        """`streaming` makes the reader of a worker, see `Worker`."""
+        self._streaming = streaming
+        self._topologies = {topology.ordinal: topology for topology in application.sub_topologies}
+        self._config = config
+        self._log = log
+        self._storage = storage
+        self._clock = clock
+        self._workers: dict[int, Worker] = {}
+        self._partitions: dict[int, list[int]] = {}
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> TaskHost:
+        """That of a query as it is deployed."""
+        application = deployment.application
+        storage = StateDirectory(deployment.state_dir, application.application_id, lock_wait=LOCK_WAIT_S)
+        log = deployment.log()
+        return cls(application, deployment.config, log, storage, SystemClock(), streaming=log.reader)
+
+    def carry_out(self, orders: Orders) -> list[Carried]:
+        """Bring tasks to where the orders say; in the order of their sub-topologies, which is that of the data.
+
+        Raises what a worker raises; `TaskLostError` for tasks that are another host's by now.
+        """
+        carried: list[Carried] = []
+        for ordinal in sorted({order.ordinal for order in orders.orders}):
+            mine = [order for order in orders.orders if order.ordinal == ordinal]
+            carried += self._advance(ordinal, mine, orders.tasks)
+        return carried
+
+    def _advance(self, ordinal: int, orders: list[Order], tasks: int) -> list[Carried]:
+        known = self._partitions.setdefault(ordinal, [])
+        known += [order.partition for order in orders if order.partition not in known]
+        worker = self._workers.get(ordinal)
+        if worker is None:
+            worker = self._workers[ordinal] = Worker(
+                self._topologies[ordinal],
+                (),
+                self._log,
+                self._storage,
+                self._config,
+                self._clock,
+                tasks_in_process=tasks,
+                streaming=None if self._streaming is None else self._streaming(),
+            )
+        worker.assign(known)
+        ends = {
+            TopicPartition(topic, order.partition): end
+            for order in orders
+            for topic, end in order.ends.items()
+        }
+        try:
+            records = worker.advance(ends)
+        except TaskLostError as lost:
+            # Whoever orders them next has them opened anew.
+            self._partitions[ordinal] = [one for one in known if one not in lost.lost]
+            raise
+        return [
+            Carried(
+                ordinal,
+                order.partition,
+                {
+                    topic: worker.tasks[order.partition].committed_position(
+                        TopicPartition(topic, order.partition)
+                    )
+                    for topic in order.ends
+                },
+                records.get(order.partition, 0),
+            )
+            for order in orders
+        ]
+
+    def tick(self) -> None:
+        """Do what is due by the wall clock."""
+        for worker in self._workers.values():
+            worker.punctuate()
+
+    def close(self) -> None:
+        """Commit what is processed, and let go of every task."""
+        for worker in self._workers.values():
+            worker.assign(())
+            worker.close()
+        self._workers.clear()
+
+
+def _positions(worker: Worker, order: Order) -> dict[str, int]:
+    task = worker.tasks[order.partition]
+    return {topic: task.committed_position(TopicPartition(topic, order.partition)) for topic in order.ends}
+
+
+def serve(deployment: Deployment, place: Path) -> None:
+    """Carry out orders until the lease ends, or until told to go."""
+    key = os.urandom(32)
+    waiting: queue.SimpleQueue[tuple[Orders, Connection]] = queue.SimpleQueue()
+    with Listener((_ADDRESS, 0), authkey=key) as listener:
+        threading.Thread(target=_listen, args=(listener, waiting), daemon=True).start()
+        _publish(place, Place(deployment.run, os.getpid(), listener.address[1], key.hex()))
+        host = (deployment.host or TaskHost.of)(deployment)
+        try:
+            _serve(host, deployment.run, waiting)
+        finally:
+            # Gone before the tasks are closed, so that nobody brings an order to a host that is about to end.
+            _withdraw(place)
+            host.close()
+
+
+def _serve(host: Host, run: str, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+    heard = time.monotonic()
+    while time.monotonic() - heard < LEASE_S:
+        try:
+            orders, connection = waiting.get(timeout=_TICK_S)
+        except queue.Empty:
+            host.tick()
+            continue
+        with connection:
+            if not orders.orders or orders.run != run:
+                _reply(connection, Answer())
+                return
+            try:
+                answer = Answer(host.carry_out(orders))
+            except CrashproofError as error:
+                answer = Answer(error=type(error).__name__, message=_words(error))
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and Spark is told of it
+                _log.exception("an order failed")
+                answer = Answer(error=type(error).__name__, message=_words(error))
+            _reply(connection, answer)
+        heard = time.monotonic()
+
+
+def _reply(connection: Connection, answer: Answer) -> None:
+    # Whoever asked may be gone by now: killed, or overtaken. What was done is done.
+    with suppress(OSError):
+        connection.send_bytes(msgspec.json.encode(answer))
+
+
+def _words(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def _listen(listener: Listener, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+    while True:
+        try:
+            connection = listener.accept()
+            orders = msgspec.json.decode(connection.recv_bytes(), type=Orders)
+        except (OSError, EOFError, msgspec.DecodeError) as error:
+            _log.warning("a caller was turned away: %s", error)
+            continue
+        except Exception as error:  # noqa: BLE001 - AuthenticationError is no OSError; a stranger ends nothing
+            _log.warning("a caller was turned away: %s", error)
+            continue
+        waiting.put((orders, connection))
+
+
+def _publish(place: Path, what: Place) -> None:
+    new = place.with_name(f"{place.name}.{os.getpid()}")
+    new.touch(mode=0o600)
+    new.write_bytes(msgspec.json.encode(what))
+    new.replace(place)
+
+
+def _withdraw(place: Path) -> None:
+    with suppress(FileNotFoundError, msgspec.DecodeError):
+        if msgspec.json.decode(place.read_bytes(), type=Place).pid == os.getpid():
+            place.unlink()
+
+
+def _end_with(pid: int, end: Callable[[], object]) -> None:
+    """Call `end` once that process is gone. Its memory and its cores were given by Spark for that long."""
+    try:
+        handle = os.pidfd_open(pid)
+    except (ProcessLookupError, AttributeError, OSError):
+        handle = None
+
+    def wait() -> None:
+        if handle is not None:
+            select.select([handle], [], [])
+        while handle is None and psutil.pid_exists(pid):
+            time.sleep(1.0)
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def become_host(deployment: Deployment, place: Path, log: Path, executor: int) -> NoReturn:
+    """Serve in this process, which was just forked, until the host ends, and the process with it.
+
+    Nothing of what it was forked with is used or closed by its finalizer: not Spark's connections, whose numbers new
+    files get.
+    """
+    status = 1
+    try:
+        gc.freeze()
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for given, taken in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(given, taken)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        logging.basicConfig(
+            level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
+        )
+        # Not by leave of anybody: who was killed closes nothing either.
+        _end_with(executor, lambda: os._exit(1))
+        serve(deployment, place)
+        status = 0
+    except BaseException:  # noqa: BLE001 - the process ends here, and its log says of what
+        _log.exception("the task host ends")
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,98 @@
+"""Settings of Spark that would break exactly-once processing, and those of Kafka in the words of its Java client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from store.errors import ConfigError
+
+if TYPE_CHECKING:
+    from store.spark.streams import SparkStreams
+
+_LOCAL_MASTER = re.compile(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?")
+
+_SAME = ("security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
+"""Properties that both clients name alike."""
+
+_LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+def check_task_failures(master: str, setting: str) -> None:
+    """Raise `ConfigError` when Spark would give a query up at the first death of a task's process."""
+    local = _LOCAL_MASTER.fullmatch(master)
+    # A local master ignores the setting; it has a second number instead.
+    failures = int((local[1] or 1) if local else setting)
+    if failures < 2:
+        raise ConfigError(
+            "spark.task.maxFailures",
+            failures,
+            "a task must be tried again when its process dies, so at least 2"
+            + (f"; with a local master that is its second number: local[2,4], not {master}" if local else ""),
+        )
+
+
+def check_settings(spark: SparkSession, streams: SparkStreams) -> None:
+    """Raise `ConfigError` for what would break the guarantees of `SparkStreams`, or end it at its first fault."""
+    if is_remote():
+        raise ConfigError(
+            "spark.remote",
+            "a Spark Connect session",
+            "micro-batches are planned in the driver's process; use a classic session",
+        )
+    context = spark.sparkContext
+    check_task_failures(context.master or "", context.getConf().get("spark.task.maxFailures", "4") or "")
+    if not Path(streams.deployment.state_dir).is_absolute():
+        raise ConfigError(
+            "state_dir",
+            streams.deployment.state_dir,
+            "an absolute path: executors have other working directories",
+        )
+    numbers = (
+        ("max_offsets_per_trigger", streams.max_offsets_per_trigger),
+        ("slots", streams.slots),
+    )
+    for key, number in numbers:
+        if number is not None and number < 1:
+            raise ConfigError(key, number, "a whole number of at least 1, or None")
+
+
+def security_of_spark(kafka: Mapping[str, Any]) -> dict[str, str]:
+    """TLS and SASL properties of librdkafka as Kafka's Java client names them, which Spark's planner uses.
+
+    Raises `ConfigError` for a SASL mechanism that has no such translation: give it as `spark_kafka` then.
+    """
+    found = {key: str(kafka[key]) for key in _SAME if key in kafka}
+    if "ssl.ca.location" in kafka:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka["ssl.ca.location"])}
+    if "ssl.keystore.location" in kafka:
+        found |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": str(kafka["ssl.keystore.location"])}
+        if "ssl.keystore.password" in kafka:
+            found["ssl.keystore.password"] = str(kafka["ssl.keystore.password"])
+    mechanism = kafka.get("sasl.mechanism", kafka.get("sasl.mechanisms"))
+    if mechanism is None:
+        return found
+    module = _LOGIN.get(str(mechanism))
+    if module is None:
+        raise ConfigError(
+            "sasl.mechanism",
+            mechanism,
+            f"one of {', '.join(_LOGIN)}; for another one, give spark_kafka as well",
+        )
+    user, password = (
+        str(kafka.get(key, "")).replace("\\", "\\\\").replace('"', '\\"')
+        for key in ("sasl.username", "sasl.password")
+    )
+    return found | {
+        "sasl.mechanism": str(mechanism),
+        "sasl.jaas.config": f'{module} required username="{user}" password="{password}";',
+    }

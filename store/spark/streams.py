@@ -1,0 +1,429 @@
+"""Exactly-once, Kafka to Kafka, on PySpark Structured Streaming: `SparkStreams`.
+
+Spark plans: it looks how far the sources of all sub-topologies reach, writes that to its offset log, starts a job, and
+repeats what fails. The data takes another way. Each slot of the query has a task host on the machine where its Spark
+task runs (`store.spark.host`), which keeps tasks open from one micro-batch to the next and reads and writes Kafka by
+itself; what a Spark task carries are offsets. So a micro-batch costs what Spark's planning costs, and a record costs
+what it costs a worker without Spark.
+
+Spark is trusted with nothing. It repeats: a task whose process died, a task that is slow (speculation), every task of
+a micro-batch that was not noted as done when the driver died, and, without its checkpoint, everything from the
+beginning. An order says where a task has to stand, so repeating it changes nothing; the group's committed positions say
+where it stands, the transaction of a commit moves both at once, and the epoch of a stable transactional id per task
+decides which of several hosts may commit. The checkpoint is no more than a hint how far to read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyspark import RDD, SparkContext
+from pyspark.cloudpickle import dumps
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from store.config import StreamsConfig
+from store.errors import ConfigError, LogError
+from store.log.kafka import KafkaLog
+from store.points import Point, reach
+from store.spark.host import Carried, Deployment, Host, Order
+from store.spark.messenger import bring, dismiss
+from store.spark.settings import check_settings, security_of_spark
+from store.streams.application import Application
+from store.streams.topology import Topology
+from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+Slot = tuple[int, list[Order], int]
+
+_REMEMBERED = 100
+"""Micro-batches that `recent_progress` tells of."""
+
+PERMANENT = ("ConfigError", "PositionLostError", "ChangelogLostError", "StoreTypeError", "StateLockedError")
+"""Errors that come back however often a query is started again; someone has to do something first."""
+
+
+class SparkStreams:
+    """An application on Spark. `start` runs it."""
+
+    def __init__(
+        self,
+        application: Application | Topology,
+        config: StreamsConfig | None = None,
+        *,
+        bootstrap: str,
+        state_dir: Path | str,
+        checkpoint: Path | str,
+        kafka: Mapping[str, Any] | None = None,
+        spark_kafka: Mapping[str, str] | None = None,
+        max_offsets_per_trigger: int | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        slots: int | None = None,
+        restarts: int = 0,
+        host: Callable[[Deployment], Host] | None = None,
+    ) -> None:
+        """`state_dir` is an absolute path on every executor's own disk, `checkpoint` Spark's checkpoint location.
+
+        `kafka` holds further properties of librdkafka, such as those for TLS and SASL, for driver and executors;
+        Spark's own reader gets those of `store.spark.settings.security_of_spark`, and `spark_kafka` on top, by their
+        Java names. None of them is logged. `trigger` holds the arguments of `DataStreamWriter.trigger`.
+        `max_offsets_per_trigger` bounds a micro-batch, which is needed for nothing but steadier progress: memory does
+        not grow with it. `slots` is how many task hosts work at once, by default one per core that Spark has.
+
+        `restarts`: how often in a row, without progress in between, a query that failed is started again, with
+        pauses that double from one second to a minute. Errors that would come back (`PERMANENT`) end it at once.
+        `host` makes what carries orders out in the process of a task host. Everything must be picklable (by
+        cloudpickle).
+        """
+        self.application = (
+            application if isinstance(application, Application) else Application.of(application)
+        )
+        self.config = config if config is not None else StreamsConfig()
+        self.checkpoint = str(checkpoint)
+        self.max_offsets_per_trigger = max_offsets_per_trigger
+        self.trigger = dict(trigger) if trigger is not None else None
+        self.restarts = restarts
+        self.slots = slots
+        self.spark_kafka = {**security_of_spark(kafka or {}), **(spark_kafka or {})}
+        self.deployment = Deployment(
+            self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {}), host
+        )
+
+    def start(self, spark: SparkSession) -> SparkStreamsQuery:
+        """Make the internal topics that are missing, check those that exist, and run the application as one query.
+
+        What is guaranteed, under crashes of Python workers, task hosts, executors and the driver at any moment,
+        retries, speculation, paused and resumed zombies: readers under read_committed see the outputs of each input
+        record once, in the order of its partition, and the stores hold exactly the effects of the input before the
+        group's committed positions (the group is the application id). A micro-batch is not atomic: every task commits
+        by itself, as `commit.interval.ms` and `commit.records` say and at the end of its order.
+
+        Under `processing.guarantee=at_least_once` hosts do not fence each other: nothing is lost, and whatever Spark
+        repeats, or runs twice at once, may be there more than once.
+
+        What is not: effects of processing functions outside their stores and outputs happen as often as they are run
+        (row 129.6). An application id belongs to one query at a time; two of them fence each other's tasks without
+        end, though neither writes a duplicate.
+
+        When a query fails, start it again with the same arguments: what was committed is skipped. When the checkpoint
+        is lost, or older than the truth, an empty one does. A lost or stale state directory is restored from the
+        changelogs. Nothing on disk is ever deleted.
+
+        Raises `ConfigError` for a setting that would break this, or keep a query from surviving its first fault:
+        `spark.task.maxFailures` below 2 (which is what a master of `local[N]` implies; `local[N,4]` does not), a
+        relative `state_dir`, a function that cannot be pickled, Spark Connect. Raises `LogError` naming source topics
+        that do not exist or do not fit together, `UnreachableError` when no broker answers.
+        """
+        check_settings(spark, self)
+        _pickled(self)
+        log = self.deployment.log()
+        partitions = self.application.prepare(log)
+        return SparkStreamsQuery(self, spark, partitions, _positions(log, self.application, partitions))
+
+
+class SparkStreamsQuery:
+    """A running application. Any thread. Like a `StreamingQuery`, which it has as `query`."""
+
+    def __init__(
+        self,
+        streams: SparkStreams,
+        spark: SparkSession,
+        partitions: Mapping[str, int],
+        starting: Mapping[TopicPartition, int],
+    ) -> None:
+        self._streams = streams
+        self._spark = spark
+        self._context = spark.sparkContext
+        self._deployment = replace(streams.deployment, run=uuid4().hex)
+        self._partitions = partitions
+        self._planned: dict[TopicPartition, int] = {}
+        """Up to where each partition was brought by a micro-batch of this query."""
+        self._positions = dict(starting)
+        self._progress: deque[Mapping[str, Any]] = deque(maxlen=_REMEMBERED)
+        self._batches = 0
+        self._homes: dict[int, str] = {}
+        """Slot → the machine that its task host is on, if Spark still has it."""
+        self._stopping = False
+        self._failed: BaseException | None = None
+        self._ended = threading.Event()
+        topologies = streams.application.sub_topologies
+        self._tasks = [
+            (topology, partition)
+            for topology in topologies
+            for partition in range(max(partitions.get(topic, 0) for topic in topology.sources))
+        ]
+        wanted = streams.slots or max(1, self._context.defaultParallelism)
+        self._slots = min(wanted, max(1, len(self._tasks)))
+        self.query: StreamingQuery = self._start()
+        threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True).start()
+
+    # -- what a StreamingQuery has ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The application id. One name can be active once in a session."""
+        return self._streams.application.application_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs, or is about to be started again."""
+        return not self._ended.is_set()
+
+    @property
+    def status(self) -> Mapping[str, Any]:
+        """What it is doing, in Spark's words."""
+        return self.query.status
+
+    @property
+    def recent_progress(self) -> Sequence[Mapping[str, Any]]:
+        """The last micro-batches: `batchId`, `records` in all, `seconds`, `tasks` (how many had something to do)."""
+        return list(self._progress)
+
+    @property
+    def last_progress(self) -> Mapping[str, Any] | None:
+        """The last micro-batch that is done."""
+        return self._progress[-1] if self._progress else None
+
+    @property
+    def lag(self) -> Mapping[TopicPartition, int]:
+        """How many offsets each partition of the sources has beyond the committed position, as far as planned."""
+        return {tp: max(0, end - self._positions.get(tp, 0)) for tp, end in sorted(self._planned.items())}
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """The committed position of each partition of the sources, as of the last micro-batch."""
+        return dict(self._positions)
+
+    def exception(self) -> BaseException | None:
+        """What it has failed with for good, if it has."""
+        return self._failed
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended, for at most `timeout` seconds. False if it still runs.
+
+        Raises what it failed with.
+        """
+        ended = self._ended.wait(timeout)
+        if self._failed is not None:
+            raise self._failed
+        return ended
+
+    def process_all_available(self) -> None:
+        """Wait until everything that is in the sources now is processed. For tests."""
+        self.query.processAllAvailable()
+
+    def stop(self) -> None:
+        """End the query. Task hosts commit what they have processed, close their tasks and end."""
+        self._stopping = True
+        self.query.stop()
+        self._ended.wait()
+
+    # -- one micro-batch ------------------------------------------------------------------------------------------
+
+    def _start(self) -> StreamingQuery:
+        streams = self._streams
+        topics = sorted({topic for topology, _ in self._tasks for topic in topology.sources})
+        earliest = -2
+        starting = {
+            topic: {
+                str(partition): self._positions.get(TopicPartition(topic, partition), earliest)
+                for partition in range(self._partitions[topic])
+            }
+            for topic in topics
+        }
+        options = {
+            "kafka.bootstrap.servers": self._deployment.bootstrap,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": ",".join(topics),
+            # Of a new checkpoint alone. The tasks know better where they stand.
+            "startingOffsets": json.dumps(starting),
+            # Whether input is missing that was not processed is found out by who reads it.
+            "failOnDataLoss": "false",
+            **{f"kafka.{key}": value for key, value in streams.spark_kafka.items()},
+        }
+        if streams.max_offsets_per_trigger is not None:
+            options["maxOffsetsPerTrigger"] = str(streams.max_offsets_per_trigger)
+        self._planned = {}
+        source = self._spark.readStream.format("kafka").options(**options).load().select("partition")
+        writer = source.writeStream.queryName(self.name).option("checkpointLocation", streams.checkpoint)
+        if streams.trigger is not None:
+            writer = writer.trigger(**streams.trigger)
+        return writer.foreachBatch(self._run_batch).start()
+
+    def _run_batch(self, _: DataFrame, batch_id: int) -> None:
+        """What Spark calls for each micro-batch. Its rows are not asked for: its end offsets are in the offset log."""
+        reach(Point.BATCH_PLANNED)
+        began = time.monotonic()
+        ends = _planned_ends(self._context, self._streams.checkpoint, batch_id)
+        new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
+        slots = self._orders(new)
+        carried = self._run(slots) if slots else []
+        self._planned |= new
+        for one in carried:
+            self._positions |= {
+                TopicPartition(topic, one.partition): position for topic, position in one.positions.items()
+            }
+        self._batches += 1
+        self._progress.append(
+            {
+                "batchId": batch_id,
+                "records": sum(one.records for one in carried),
+                "seconds": time.monotonic() - began,
+                "tasks": len(carried),
+            }
+        )
+        reach(Point.BATCH_APPLIED)
+
+    def _orders(self, ends: Mapping[TopicPartition, int]) -> list[Slot]:
+        """What each slot has to do. A task without news has no order, and costs nothing."""
+        orders: dict[int, list[Order]] = {}
+        for number, (topology, partition) in enumerate(self._tasks):
+            mine = {
+                topic: ends[TopicPartition(topic, partition)]
+                for topic in topology.sources
+                if TopicPartition(topic, partition) in ends
+            }
+            if mine:
+                orders.setdefault(number % self._slots, []).append(Order(topology.ordinal, partition, mine))
+        return [(slot, found, -(-len(self._tasks) // self._slots)) for slot, found in sorted(orders.items())]
+
+    def _run(self, slots: Sequence[Slot]) -> list[Carried]:
+        deployment = self._deployment
+
+        def work(slots: Iterable[Slot]) -> Iterable[Carried]:
+            for slot, orders, tasks in slots:
+                yield from bring(deployment, slot, orders, tasks)
+
+        return self._placed(slots).mapPartitions(work).collect()
+
+    def _placed(self, slots: Sequence[Slot]) -> RDD[Slot]:
+        """One Spark partition per slot, preferably on the machine where the slot's task host is."""
+        context = self._context
+        machines = _machines(context)
+        for slot, *_ in slots:
+            if self._homes.get(slot) not in machines:
+                taken = [home for home in self._homes.values() if home in machines]
+                self._homes[slot] = min(machines, key=lambda machine: (taken.count(machine), machine))
+        jvm: Any = context._jvm
+        pairs = [
+            jvm.scala.Tuple2(bytearray(pickle.dumps(slot)), jvm.PythonUtils.toSeq([self._homes[slot[0]]]))
+            for slot in slots
+        ]
+        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+        made = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag).toJavaRDD()
+        return RDD(made, context, CPickleSerializer())
+
+    def _dismiss(self) -> None:
+        deployment = self._deployment
+
+        def work(slots: Iterable[Slot]) -> Iterable[None]:
+            for slot, *_ in slots:
+                dismiss(deployment, slot)
+            return ()
+
+        self._placed([(slot, [], 0) for slot in range(self._slots)]).mapPartitions(work).collect()
+
+    def _watch(self) -> None:
+        """Wait for the end of the query, and start it again while that is allowed."""
+        left, pause, done = self._streams.restarts, 1.0, -1
+        while True:
+            try:
+                self.query.awaitTermination()
+            except StreamingQueryException as error:
+                if self._batches > done:
+                    left, pause, done = self._streams.restarts, 1.0, self._batches
+                if self._stopping:
+                    break
+                if left <= 0 or any(f"TaskHostError: {name}" in str(error) for name in PERMANENT):
+                    self._failed = error
+                    break
+                _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
+                time.sleep(pause)
+                left, pause = left - 1, min(2 * pause, 60.0)
+                self.query = self._start()
+            else:
+                break
+        try:
+            self._dismiss()
+        except (Py4JError, PySparkException) as error:
+            # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
+            _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
+        self._ended.set()
+
+
+def _planned_ends(context: SparkContext, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:
+    """Up to where a micro-batch goes, from Spark's offset log: a version, the settings, and a line for each source."""
+    jvm: Any = context._jvm
+    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/{batch_id}")
+    stream = path.getFileSystem(context._jsc.hadoopConfiguration()).open(path)
+    try:
+        lines = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8").splitlines()
+    finally:
+        stream.close()
+    try:
+        return {
+            TopicPartition(topic, int(partition)): int(end)
+            for topic, ends in json.loads(lines[-1]).items()
+            for partition, end in ends.items()
+        }
+    except (ValueError, AttributeError, IndexError) as error:
+        raise LogError(
+            f"the offset log of Spark at {checkpoint}/offsets/{batch_id} is not what this version of crashproof can "
+            f"read ({error}); it begins with {next(islice(lines, 1), 'nothing')!r}"
+        ) from error
+
+
+def _machines(context: SparkContext) -> list[str]:
+    """The machines that have executors, as Spark names them; the driver's own where it is the only executor."""
+    found: Any = context._jsc.sc().statusTracker().getExecutorInfos()
+    driver = context._jsc.sc().conf().get("spark.driver.host")
+    machines = [one.host() for one in found]
+    return sorted(set(machines) - {driver}) or sorted(set(machines))
+
+
+def _positions(
+    log: KafkaLog, application: Application, partitions: Mapping[str, int]
+) -> dict[TopicPartition, int]:
+    reader = log.reader()
+    try:
+        found = {}
+        for topology in application.sub_topologies:
+            for topic in topology.sources:
+                for partition in range(partitions[topic]):
+                    tp = TopicPartition(topic, partition)
+                    try:
+                        position = reader.committed(application.application_id, tp)
+                    except LogError:
+                        # Undecided: whoever opens the task settles it. Only where to look first depends on this.
+                        position = None
+                    if position is not None:
+                        found[tp] = position
+        return found
+    finally:
+        reader.close()
+
+
+def _pickled(streams: SparkStreams) -> None:
+    try:
+        dumps(streams.deployment)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ConfigError(
+            "topology",
+            streams.application.application_id,
+            f"it must be picklable to reach the executors: {error}",
+        ) from error

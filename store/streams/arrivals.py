@@ -1,0 +1,85 @@
+"""What comes of all inputs of a worker, taken in at once before its tasks make their steps.
+
+A reader that is asked for one partition after the other answers each time with what is there, so a worker with many
+idle tasks would ask the broker as often as it has tasks. Here one reader streams all inputs, each task is given what
+has come, and a task that is given nothing may have input that is still on its way.
+
+Must survive: a task that goes back to its last commit in the middle of a round. What had come is not given to it; the
+reader is asked anew, from where the task then stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from store.errors import RetriableError, UnreachableError
+from store.log import Fetch, Log, StreamingReader
+from store.types import IsolationLevel, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+
+class Arrivals:
+    """What has come of a worker's inputs since it asked last. One thread."""
+
+    def __init__(self, reader: StreamingReader) -> None:
+        self._reader = reader
+        self._came: Mapping[TopicPartition, Fetch] = {}
+        self._asked: Mapping[TopicPartition, int] = {}
+        self._silent = False
+
+    def gather(self, positions: Mapping[TopicPartition, int], max_records: int, seconds: float) -> bool:
+        """Take in what has come, waiting up to `seconds` for anything. Whether there are records."""
+        self._asked, self._came = positions, {}
+        if not positions:
+            return False
+        try:
+            self._came = self._reader.poll(positions, max_records, IsolationLevel.READ_COMMITTED, seconds)
+        except (RetriableError, UnreachableError) as error:
+            if not self._silent:
+                _log.warning("no input comes: %s; asking again", error)
+            self._silent = True
+            return False
+        self._silent = False
+        return any(fetch.records for fetch in self._came.values())
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:  # noqa: ARG002
+        """All that has come from that offset on, as `store.log.Reader.read`; nothing says where the end is."""
+        fetch = self._came.get(tp)
+        if fetch is None or self._asked[tp] != offset:
+            return Fetch((), offset)
+        return fetch
+
+    def partitions(self, topic: str) -> int:
+        return self._reader.partitions(topic)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class LentLog:
+    """A log whose readers are all the same one, which stays open: tasks of one thread need no connections of their
+    own to restore and to ask for positions."""
+
+    def __init__(self, log: Log, reader: StreamingReader) -> None:
+        self._log = log
+        self._reader = reader
+
+    def reader(self) -> Any:
+        return _LentReader(self._reader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class _LentReader:
+    def __init__(self, reader: StreamingReader) -> None:
+        self._reader = reader
+
+    def close(self) -> None:
+        """It is the worker's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)

@@ -1,0 +1,219 @@
+"""One reader that streams many partitions: nothing is lost, doubled or out of order, however they take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from confluent_kafka import Producer
+
+from harness.worlds.local.broker import LocalBroker
+from harness.worlds.sim.broker import SimBroker, SimLog
+from store.errors import LogError
+from store.log import Log, StreamingReader, TopicSpec
+from store.log.kafka import KafkaLog, KafkaReader, intake
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.waiting import settle, until
+
+RC = IsolationLevel.READ_COMMITTED
+PARTITIONS = 8
+RECORDS = 3_000
+"""In each partition."""
+
+
+@pytest.fixture(scope="module")
+def backlog(broker: LocalBroker) -> str:
+    topic = "streamed-backlog"
+    admin = KafkaLog(broker.bootstrap).admin()
+    admin.create_topics([TopicSpec(topic, PARTITIONS)])
+    admin.close()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
+    for number in range(RECORDS):
+        for partition in range(PARTITIONS):
+            producer.produce(topic, b"%d" % number, b"%d" % partition, partition)
+    producer.flush()
+    return topic
+
+
+@pytest.fixture
+def reader(log: KafkaLog) -> Iterator[KafkaReader]:
+    reader = log.reader()
+    yield reader
+    reader.close()
+
+
+def check(place: TopicPartition, offset: int, records: list[Record]) -> None:
+    assert [(one.offset, one.key, one.value) for one in records] == [
+        (offset + number, b"%d" % place.partition, b"%d" % (offset + number))
+        for number in range(len(records))
+    ]
+
+
+@pytest.mark.parametrize("most", [intake.MOST_MESSAGES, 1_000, 0], ids=["all kept", "some kept", "none kept"])
+def test_partitions_that_take_turns_each_come_whole_and_in_order(
+    backlog: str, reader: KafkaReader, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MOST_MESSAGES", most)
+    draw = Random(most)
+    at = {TopicPartition(backlog, number): 0 for number in range(PARTITIONS)}
+    left = list(at)
+    while left:
+        place = draw.choice(left)
+        size = draw.choice([1, 7, 300, 900])
+        fetch = reader.read(place, at[place], size, RC)
+        assert len(fetch.records) == min(size, RECORDS - at[place])
+        check(place, at[place], list(fetch.records))
+        at[place] = fetch.next_offset
+        if at[place] == RECORDS:
+            left.remove(place)
+        elif draw.random() < 0.05:
+            at[place] = draw.randrange(at[place])
+        elif draw.random() < 0.1:
+            at[place] = max(0, at[place] - draw.randrange(size + 1))
+
+
+def test_what_is_kept_aside_is_bounded(
+    backlog: str, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MOST_MESSAGES", 1_000)
+    monkeypatch.setattr(intake, "_BATCH", 100)
+    for number in range(PARTITIONS):
+        reader.read(TopicPartition(backlog, number), 0, 1, RC)
+    offset = 1
+    while offset < RECORDS:
+        offset = reader.read(TopicPartition(backlog, 0), offset, 100, RC).next_offset
+        kept = [inflow for place, inflow in reader._intakes[RC].inflows.items() if place.partition]
+        assert sum(inflow.waiting for inflow in kept) <= 1_100
+        assert sum(inflow.bytes for inflow in kept) == sum(
+            len(message.value() or b"") for inflow in kept for messages in inflow.kept for message in messages
+        )
+
+
+def test_a_part_of_the_last_read_is_taken_back_without_being_fetched_again(
+    backlog: str, reader: KafkaReader
+) -> None:
+    place = TopicPartition(backlog, 0)
+    reader.read(place, 0, 500, RC)
+    inflow = reader._intakes[RC].inflows[place]
+    for offset in (400, 420, 900, 1_399):
+        check(place, offset, list(reader.read(place, offset, 500, RC).records))
+    assert reader._intakes[RC].inflows[place] is inflow
+
+
+def test_a_partition_that_is_read_no_more_is_let_go_and_may_come_back(
+    backlog: str, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = TopicPartition(backlog, 0), TopicPartition(backlog, 1)
+    check(first, 0, list(reader.read(first, 0, 100, RC).records))
+    monkeypatch.setattr(intake, "UNREAD_S", 0.0)
+    check(second, 0, list(reader.read(second, 0, 100, RC).records))
+    assert list(reader._intakes[RC].inflows) == [second]
+    check(first, 100, list(reader.read(first, 100, 100, RC).records))
+
+
+def test_polls_bring_every_partition_whole_and_in_order(backlog: str, reader: KafkaReader) -> None:
+    draw = Random(1)
+    at = {TopicPartition(backlog, number): 0 for number in range(PARTITIONS)}
+    while min(at.values()) < RECORDS:
+        wanted = {place: offset for place, offset in at.items() if draw.random() < 0.9}
+        for place, fetch in reader.poll(wanted, 200, RC, 0.1).items():
+            assert len(fetch.records) <= 200
+            check(place, at[place], list(fetch.records))
+            at[place] = fetch.next_offset
+        if draw.random() < 0.1:
+            place = draw.choice(list(at))
+            at[place] = draw.randrange(at[place] + 1)
+
+
+def test_a_record_that_a_read_took_aside_is_polled(backlog: str, reader: KafkaReader) -> None:
+    places = [TopicPartition(backlog, number) for number in range(PARTITIONS)]
+    for place in places:
+        reader.read(place, 0, 10, RC)
+    at = dict.fromkeys(places, 10)
+    while min(at.values()) < RECORDS:
+        for place, fetch in reader.poll(at, 500, RC, 0.1).items():
+            check(place, at[place], list(fetch.records))
+            at[place] = fetch.next_offset
+
+
+@pytest.fixture(params=["simulated", "kafka"])
+def cluster(request: pytest.FixtureRequest) -> Log:
+    log: Log = request.getfixturevalue("log") if request.param == "kafka" else SimLog(SimBroker())
+    return log
+
+
+def test_polls_tell_of_markers_and_pass_over_what_was_aborted(
+    cluster: Log, unique: Callable[[str], str]
+) -> None:
+    topic = unique("marked")
+    admin = cluster.admin()
+    admin.create_topics([TopicSpec(topic, 2)])
+    admin.close()
+    assert isinstance(cluster, KafkaLog | SimLog)
+    streaming: StreamingReader = cluster.reader()
+    producer = cluster.producer(unique("id"), 60_000)
+    producer.init_transactions()
+    for ends in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, b"k", ends.__name__.encode(), partition=0)
+        producer.flush()
+        ends()
+    place, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    settle(streaming, place)
+    at = {place: 0, other: 0}
+    values: list[bytes | None] = []
+    poll = streaming.poll
+
+    def reached() -> bool:
+        for tp, fetch in poll(at, 10, RC, 0.1).items():
+            values.extend(record.value for record in fetch.records)
+            at[tp] = fetch.next_offset
+        return at == {place: 4, other: 0}
+
+    until(reached)
+    assert values == [b"commit_transaction"]
+    assert poll(at, 10, RC, 0.0) == {}
+    producer.begin_transaction()
+    producer.produce(topic, b"k", b"new", partition=1)
+    producer.commit_transaction()
+    until(
+        lambda: [one.value for fetch in poll(at, 10, RC, 0.1).values() for one in fetch.records] == [b"new"]
+    )
+    streaming.close()
+    producer.close()
+
+
+def test_a_poll_beyond_the_end_is_an_error_that_names_what_there_is(
+    backlog: str, reader: KafkaReader
+) -> None:
+    at = {TopicPartition(backlog, 0): RECORDS, TopicPartition(backlog, 1): RECORDS + 5}
+    with pytest.raises(LogError, match=f"{backlog}-1 at {RECORDS + 5}: .* from 0 to {RECORDS}"):
+        until(lambda: bool(reader.poll(at, 10, RC, 0.1)))
+
+
+def test_a_poll_of_a_topic_that_does_not_exist_is_an_error(
+    reader: KafkaReader, unique: Callable[[str], str]
+) -> None:
+    with pytest.raises(LogError, match=f"{unique('never')} does not exist"):
+        until(lambda: bool(reader.poll({TopicPartition(unique("never"), 0): 0}, 10, RC, 0.1)))
+
+
+def test_a_topic_deleted_and_made_anew_while_it_is_read_is_noticed(
+    log: KafkaLog, reader: KafkaReader, unique: Callable[[str], str]
+) -> None:
+    topic = unique("anew")
+    place = TopicPartition(topic, 0)
+    admin, sender = log.admin(), log.plain_producer()
+    admin.create_topics([TopicSpec(topic, 1)])
+    for _ in range(3):
+        sender.produce(topic, b"k", b"v", partition=0)
+    sender.flush()
+    assert reader.read(place, 0, 10, RC).next_offset == 3
+    admin.delete_topics([topic])
+    admin.create_topics([TopicSpec(topic, 1)])
+    with pytest.raises(LogError, match="from 0 to 0"):
+        reader.read(place, 3, 10, RC)
+    assert reader.read(place, 0, 10, RC) == ((), 0)
+    sender.close()
+    admin.close()

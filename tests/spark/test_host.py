@@ -1,0 +1,159 @@
+"""A task host over the simulated broker: an order says where a task has to stand, whoever brings it, however often."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.disk import Host
+from store import points
+from store.config import StreamsConfig
+from store.errors import LogError, TaskLostError
+from store.points import Point
+from store.spark.host import Carried, Order, Orders, TaskHost
+from store.streams.application import Application
+from store.streams.topology import Context
+from store.types import Record
+from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
+
+
+def number(context: Context, record: Record) -> None:
+    """Forwards the number of the record in its partition."""
+    counts = context.store(STORE)
+    seen = int(counts.get(b"all") or 0) + 1
+    counts.put(b"all", b"%d" % seen)
+    context.forward(SINK.topic, record.key, b"%d" % seen)
+
+
+def numbered(*keys: bytes, partitions: int = 1) -> Cluster:
+    return Cluster(pipeline(number), keys, partitions=partitions)
+
+
+def host_of(cluster: Cluster, machine: Host | None = None, config: StreamsConfig | None = None) -> TaskHost:
+    return TaskHost(
+        Application.of(cluster.topology),
+        config or StreamsConfig(),
+        SimLog(cluster.broker),
+        cluster.storage(machine),
+        cluster.clock,
+    )
+
+
+def order(host: TaskHost, end: int, partition: int = 0) -> Carried:
+    (carried,) = host.carry_out(Orders("run", [Order(0, partition, {SOURCE.topic: end})], 1))
+    return carried
+
+
+def test_an_order_is_carried_out_up_to_its_end_and_no_further() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    assert order(host_of(cluster), 2) == Carried(0, 0, {SOURCE.topic: 2}, 2)
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
+
+
+@pytest.mark.requirement("129.3")
+def test_an_order_that_is_brought_again_changes_nothing() -> None:
+    cluster = numbered(b"a", b"b")
+    host = host_of(cluster)
+    assert order(host, 2).records == 2
+    assert order(host, 2).records == 0
+    assert order(host, 1).records == 0
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
+
+
+def test_a_task_stays_open_from_one_order_to_the_next() -> None:
+    cluster = numbered(b"a", b"b")
+    host = host_of(cluster)
+    opened: list[Point] = []
+    previous = points.arm(lambda point: opened.append(point) if point is Point.PRODUCER_READY else None)
+    try:
+        order(host, 1)
+        order(host, 2)
+    finally:
+        points.arm(previous)
+    assert len(opened) == 1
+
+
+def test_an_end_that_no_record_has_is_reached_behind_aborted_ones() -> None:
+    cluster = numbered(b"a")
+    producer = SimLog(cluster.broker).producer("upstream", 60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(SOURCE.topic, b"aborted", b"", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    assert order(host_of(cluster), 3).records == 1
+    assert cluster.output() == [(b"a", b"1")]
+
+
+@pytest.mark.requirement("129.3")
+def test_a_host_on_another_machine_fences_the_one_that_had_the_task() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    here, there = host_of(cluster, Host(0)), host_of(cluster, Host(1))
+    order(here, 1)
+    order(there, 2)
+    with pytest.raises(TaskLostError):
+        order(here, 3)
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
+
+
+@pytest.mark.requirement("129.3")
+def test_a_host_that_lost_a_task_takes_it_again_when_it_is_ordered_to() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    here, there = host_of(cluster, Host(0)), host_of(cluster, Host(1))
+    order(here, 1)
+    order(there, 2)
+    with pytest.raises(TaskLostError):
+        order(here, 3)
+    assert order(here, 3).records == 1
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+
+
+def test_tasks_of_several_partitions_are_carried_out_by_one_order() -> None:
+    cluster = numbered(b"a", b"b", partitions=3)
+    host = host_of(cluster)
+    orders = [Order(0, partition, {SOURCE.topic: 1 + partition % 2}) for partition in range(3)]
+    carried = host.carry_out(Orders("run", orders, 3))
+    assert [(one.partition, one.records) for one in carried] == [(0, 1), (1, 2), (2, 1)]
+
+
+def test_a_host_that_ends_commits_and_lets_go_of_its_directories() -> None:
+    cluster = numbered(b"a", b"b")
+    machine = Host(0)
+    host = host_of(cluster, machine)
+    order(host, 1)
+    host.close()
+    assert order(host_of(cluster, machine), 2).records == 1
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
+
+
+LOOSELY = StreamsConfig.of({"processing.guarantee": "at_least_once", "poll.records": 1})
+
+
+def test_at_least_once_positions_that_were_set_back_cost_only_what_is_processed_again() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    first = host_of(cluster, Host(0), LOOSELY)
+    order(first, 2)
+    zombie = host_of(cluster, Host(1), LOOSELY)
+    order(zombie, 1)
+    first.close()
+    assert order(host_of(cluster, Host(0), LOOSELY), 3).records >= 1
+    assert {key for key, _ in cluster.output()} == {b"a", b"b", b"c"}
+
+
+def test_what_the_log_no_longer_has_is_not_passed_over() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    host = host_of(cluster)
+    order(host, 1)
+    host.close()
+    cluster.broker.delete_records(SOURCE, 2)
+    with pytest.raises(LogError, match="offset 1 of in-0 is out of range"):
+        order(host_of(cluster), 3)
+
+
+def test_an_order_survives_an_aborted_transaction() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    host = host_of(cluster)
+    order(host, 1)
+    cluster.broker.advance(120_000)
+    assert order(host, 3).records >= 2
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]

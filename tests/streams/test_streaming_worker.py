@@ -1,0 +1,99 @@
+"""A worker that streams its inputs: what has come is handled by itself, and the way of errors is that of any worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.worlds.sim.broker import SimLog
+from store.config import StreamsConfig
+from store.errors import LogError
+from store.streams.worker import Worker
+from store.types import TopicPartition
+from tests.clusters import RC, SOURCE, Cluster
+
+LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
+
+
+def streaming(cluster: Cluster, partitions: int = 2, config: StreamsConfig = LONG) -> Worker:
+    return cluster.worker(config, partitions=range(partitions), streaming=SimLog(cluster.broker).reader())
+
+
+def outputs(cluster: Cluster) -> int:
+    """How many, in all partitions."""
+    reader = SimLog(cluster.broker).reader()
+    places = [TopicPartition("out", number) for number in range(reader.partitions("out"))]
+    return sum(len(reader.read(place, 0, 100, RC).records) for place in places)
+
+
+def drain(worker: Worker) -> None:
+    while worker.poll():
+        pass
+
+
+def test_everything_is_processed_once_and_committed_when_nothing_more_comes() -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"a"], partitions=2)
+    worker = streaming(cluster)
+    drain(worker)
+    assert outputs(cluster) == 6
+    drain(worker)
+    assert outputs(cluster) == 6
+    worker.close()
+
+
+def test_a_task_without_input_does_not_commit_while_others_have_some() -> None:
+    cluster = Cluster(keys=[b"a"], partitions=2)
+    worker = streaming(cluster)
+    worker.poll()
+    assert worker.poll()
+    cluster.feed(b"b", partition=1)
+    worker.poll()
+    assert all(task.in_transaction for task in worker.tasks.values())
+    drain(worker)
+    assert not any(task.in_transaction for task in worker.tasks.values())
+    worker.close()
+
+
+def test_an_aborted_batch_is_read_again() -> None:
+    cluster = Cluster(keys=[b"a", b"b"], partitions=2)
+    worker = streaming(cluster)
+    worker.poll()
+    worker.poll()
+    worker.tasks[0].abort()
+    drain(worker)
+    assert outputs(cluster) == 4
+    worker.close()
+
+
+def test_a_task_whose_directory_is_held_waits_and_holds_up_no_other() -> None:
+    cluster = Cluster(keys=[b"a"], partitions=2)
+    holder = cluster.worker(LONG, partitions=[0])
+    holder.poll()
+    worker = streaming(cluster)
+    drain(worker)
+    assert (list(worker.tasks), outputs(cluster)) == ([1], 1)
+    holder.close()
+    drain(worker)
+    assert (sorted(worker.tasks), outputs(cluster)) == ([0, 1], 2)
+    worker.close()
+
+
+def test_it_advances_to_given_ends_and_no_further() -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"c"], partitions=2)
+    worker = streaming(cluster)
+    ends = {SOURCE: 2, TopicPartition("in", 1): 1}
+    assert worker.advance(ends) == {0: 2, 1: 1}
+    assert not any(task.in_transaction for task in worker.tasks.values())
+    assert worker.advance(ends) == {0: 0, 1: 0}
+    assert worker.advance({SOURCE: 3}) == {0: 1}
+    assert outputs(cluster) == 4
+    worker.close()
+
+
+def test_an_offset_that_is_gone_is_raised() -> None:
+    cluster = Cluster(keys=[b"a", b"b"])
+    worker = streaming(cluster, 1)
+    worker.poll()
+    cluster.broker.delete_records(SOURCE, 1)
+    with pytest.raises(LogError):
+        drain(worker)
+    worker.close()
