@@ -40,6 +40,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from store.clock import Clock
@@ -54,6 +55,7 @@ _log = logging.getLogger(__name__)
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
 _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
+NOTHING: Mapping[str, int] = MappingProxyType({})
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -67,9 +69,13 @@ class Retry(Protocol):
     def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
-def note(ordinal: int, stream_time: int = -1) -> str:
-    """What is noted beside the positions that a task of this ordinal commits; its stream time too, if it has one."""
-    return f"sub-topology {ordinal}" + ("" if stream_time < 0 else f", stream time {stream_time}")
+def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = NOTHING) -> str:
+    """What is noted beside the positions that a task of this ordinal commits; its stream time too, if it has one, and
+    what its operators have `observed`."""
+    if stream_time < 0:
+        return f"sub-topology {ordinal}"
+    times = "".join([f", {operator} at {time}" for operator, time in observed.items()])
+    return f"sub-topology {ordinal}, stream time {stream_time}{times}"
 
 
 def noted(metadata: str) -> int | None:

@@ -365,7 +365,9 @@ class Task:
     def _committed_by(self) -> str:
         """What is noted beside the positions that this task commits."""
         context = self._context
-        return ordinals.note(self.topology.ordinal, -1 if context is None else context.stream_time)
+        if context is None:
+            return ordinals.note(self.topology.ordinal)
+        return ordinals.note(self.topology.ordinal, context.stream_time, context.observed)
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
