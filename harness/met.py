@@ -142,7 +142,7 @@ def _stores(scenario: Scenario, config: StreamsConfig) -> tuple[tuple[tuple[str,
     return tuple(
         tuple(
             (_mechanism(supplier, config), kind_of(supplier))
-            for supplier in topology.suppliers(config.default_dsl_store).values()
+            for supplier in topology.suppliers(config.dsl_store_suppliers).values()
         )
         for topology in topologies(scenario, "a", config)
     )
@@ -164,7 +164,7 @@ def _is_passed(point: Point, runtime: Runtime, scenarios: Sequence[Scenario]) ->
             continue
         config = config_of(Schedule(scenario.name, settings=scenario.settings))
         for topology in topologies(scenario, "a", config):
-            suppliers = topology.suppliers(config.default_dsl_store).values()
+            suppliers = topology.suppliers(config.dsl_store_suppliers).values()
             match point:
                 case Point.OFFSETS_SENT:
                     passed = config.exactly_once

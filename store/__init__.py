@@ -1,8 +1,8 @@
 """A transactional state store, and exactly-once stream processing over it, for Kafka and Spark.
 
 What a pipeline needs by name is here; the other words of the DSL are in `store.streams.dsl`. Queries are in
-`store.query`, the adapter to Kafka is `store.log.kafka`, tasks on Spark are in `store.spark`, `store.testing.driver` runs
-an application in memory for its unit tests, and `store.testing.conformance` tests a store of your own.
+`store.query`, the adapter to Kafka is `store.log.kafka`, tasks on Spark are in `store.spark`. `store.testing.driver`
+runs an application in memory for its unit tests, and `store.testing.conformance` tests a store of your own.
 """
 
 from store.config import Guarantee, StoreType, StreamsConfig

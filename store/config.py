@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from warnings import warn
 
 from store.errors import ConfigError
@@ -19,6 +19,15 @@ from store.metrics import RecordingLevel
 from store.state.protocol import Sync
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel
+
+if TYPE_CHECKING:
+    from store.streams.dsl.suppliers import (
+        DslKeyValueParams,
+        DslSessionParams,
+        DslStoreSuppliers,
+        DslWindowParams,
+    )
+    from store.suppliers import StoreSupplier
 
 S = TypeVar("S", bound=StrEnum)
 
@@ -35,7 +44,8 @@ class Guarantee(StrEnum):
 
 
 class StoreType(StrEnum):
-    """`default.dsl.store`: what keeps a store that is declared by its name alone."""
+    """`default.dsl.store`: what keeps a store that is declared by its name alone. Each value is a supplier of stores
+    too (`store.streams.dsl.suppliers.DslStoreSuppliers`)."""
 
     ROCKS_DB = "rocksDB"
     """RocksDB without transactions: a crash under exactly once costs a restore of the whole store."""
@@ -44,9 +54,26 @@ class StoreType(StrEnum):
     TXN_ROCKS_DB = "txn_rocksDB"
     """RocksDB with transactions."""
 
+    def key_value_store(self, params: DslKeyValueParams) -> StoreSupplier[Any]:
+        return self._suppliers().key_value_store(params)
+
+    def window_store(self, params: DslWindowParams) -> StoreSupplier[Any]:
+        return self._suppliers().window_store(params)
+
+    def session_store(self, params: DslSessionParams) -> StoreSupplier[Any]:
+        return self._suppliers().session_store(params)
+
+    def _suppliers(self) -> DslStoreSuppliers:
+        # Imported where it is used: suppliers need this module.
+        from store.streams.dsl.suppliers import built_in
+
+        return built_in(self)
+
 
 _BY_GUARANTEE: Any = None
-"""Stands for a default that depends on `processing.guarantee`."""
+"""Stands for a default that depends on other settings."""
+
+_DEFAULT_STORE = StoreType.TXN_ROCKS_DB
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 
@@ -74,9 +101,13 @@ class StreamsConfig:
     """`restore.batch.records`: changelog records per atomic write while restoring."""
     poll_records: int = 1_000
     """`poll.records`: records asked for in one read of the input."""
-    default_dsl_store: StoreType = StoreType.TXN_ROCKS_DB
-    """`default.dsl.store`: the kind of a store that the topology declares by its name alone. Kafka Streams' default
-    is `rocksDB`, which has no transactions."""
+    dsl_store_suppliers_class: DslStoreSuppliers | type | str | None = None
+    """`dsl.store.suppliers.class`: what makes the stores whose kind the topology leaves open: a class, its path
+    (`module:Class` or `module.Class`), or suppliers. See `store.streams.dsl.suppliers` for what beats it. By default,
+    what `default.dsl.store` says."""
+    default_dsl_store: StoreType = _DEFAULT_STORE
+    """`default.dsl.store`, deprecated: the kind of those stores where there is no `dsl.store.suppliers.class`. Kafka
+    Streams' default is `rocksDB`, which has no transactions."""
     default_state_isolation_level: IsolationLevel = _BY_GUARANTEE
     """`default.state.isolation.level`: what queries see that do not say it themselves. READ_UNCOMMITTED
     by default; READ_COMMITTED under exactly once, where the other one is raised to it with a warning. Under
@@ -97,6 +128,15 @@ class StreamsConfig:
     statestore_cache_max_bytes: int = 10_485_760
     """`statestore.cache.max.bytes`: memory for the caches of all stores of a process that have one, shared out
     evenly; counted as `num_cached_bytes` of a store says. 0: no store has a cache."""
+    deserialization_exception_handler: Any = None
+    """`deserialization.exception.handler`: what becomes of an input record that cannot be turned into objects:
+    `fail` (by default), `continue`, or a class with `handle_error` or its path, see `store.streams.handlers`."""
+    processing_exception_handler: Any = None
+    """`processing.exception.handler`: the same of one whose processing raised."""
+    production_exception_handler: Any = None
+    """`production.exception.handler`: the same of an output that cannot be turned into bytes, or is refused."""
+    errors_dead_letter_queue_topic_name: str | None = None
+    """`errors.dead.letter.queue.topic.name`: where `continue` sends records that it goes on without."""
     num_standby_replicas: int = 0
     """`num.standby.replicas`: how many hosts beside the one of a task keep warm copies of its stores; what
     `store.streams.assignment.assign` is given, for `Worker.assign`."""
@@ -115,6 +155,12 @@ class StreamsConfig:
             if value is not _BY_GUARANTEE:
                 self._set(key, parse(key, value))
         given = {key for key in _KEYS if getattr(self, _field(key)) is not _BY_GUARANTEE}
+        if self.default_dsl_store is not _DEFAULT_STORE:
+            warn(
+                "default.dsl.store is deprecated; use dsl.store.suppliers.class",
+                DeprecationWarning,
+                stacklevel=3,
+            )
         if "commit.interval.ms" not in given:
             self._set("commit.interval.ms", 100 if self.exactly_once else 30_000)
         isolation = "default.state.isolation.level"
@@ -136,6 +182,20 @@ class StreamsConfig:
                 f"it must be longer than commit.interval.ms ({self.commit_interval_ms}), "
                 "or the broker aborts transactions before the task commits them",
             )
+
+    def resolve_dsl_store_suppliers(self) -> DslStoreSuppliers | None:
+        """The suppliers that were configured, by either key; None where neither says other than by default."""
+        if self.dsl_store_suppliers_class is not None:
+            # Imported where it is used: suppliers need this module.
+            from store.streams.dsl.suppliers import suppliers_of
+
+            return suppliers_of(self.dsl_store_suppliers_class)
+        return None if self.default_dsl_store is _DEFAULT_STORE else self.default_dsl_store
+
+    @property
+    def dsl_store_suppliers(self) -> DslStoreSuppliers:
+        """What makes the stores whose kind a topology leaves open."""
+        return self.resolve_dsl_store_suppliers() or _DEFAULT_STORE
 
     def _set(self, key: str, value: object) -> None:
         object.__setattr__(self, _field(key), value)
@@ -166,8 +226,9 @@ class StreamsConfig:
         return cls(**{_field(key): cast(Any, value) for key, value in values.items()})
 
     def as_dict(self) -> dict[str, Any]:
-        """The dotted names and their values; `of` makes an equal configuration of it."""
-        return {field.name.replace("_", "."): getattr(self, field.name) for field in fields(self)}
+        """The dotted names and their values; `of` makes an equal configuration of it. None of what has none."""
+        values = {field.name.replace("_", "."): getattr(self, field.name) for field in fields(self)}
+        return {key: value for key, value in values.items() if value is not None}
 
 
 def _field(key: str) -> str:
@@ -216,6 +277,29 @@ def _sync(key: str, value: object) -> Sync:
     raise ConfigError(key, value, "commit, none, or milliseconds such as 250ms")
 
 
+def _handler(key: str, value: object) -> object:
+    if isinstance(value, (str, type)) or callable(getattr(value, "handle_error", None)):
+        return value
+    raise ConfigError(key, value, "fail, continue, or a class with handle_error(context, error) or its path")
+
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def _topic(key: str, value: object) -> str:
+    if isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and value not in (".", ".."):
+        return value
+    raise ConfigError(key, value, "the name of a topic")
+
+
+def _suppliers(key: str, value: object) -> object:
+    if isinstance(value, (str, type)) or all(
+        callable(getattr(value, name, None)) for name in ("key_value_store", "window_store", "session_store")
+    ):
+        return value
+    raise ConfigError(key, value, "a class path such as module:Class, a class, or suppliers")
+
+
 _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "processing.guarantee": _one_of(Guarantee),
     "commit.interval.ms": _whole(0),
@@ -224,6 +308,7 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "task.timeout.ms": _whole(1),
     "restore.batch.records": _whole(1),
     "poll.records": _whole(1),
+    "dsl.store.suppliers.class": _suppliers,
     "default.dsl.store": _one_of(StoreType),
     "default.state.isolation.level": _one_of(IsolationLevel),
     "statestore.uncommitted.max.bytes": _whole(1, or_no_limit=True),
@@ -231,6 +316,10 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "statestore.transactional.mechanism": _one_of(Mechanism, _MISSPELT),
     "statestore.sync": _sync,
     "statestore.cache.max.bytes": _whole(0),
+    "deserialization.exception.handler": _handler,
+    "processing.exception.handler": _handler,
+    "production.exception.handler": _handler,
+    "errors.dead.letter.queue.topic.name": _topic,
     "num.standby.replicas": _whole(0),
     "automatic.state.relocation": _flag,
     "num.stream.threads": _whole(1),

@@ -13,7 +13,7 @@ one place, so that the commit protocol can be read as a list of cases. The class
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class CrashproofError(Exception):
@@ -27,6 +27,7 @@ class ConfigError(CrashproofError):
         super().__init__(f"{key}={value!r} is not allowed: {allowed}")
         self.key = key
         self.value = value
+        self.allowed = allowed
 
 
 class LogError(CrashproofError):
@@ -39,6 +40,25 @@ class RetriableError(LogError):
 
 class AbortRequiredError(LogError):
     """The current transaction can only be aborted; after that the same producer goes on."""
+
+
+class RecordRefusedError(AbortRequiredError):
+    """The cluster does not take a record for what it is: too large, or invalid. It will never take it.
+
+    `outputs` are those that were refused together, as topic, key and value: one of them, or more, is at fault.
+    """
+
+    def __init__(self, message: str, outputs: Sequence[tuple[str, bytes | None, bytes | None]] = ()) -> None:
+        super().__init__(message)
+        self.outputs = tuple(outputs)
+
+
+class RecordTooLargeError(LogError):
+    """The client does not take a record that is too large. Nothing was sent, and the transaction is as it was."""
+
+
+class RecordFailedError(AbortRequiredError):
+    """Processing a record raised, and the handler goes on: when the input is read again the record is passed over."""
 
 
 class FencedError(LogError):
@@ -96,6 +116,10 @@ class PositionLostError(CrashproofError):
     """
 
 
+class BufferFullError(CrashproofError):
+    """The buffer of a `suppress` holds as much as it may, and is to stop the application then."""
+
+
 class ProtocolError(CrashproofError):
     """A call that the state of the object forbids, such as a commit without a transaction."""
 
@@ -122,6 +146,10 @@ class SerdeError(StoreError, ValueError):
 
     The second means that the store was written with another serde, or with another version of the data's type.
     """
+
+
+class DeserializationError(SerdeError):
+    """The key or value of an input record could not be turned into an object. Raised before anything else was done."""
 
 
 class StoreIOError(StoreError):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 GROUP = "stream-state-metrics"
+TASK_GROUP = "stream-task-metrics"
 
 WINDOW_SECONDS = 30.0
 NUM_SAMPLES = 2
@@ -35,8 +36,8 @@ R = TypeVar("R")
 _DESCRIPTIONS = {
     "uncommitted-bytes": "Memory held by writes that are not committed, in bytes.",
     "cache-size-bytes": "Memory held by rows in the store's write-back cache, in bytes.",
-    "dropped-records-rate": "Records per second that were dropped because their time had expired.",
-    "dropped-records-total": "Records that were dropped because their time had expired.",
+    "dropped-records-rate": "Records per second that were dropped: expired in a store, left out by a task.",
+    "dropped-records-total": "Records that were dropped: expired in a store, left out by a task.",
     "restore-rate": "Changelog records per second that were restored.",
     "restore-total": "Changelog records that were restored.",
 }
@@ -199,8 +200,34 @@ class StateStoreMetrics:
         self._uncommitted_bytes = self._cached_bytes = int
 
 
+class TaskMetrics:
+    """The metrics of one open task. Made by `Metrics.task`."""
+
+    def __init__(self, tags: dict[str, str], clock: Clock, remove: Callable[[], None]) -> None:
+        self.tags = tuple(tags.items())
+        self._clock = clock
+        self.close = remove
+        self._lock = Lock()
+        self._drops = _Sampled()
+        self._num_dropped = 0
+
+    def dropped(self) -> None:
+        """A record, or an output, was left out."""
+        with self._lock:
+            self._num_dropped += 1
+            self._drops.record(0, self._clock.monotonic())
+
+    def as_dict(self) -> dict[str, float]:
+        """Name → value, now."""
+        with self._lock:
+            return {
+                "dropped-records-rate": self._drops.rate(self._clock.monotonic()),
+                "dropped-records-total": float(self._num_dropped),
+            }
+
+
 class Metrics:
-    """The metrics of all stores of a process. Any thread.
+    """The metrics of all tasks and stores of a process. Any thread.
 
     It is a collector for `prometheus_client` too: `REGISTRY.register(metrics)` adds it to what a process
     exports already.
@@ -211,6 +238,20 @@ class Metrics:
         self._level = level
         self._lock = Lock()
         self._stores: dict[tuple[str, str], StateStoreMetrics] = {}
+        self._tasks: dict[str, TaskMetrics] = {}
+
+    def task(self, task_id: str, *, thread_id: str = "main") -> TaskMetrics:
+        """The metrics of a task that is opened now. What an earlier one of that id had recorded is gone."""
+
+        def remove() -> None:
+            with self._lock:
+                if self._tasks.get(task_id) is metrics:
+                    del self._tasks[task_id]
+
+        metrics = TaskMetrics({"thread-id": thread_id, "task-id": task_id}, self._clock, remove)
+        with self._lock:
+            self._tasks[task_id] = metrics
+        return metrics
 
     def store(
         self, name: str, *, task_id: str, scope: str = "rocksdb", thread_id: str = "main"
@@ -241,11 +282,24 @@ class Metrics:
 
     def snapshot(self) -> dict[MetricName, float]:
         """Every metric now, by the name, group and tags that Kafka would give it."""
-        return {
+        values = {
             MetricName(name, GROUP, metrics.tags): value
             for _, metrics in self._open()
             for name, value in metrics.as_dict().items()
         }
+        with self._lock:
+            tasks = list(self._tasks.values())
+        for task in tasks:
+            values |= {
+                MetricName(name, TASK_GROUP, task.tags): value for name, value in task.as_dict().items()
+            }
+        return values
+
+    def tasks_as_dict(self) -> dict[str, dict[str, float]]:
+        """Task → name → value, now."""
+        with self._lock:
+            tasks = list(self._tasks.items())
+        return {task_id: metrics.as_dict() for task_id, metrics in tasks}
 
     def collect(self) -> Iterator[Metric]:
         """The metrics for `prometheus_client`: a family for each name, counters for totals, tags as labels."""

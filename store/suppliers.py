@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from store.clock import Clock
 from store.config import StoreType
@@ -39,6 +39,9 @@ from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.types import TopicPartition
+
+if TYPE_CHECKING:
+    from store.streams.dsl.suppliers import DslStoreSuppliers
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -106,8 +109,9 @@ class Deferred(ABC):
     """A supplier that is complete once the configuration is known: mix it into a `StoreSupplier`."""
 
     @abstractmethod
-    def of(self, kind: StoreType) -> StoreSupplier[Any]:
-        """The supplier where `default.dsl.store` is `kind`. Its name, changelog and format are the same for all."""
+    def of(self, default: DslStoreSuppliers) -> StoreSupplier[Any]:
+        """The supplier where `default` is what the configuration says. Its name, changelog and format are the same
+        for all."""
 
 
 @dataclass(frozen=True)
@@ -328,16 +332,21 @@ def persistent_list_value_store(name: str, transactional: bool = True) -> ListVa
     return ListValueSupplier(name, transactional=transactional)
 
 
-def in_memory_key_value_store(name: str) -> KeyValueSupplier:
+def in_memory_key_value_store(name: str, *, timestamped: bool = False) -> KeyValueSupplier:
     """A `KeyValueStore` that is gone with its process and restored from its changelog."""
-    return KeyValueSupplier(name, persistent=False)
+    return KeyValueSupplier(name, persistent=False, timestamped=timestamped)
 
 
 def in_memory_window_store(
-    name: str, retention_period_ms: Duration, window_size_ms: Duration, retain_duplicates: bool = False
+    name: str,
+    retention_period_ms: Duration,
+    window_size_ms: Duration,
+    retain_duplicates: bool = False,
+    *,
+    timestamped: bool = False,
 ) -> WindowSupplier:
     """`persistent_window_store` in the memory of the process."""
-    return _window(name, retention_period_ms, window_size_ms, retain_duplicates, True, False, False)
+    return _window(name, retention_period_ms, window_size_ms, retain_duplicates, True, timestamped, False)
 
 
 def in_memory_session_store(name: str, retention_period_ms: Duration) -> SessionSupplier:
@@ -496,12 +505,26 @@ def list_value_store_builder(
 
 @lru_cache(maxsize=256)
 def default_store(name: str, kind: StoreType) -> KeyValueSupplier:
-    """The store that a topology means by a name alone (`default.dsl.store`)."""
+    """The store that a topology means by a name alone, by `default.dsl.store`."""
     return KeyValueSupplier(
         name,
         transactional=kind is not StoreType.ROCKS_DB,
         persistent=kind is not StoreType.IN_MEMORY,
     )
+
+
+def completed(store: str | StoreSupplier[Any], default: DslStoreSuppliers) -> StoreSupplier[Any]:
+    """The supplier of a store that a topology declares, where `default` is what its configuration says."""
+    if isinstance(store, Deferred):
+        return store.of(default)
+    if isinstance(store, StoreSupplier):
+        return store
+    if isinstance(default, StoreType):
+        return default_store(store, default)
+    # Imported where it is used: it needs the suppliers of this module.
+    from store.streams.dsl.suppliers import DslKeyValueParams, made
+
+    return made(DslKeyValueParams(store), "process", default)
 
 
 def _window(

@@ -59,7 +59,7 @@ class _Pipeline:
             str(topology.ordinal): topology for topology in topologies(scenario, APPLICATION, config)
         }
         self.suppliers = {
-            ordinal: topology.suppliers(config.default_dsl_store)
+            ordinal: topology.suppliers(config.dsl_store_suppliers)
             for ordinal, topology in self.topologies.items()
         }
         self.kinds = {

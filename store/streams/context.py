@@ -6,15 +6,31 @@ record must not be committed, so the first error is kept and raised again when t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
 from store.clock import Clock
-from store.errors import LogError, ProtocolError, SerdeError, StoreError
+from store.errors import (
+    LogError,
+    ProtocolError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    SerdeError,
+    StoreError,
+)
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
 from store.state.protocol import LogChange, StateStore
+from store.streams.handlers import (
+    DeadLetter,
+    ErrorHandlerContext,
+    ExceptionHandler,
+    Faults,
+    Handlers,
+    Response,
+    digest,
+)
 from store.types import Headers, Record, TopicPartition
 
 P = ParamSpec("P")
@@ -208,13 +224,32 @@ class Context(Protocol):
         """Ask for a commit of the whole task after this record. The only way for a processor to commit."""
 
 
+def _nothing() -> None: ...
+
+
 _BEFORE_THE_FIRST = Record("", -1, -1, None, None, 0)
 
 
 class TaskContext:
     """The context of one task, and the way of its stores' changes to the changelog."""
 
-    def __init__(self, producer: Producer | PlainProducer, sinks: tuple[str, ...], clock: Clock) -> None:
+    def __init__(
+        self,
+        producer: Producer | PlainProducer,
+        sinks: tuple[str, ...],
+        clock: Clock,
+        *,
+        task_id: str = "",
+        handlers: Handlers | None = None,
+        faults: Faults | None = None,
+        dropped: Callable[[], None] | None = None,
+    ) -> None:
+        """`faults` are those that handlers have decided on, `dropped` is told of each record that is left out."""
+        self._task_id = task_id
+        self._handlers = handlers
+        self._faults = faults or Faults()
+        self.dropped: Callable[[], None] = dropped or _nothing
+        """Tell the metrics that a record, or an output, was left out."""
         self._producer = producer
         self._clock = clock
         self._sinks = frozenset(sinks)
@@ -295,13 +330,73 @@ class TaskContext:
             timestamp = self.record.timestamp
         elif timestamp < 0:
             raise ValueError(f"timestamp {timestamp} of a record for {topic}: milliseconds from 0 on")
+        faults = self._faults
+        alone = False
+        if faults.refused or faults.suspects:
+            known = digest(topic, key, value)
+            if known in faults.refused:
+                self.leave_out(faults.refused[known])
+                return
+            alone = known in faults.suspects
         try:
+            if alone:
+                self._producer.flush()
             self._producer.produce(
                 topic, key, value, partition=partition, timestamp=timestamp, headers=headers
             )
+            if alone:
+                self._producer.flush()
+                faults.suspects.discard(known)
+        except RecordTooLargeError as error:
+            if not self.leave_out(error):
+                self.failure = self.failure or error
+                raise
         except LogError as error:
             self.failure = self.failure or error
             raise
+
+    def leave_out(self, error: Exception) -> bool:
+        """Ask the handler what becomes of an output that cannot be sent. False where there is none, and the error is to
+        be raised. Raises `LogError` where the handler does not go on."""
+        handler = None if self._handlers is None else self._handlers.production
+        if handler is None:
+            return False
+        response = handler.handle_error(self._at_record(), error)
+        if not response.resumes:
+            failed = LogError(f"an output cannot be sent: {error}")
+            self.failure = self.failure or failed
+            raise failed from error
+        self.bury(response.dead_letters)
+        return True
+
+    def decide(self, handler: ExceptionHandler, error: Exception) -> Response:
+        """What `handler` makes of an error of the record being processed."""
+        return handler.handle_error(self._at_record(), error)
+
+    def bury(self, dead_letters: Iterable[DeadLetter]) -> None:
+        """Send dead letters in the task's transaction, for a record or output that is left out."""
+        try:
+            for letter in dead_letters:
+                self._producer.produce(
+                    letter.topic, letter.key, letter.value, timestamp=letter.timestamp, headers=letter.headers
+                )
+        except LogError as error:
+            self.failure = self.failure or error
+            raise
+        self.dropped()
+
+    def _at_record(self) -> ErrorHandlerContext:
+        topic = None if self._handlers is None else self._handlers.dead_letter_topic
+        return ErrorHandlerContext(self.record, self._task_id, topic)
+
+    def blames(self, error: RecordRefusedError) -> bool:
+        """Whether a handler may go on without what was refused; it is then left out when it is made again."""
+        if self._handlers is None or self._handlers.production is None or not error.outputs:
+            return False
+        if any(topic not in self._sinks for topic, _, _ in error.outputs):
+            return False
+        self._faults.blame(error.outputs, error)
+        return True
 
     def commit(self) -> None:
         self.commit_requested = True

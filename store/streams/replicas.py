@@ -190,7 +190,7 @@ class Replicas:
 
     def _standby(self, partition: int) -> Standby:
         topology = self._topology
-        suppliers = topology.suppliers(self._config.default_dsl_store)
+        suppliers = topology.suppliers(self._config.dsl_store_suppliers)
         return Standby(
             self._storage,
             topology.task_id(partition),

@@ -81,6 +81,8 @@ from store.errors import (
     AbortRequiredError,
     ChangelogLostError,
     ConfigError,
+    CrashproofError,
+    DeserializationError,
     FatalLogError,
     FencedError,
     HangingTransactionError,
@@ -88,7 +90,10 @@ from store.errors import (
     OutcomeUnknownError,
     PositionLostError,
     ProtocolError,
+    RecordFailedError,
+    RecordRefusedError,
     RetriableError,
+    SerdeError,
     StoreCorruptedError,
     TransactionTimedOutError,
 )
@@ -110,6 +115,7 @@ from store.recovery.restore import (
 from store.state.protocol import StateStore, StoreContext
 from store.streams import ordinals, positions
 from store.streams.context import TaskContext
+from store.streams.handlers import Faults, Handlers
 from store.streams.topology import Processing, Topology, bind
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
@@ -158,9 +164,13 @@ class Task:
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
         global_stores: Mapping[str, GlobalStore[Any]] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
-        are those of the topology, open, and stay the caller's; `ConfigError` when one is missing."""
+        are those of the topology, open, and stay the caller's; `ConfigError` when one is missing. `faults` are those
+        of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`)."""
+        self._handlers = Handlers.of(config)
+        self._faults = faults if faults is not None else Faults()
         self._global_stores = global_stores or {}
         missing = [one.name for one in topology.global_stores if one.name not in self._global_stores]
         if missing:
@@ -179,7 +189,7 @@ class Task:
         self._took_over = False
         """Whether this incarnation had to fence the tasks of a former ordinal."""
         self.tasks_in_process = tasks_in_process
-        self._suppliers = topology.suppliers(config.default_dsl_store)
+        self._suppliers = topology.suppliers(config.dsl_store_suppliers)
         self._metrics = metrics
         self._listener = listener
         self._offsets: TaskOffsets | None = None
@@ -251,7 +261,18 @@ class Task:
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
             self._check_positions_topic(reader)
-            context = TaskContext(producer, self.topology.sinks, self._clock)
+            if self._handlers.dead_letter_topic is not None:
+                # Named when it does not exist, and not at the first record that it is needed for.
+                self._retry(lambda: reader.partitions(self._handlers.dead_letter_topic or ""))
+            context = TaskContext(
+                producer,
+                self.topology.sinks,
+                self._clock,
+                task_id=self.task_id,
+                handlers=self._handlers,
+                faults=self._faults,
+                dropped=self._count_drops(),
+            )
             self._restore(context, reader)
             context.offer(self.stores, self._global_stores)
             self._context = context
@@ -268,6 +289,13 @@ class Task:
         except BaseException:
             self._exit.close()
             raise
+
+    def _count_drops(self) -> Callable[[], None] | None:
+        if self._metrics is None:
+            return None
+        metrics = self._metrics.task(self.task_id)
+        self._exit.callback(metrics.close)
+        return metrics.dropped
 
     def _bind(self, context: TaskContext) -> None:
         """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
@@ -712,6 +740,7 @@ class Task:
         assert processing is not None
         process = processing.process
         positions = self._positions
+        skipped = self._faults.skipped.get(tp)
         done = 0
         for record in records:
             context.record = record
@@ -720,12 +749,18 @@ class Task:
             # Whatever ends the function early leaves a part of its writes in the transaction.
             self._state = self._after_failure
             try:
-                process(record)
+                if skipped and record.offset in skipped:
+                    context.bury(skipped[record.offset])
+                    # So that what lies before it is not read again for the next one of its kind.
+                    context.commit()
+                else:
+                    process(record)
                 if context.failure is not None:
                     raise context.failure
             except Exception as error:
-                self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
-                raise
+                if not self._goes_on(context, tp, record, error):
+                    self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
+                    raise
             self._state = _State.IN_TRANSACTION
             positions[tp] = record.offset + 1
             self._processed += 1
@@ -734,6 +769,34 @@ class Task:
             if self._commit_is_due(context):
                 break
         return done
+
+    def _goes_on(self, context: TaskContext, tp: TopicPartition, record: Record, error: Exception) -> bool:
+        """Whether the record counts as processed all the same, by what a handler says.
+
+        Raises `RecordFailedError` where everything since the last commit has to be processed again without it, see
+        `store.streams.handlers`.
+        """
+        if isinstance(error, RecordRefusedError):
+            context.blames(error)
+            return False
+        untouched = isinstance(error, DeserializationError)
+        handler = self._handlers.deserialization if untouched else self._handlers.processing
+        if handler is None or context.failure not in (None, error):
+            return False
+        if isinstance(error, CrashproofError) and not isinstance(error, SerdeError):
+            return False
+        response = context.decide(handler, error)
+        if not response.resumes:
+            return False
+        if untouched or self._producer is None:
+            context.failure = None
+            context.bury(response.dead_letters)
+            return True
+        self._faults.skip(tp, record.offset, response.dead_letters)
+        raise RecordFailedError(
+            f"task {self.task_id}: processing {tp} offset {record.offset} raised {type(error).__name__}, and it is "
+            "passed over when the input is read again"
+        ) from error
 
     def _failed(self, error: Exception, doing: str) -> None:
         """Processing has raised. Raises the error that is meant, where that is another one."""
@@ -854,6 +917,10 @@ class Task:
                 self._commit_exactly_once(self._require_producer())
         except StoreCorruptedError as error:
             self._look_for_corruption(error)
+            raise
+        except RecordRefusedError as error:
+            assert self._context is not None
+            self._context.blames(error)
             raise
         except FencedError as error:
             self._state = _State.MUST_CLOSE
@@ -987,6 +1054,7 @@ class Task:
         self._committed_stream_time = self._context.stream_time
         self._committed_observed = dict(self._context.observed)
         self._committed = dict(self._positions)
+        self._faults.committed(self._committed)
         self._processed = 0
         self._state = _State.RUNNING
 

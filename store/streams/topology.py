@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from store.config import StoreType
 from store.errors import ConfigError
 from store.log import TopicSpec
 from store.streams import positions
 from store.streams.context import Context, TaskContext
-from store.suppliers import Deferred, GlobalStoreSupplier, StoreSupplier, default_store
+from store.suppliers import GlobalStoreSupplier, StoreSupplier, completed
 from store.types import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from store.streams.dsl.suppliers import DslStoreSuppliers
 
 __all__ = ["Context", "Processing", "Processor", "ProcessorSupplier", "Topology", "bind"]
 
@@ -81,20 +84,14 @@ def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Proces
     return _Stateless(process, context)
 
 
-def _completed(store: str | StoreSupplier[Any], default: StoreType) -> StoreSupplier[Any]:
-    if isinstance(store, str):
-        return default_store(store, default)
-    return store.of(default) if isinstance(store, Deferred) else store
-
-
 @dataclass(frozen=True)
 class Topology:
     """One sub-topology: every task of it reads the same partition number of each source.
 
-    A store is declared by its supplier, or by its name alone: then it is a key-value store of the kind that
-    `default.dsl.store` says. `process` must depend on nothing but the record and the stores; what it does
-    elsewhere (a call to a service, a file) is outside the exactly-once guarantee and may happen more than
-    once.
+    A store is declared by its supplier, or by its name alone: then it is the key-value store that the configuration
+    says (`dsl.store.suppliers.class`, see `store.streams.dsl.suppliers`). `process` must depend on nothing but the
+    record and the stores; what it does elsewhere (a call to a service, a file) is outside the exactly-once guarantee
+    and may happen more than once.
 
     `ordinal` tells the sub-topologies of an application apart. It is part of the names of transactional ids and state
     directories, so it stays what it was when others come and go: a task refuses to start with an ordinal that
@@ -109,7 +106,7 @@ class Topology:
     ordinal: int = 0
     global_stores: tuple[GlobalStoreSupplier, ...] = ()
     """Whole topics as stores that processors only read, kept by each worker; see `store.suppliers.global_store`."""
-    _suppliers: dict[StoreType, dict[str, StoreSupplier[Any]]] = field(
+    _suppliers: dict[DslStoreSuppliers, dict[str, StoreSupplier[Any]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -152,13 +149,26 @@ class Topology:
         """In the order of their declaration, which is that of their commits."""
         return tuple([store if isinstance(store, str) else store.name for store in self.stores])
 
-    def suppliers(self, default: StoreType = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
-        """By name, in the order of their declaration; `default` says what a name alone means."""
+    def suppliers(self, default: DslStoreSuppliers = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
+        """By name, in the order of their declaration; `default` makes those that the topology leaves open.
+
+        Raises `ConfigError` naming the store and its operator where `default` cannot make one, or makes one without a
+        changelog that has to have one: internal topics depend on the topology alone.
+        """
         if default not in self._suppliers:
-            self._suppliers[default] = {
-                name: _completed(store, default)
+            made = {
+                name: completed(store, default)
                 for name, store in zip(self.store_names, self.stores, strict=True)
             }
+            for name, supplier in self._suppliers.get(StoreType.TXN_ROCKS_DB, {}).items():
+                if made[name].logged is not supplier.logged:
+                    raise ConfigError(
+                        "dsl.store.suppliers.class",
+                        default,
+                        f"store {name} has {'a' if supplier.logged else 'no'} changelog by the topology, and the "
+                        f"supplier says otherwise",
+                    )
+            self._suppliers[default] = made
         return dict(self._suppliers[default])
 
     def changelog_topic(self, store: str) -> str:

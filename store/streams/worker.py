@@ -31,6 +31,7 @@ from store.errors import (
     FatalLogError,
     FencedError,
     OutcomeUnknownError,
+    RecordFailedError,
     RetriableError,
     StateLockedError,
     StoreCorruptedError,
@@ -41,6 +42,7 @@ from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
+from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
@@ -125,6 +127,7 @@ class Worker:
         self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
+        self._faults: dict[int, Faults] = {}
         self._last_commit: dict[int, float] = {}
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
@@ -288,6 +291,7 @@ class Worker:
                 _log.warning("task %s is let go with its last records uncommitted: %s", task.task_id, error)
             finally:
                 self._failures.pop(partition, None)
+                self._faults.pop(partition, None)
                 self._drop(partition)
         self._partitions = partitions
         self._waiting &= set(partitions)
@@ -362,6 +366,7 @@ class Worker:
                 metrics=self._metrics,
                 listener=self._listener,
                 global_stores=self.replicas.global_stores,
+                faults=self._faults.setdefault(partition, Faults()),
             )
             task.open()
             self.tasks[partition] = task
@@ -373,7 +378,9 @@ class Worker:
             return self._process(partition, task)
         except AbortRequiredError as error:
             _log.warning("task %s: aborting and resuming from the last commit: %s", task.task_id, error)
-            self._count_failure(partition, task, error)
+            if not isinstance(error, RecordFailedError):
+                # Each of those is of another record, and is passed over from now on.
+                self._count_failure(partition, task, error)
             if not task.can_abort:
                 self._drop(partition)
                 return True

@@ -19,5 +19,5 @@ def test_a_small_cache_has_room_for_a_row_and_not_for_all(name: str) -> None:
     small = scenario.settings.get(SETTING, VALUES[SETTING][1])
     config = config_of(Schedule(name, settings={**scenario.settings, SETTING: small}))
     for topology in topologies(scenario, "a", config):
-        cached = sum(one.cached for one in topology.suppliers(config.default_dsl_store).values())
+        cached = sum(one.cached for one in topology.suppliers(config.dsl_store_suppliers).values())
         assert not cached or SMALLEST <= small // cached <= LARGE

@@ -22,6 +22,7 @@ groups that the broker forgets after days without use, partitions added to a top
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from enum import StrEnum
 from typing import NamedTuple, NoReturn, TypeVar
 
@@ -53,6 +54,7 @@ from store.errors import (
     LogError,
     OutcomeUnknownError,
     ProtocolError,
+    RecordRefusedError,
     RetriableError,
 )
 from store.log.partitioner import partition_for
@@ -832,7 +834,9 @@ class SimProducer:
             refusal = _refusal(log, key, value)
             if refusal is not None:
                 self._gaps[log] = None
-                self._error = AbortRequiredError(f"{refusal}; abort the transaction")
+                self._error = RecordRefusedError(
+                    f"{refusal}; abort the transaction", [(log.tp.topic, key, value)]
+                )
                 return
             written[log] = log.append_open(key, value, timestamp, headers, writer)
 
@@ -873,7 +877,7 @@ class SimProducer:
             self._queue.clear()
             self._error = error
             self._state = _DEAD
-        raise type(error)(*error.args)
+        raise copy(error)
 
     def _refuse(self, call: str) -> NoReturn:
         if self._error is not None and self._state != _CLOSED:

@@ -17,6 +17,7 @@ from store.errors import (
     FencedError,
     LogError,
     ProtocolError,
+    RecordTooLargeError,
     RetriableError,
 )
 
@@ -62,6 +63,8 @@ _PASSING = frozenset(
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
     }
 )
+REFUSED = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP})
+"""What a broker says of records that it will never take."""
 MISSING = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
@@ -85,7 +88,9 @@ def translate(error: KafkaError, doing: str) -> CrashproofError:
         return LogError(f"{text}. Create the topic, or check its name")
     if error.retriable() or code in _NO_ANSWER or code in _PASSING or code == KafkaError._CONFLICT:
         return RetriableError(text)
-    if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG, KafkaError.INVALID_REQUEST):
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return RecordTooLargeError(text)
+    if code in (KafkaError._INVALID_ARG, KafkaError.INVALID_REQUEST):
         # Refused by the client before anything was sent: the transaction is as it was.
         return LogError(text)
     return FatalLogError(text)

@@ -23,10 +23,11 @@ from store.errors import (
     LogError,
     OutcomeUnknownError,
     ProtocolError,
+    RecordRefusedError,
     RetriableError,
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
-from store.log.kafka.errors import FENCED, cause_of, translate
+from store.log.kafka.errors import FENCED, REFUSED, cause_of, translate
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
 from store.types import Headers, TopicPartition
@@ -37,9 +38,10 @@ _SERVE_EVERY = 1000
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("failure", "lost", "reached")
+    __slots__ = ("failure", "lost", "reached", "refused")
 
     def __init__(self) -> None:
+        self.refused: list[tuple[str, bytes | None, bytes | None]] = []
         self.reached: dict[TopicPartition, int] = {}
         self.failure: KafkaError | None = None
         self.lost: TopicPartition | None = None
@@ -50,6 +52,8 @@ class _Deliveries:
             # that a successor's fencing explains everything.
             if self.failure is None or error.code() in FENCED:
                 self.failure = error
+            if error.code() in REFUSED:
+                self.refused.append((message.topic() or "", _bytes(message.key()), _bytes(message.value())))
             return
         where = TopicPartition(message.topic() or "", number(message.partition()))
         offset = message.offset()
@@ -58,6 +62,10 @@ class _Deliveries:
             self.lost = where
         else:
             self.reached[where] = offset
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
 
 
 P = ParamSpec("P")
@@ -85,6 +93,8 @@ def _remembers_fencing(
             raise
         except (AbortRequiredError, FatalLogError) as error:
             self._fenced = _fencing(producer)
+            if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
+                raise RecordRefusedError(str(error), self._deliveries.refused) from error
             if self._fenced is None:
                 raise
             raise FencedError(self._fenced) from error
@@ -345,6 +355,8 @@ class KafkaProducer(_Sender):
             raise OutcomeUnknownError(f"{self._id}: {doing}: a commit was sent and never answered")
         if doing == "produce" and self._open and cause.code() == KafkaError._STATE:
             # The client refuses more records after one has failed, without saying so.
+            self._serve(self._live(), 0)
+            self._check_deliveries()
             raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
         raise translate(cause, f"{self._id}: {doing}") from exception
 
@@ -354,6 +366,8 @@ class KafkaProducer(_Sender):
             if failure.code() not in FENCED:
                 self._check_fatal("a record was not delivered")
             error = translate(failure, f"{self._id}: a record was not delivered")
+            if failure.code() in REFUSED and not failure.fatal():
+                raise RecordRefusedError(str(error), self._deliveries.refused)
             raise (
                 error
                 if isinstance(error, FencedError | FatalLogError)

@@ -1,8 +1,19 @@
 """The DSL: streams and tables with their operators, as in Kafka Streams."""
 
 from store.streams.dsl.builder import KGroupedStream, KGroupedTable, KStream, KTable, StreamsBuilder
+from store.streams.dsl.joins import JoinWindows, StreamJoined
 from store.streams.dsl.processors import ProcessorContext, PunctuationType, StreamRecord
 from store.streams.dsl.stores import Materialized
+from store.streams.dsl.suppliers import (
+    BuiltInDslStoreSuppliers,
+    DslKeyValueParams,
+    DslSessionParams,
+    DslStoreSuppliers,
+    DslWindowParams,
+    EmitStrategy,
+    TopologyConfig,
+)
+from store.streams.dsl.suppress import BufferConfig, Suppressed
 from store.streams.dsl.windows import (
     SessionWindowedSerde,
     SessionWindows,
@@ -12,6 +23,14 @@ from store.streams.dsl.windows import (
 )
 
 __all__ = [
+    "BufferConfig",
+    "BuiltInDslStoreSuppliers",
+    "DslKeyValueParams",
+    "DslSessionParams",
+    "DslStoreSuppliers",
+    "DslWindowParams",
+    "EmitStrategy",
+    "JoinWindows",
     "KGroupedStream",
     "KGroupedTable",
     "KStream",
@@ -22,8 +41,11 @@ __all__ = [
     "SessionWindowedSerde",
     "SessionWindows",
     "SlidingWindows",
+    "StreamJoined",
     "StreamRecord",
     "StreamsBuilder",
+    "Suppressed",
     "TimeWindowedSerde",
     "TimeWindows",
+    "TopologyConfig",
 ]

@@ -17,6 +17,7 @@ from store.errors import ConfigError
 from store.serdes import BytesSerde, LongSerde, Serde
 from store.streams.application import Application
 from store.streams.dsl.graph import Graph, Node, Partitioner
+from store.streams.dsl.joins import Joining, JoinWindows, StreamJoined
 from store.streams.dsl.operators import (
     Aggregate,
     Branch,
@@ -51,9 +52,12 @@ from store.streams.dsl.operators import (
 )
 from store.streams.dsl.processors import Process, ProcessorSupplier
 from store.streams.dsl.stores import DslStore, Form, Materialized, store_of
-from store.streams.dsl.windowed import windowed_aggregate
+from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, TopologyConfig
+from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
+from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
 from store.streams.dsl.windows import (
     SessionWindows,
+    SlidingWindows,
     Windows,
     retention_of,
     size_of_windows,
@@ -88,9 +92,11 @@ class StreamsBuilder:
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
+        config: TopologyConfig | None = None,
     ) -> None:
+        """`config`: what this topology overrides, whatever it runs with."""
         self.application_id = application_id
-        self.graph = Graph()
+        self.graph = Graph(config)
         self.key_serde: Serde[Any] = BytesSerde() if key_serde is None else key_serde
         self.value_serde: Serde[Any] = BytesSerde() if value_serde is None else value_serde
         self._streams: dict[tuple[str, ...], KStream] = {}
@@ -372,6 +378,65 @@ class KStream:
         return node
 
     # -- joins ----------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        joined: StreamJoined | None = None,
+    ) -> KStream:
+        """Each pair of records with the same key whose times are as near as `windows` says: `joiner(value, other's
+        value)`, with the key before them if `with_key`."""
+        return self._windowed_join(other, joiner, windows, with_key, joined, False, False)
+
+    def left_join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        joined: StreamJoined | None = None,
+    ) -> KStream:
+        """`join`, and the records of this stream that have no partner when their window is closed, with None."""
+        return self._windowed_join(other, joiner, windows, with_key, joined, True, False)
+
+    def outer_join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        *,
+        with_key: bool = False,
+        joined: StreamJoined | None = None,
+    ) -> KStream:
+        """`join`, and the records of either stream that have no partner when their window is closed, with None."""
+        return self._windowed_join(other, joiner, windows, with_key, joined, True, True)
+
+    def _windowed_join(
+        self,
+        other: KStream,
+        joiner: Callable[..., Any],
+        windows: JoinWindows,
+        with_key: bool,
+        joined: StreamJoined | None,
+        left_outer: bool,
+        right_outer: bool,
+    ) -> KStream:
+        said = StreamJoined() if joined is None else joined
+        this = self._for_join(None if said.name is None else f"{said.name}-left")
+        # A stream that is joined with itself goes through one repartition topic.
+        that = this if other is self else other._for_join(None if said.name is None else f"{said.name}-right")
+        keys, values = this._serdes(said.key_serde, said.value_serde)
+        _, other_values = that._serdes(None, said.other_value_serde)
+        joining = Joining(
+            joiner, with_key, windows, said, left_outer, right_outer, keys, values, other_values
+        )
+        node = joining.add_to(self.builder.graph, this.node, that.node, PassOn())
+        return KStream(self.builder, node, keys, None, repartition=False)
 
     def join_table(
         self, table: KTable, joiner: Callable[[Any, Any], Any], *, name: str | None = None
@@ -665,6 +730,36 @@ class KTable:
             stream.key_serde, stream.repartition_required = None, True
         return stream
 
+    def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
+        """Hold updates back, until a window is closed or for some time.
+
+        Raises `ConfigError` for `until_window_closes` of a table that has no windows.
+        """
+        graph = self.builder.graph
+        given = name or suppressed.name
+        node_name = graph.new_name("KTABLE-SUPPRESS-", given)
+        store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
+        by_window = suppressed.wait_ms is None
+        wait_ms = grace_of(self.node) if suppressed.wait_ms is None else suppressed.wait_ms
+        self.send_old_values()
+        keys, values = self.key_serde, self.value_serde or self.builder.value_serde
+        held = suppressed.buffer
+        graph.add_store(
+            DslStore(
+                store,
+                params=DslKeyValueParams(store),
+                key_serde=BytesSerde(),
+                value_serde=BytesSerde(),
+                caching=False,
+                logging=held.logging,
+                topic_config=tuple(sorted((held.topic_config or {}).items())),
+            )
+        )
+        operator = Suppress(store, keys, values, wait_ms, by_window, held)
+        node = graph.add(node_name, operator, [self.node], stores=[store])
+        view = Unsuppressed(store, keys, values, self.getter())
+        return KTable(self.builder, node, keys, self.value_serde, upstream=(self,), view=view)
+
     def group_by(
         self,
         selector: Callable[[Any, Any], tuple[Any, Any]],
@@ -881,9 +976,19 @@ class KGroupedStream:
 class WindowedKStream:
     """Records by key and window of time. Its methods make tables whose keys are `Windowed`."""
 
-    def __init__(self, group: KGroupedStream, windows: Windows) -> None:
+    def __init__(
+        self,
+        group: KGroupedStream,
+        windows: Windows,
+        strategy: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+    ) -> None:
         self.group = group
         self.windows = windows
+        self.strategy = strategy
+
+    def emit_strategy(self, strategy: EmitStrategy) -> WindowedKStream:
+        """Forward each change of a window, or its last result alone, when it is closed."""
+        return WindowedKStream(self.group, self.windows, strategy)
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
         """How many records with a value there were."""
@@ -938,6 +1043,10 @@ class WindowedKStream:
         if retention < least:
             raise ConfigError("retention", retention, f"at least {least} ms, for windows that still change")
         session = isinstance(windows, SessionWindows)
+        final = self.strategy is EmitStrategy.ON_WINDOW_CLOSE
+        if final:
+            # Nothing is forwarded before the end, so there is nothing to be folded.
+            said = said.with_caching_disabled()
         store = store_of(
             store_name,
             Form.SESSION if session else Form.WINDOW,
@@ -945,11 +1054,13 @@ class WindowedKStream:
             group.key_serde,
             value_serde or builder.value_serde,
             retention_ms=store_retention_of(windows, retention),
+            emit_strategy=self.strategy,
+            is_sliding_window=isinstance(windows, SlidingWindows),
             window_size_ms=0 if isinstance(windows, SessionWindows) else size_of_windows(windows),
         )
         parent = group.grouped(store_name, named=said.store_name is not None)
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
-        node = graph.add(node_name, operator, [parent])
+        node = graph.add(node_name, OnWindowClose(operator) if final else operator, [parent])
         keys = windowed_serde(store.key_serde, windows)
         return KTable(builder, node, keys, store.value_serde, store=store, kept=True)
 

@@ -21,6 +21,8 @@ from store.streams.context import TaskContext
 from store.streams.dsl.cache import Table, open_table
 from store.streams.dsl.operators import Filter, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
+from store.streams.dsl.stores import DslStore
+from store.streams.dsl.suppliers import TopologyConfig
 from store.streams.topology import Processing, Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.types import Record
@@ -70,7 +72,8 @@ class Vertex:
 class Graph:
     """The graph of an application while it is built."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: TopologyConfig | None = None) -> None:
+        self.config = config or TopologyConfig()
         self.nodes: list[Node] = []
         self.stores: dict[str, StoreSupplier[Any]] = {}
         self.repartitions: dict[str, int | None] = {}
@@ -192,7 +195,7 @@ class Graph:
                     application_id,
                     sources=tuple(internal.get(topic, topic) for node in nodes for topic in node.topics),
                     sinks=tuple(internal.get(topic, topic) for topic in sinks),
-                    stores=tuple(self.stores[name] for name in inside if name in self.stores),
+                    stores=tuple(self._store(name, nodes) for name in inside if name in self.stores),
                     process=graph,
                     ordinal=ordinal,
                     global_stores=tuple(
@@ -207,6 +210,13 @@ class Graph:
                 Repartition(internal[topic], partitions) for topic, partitions in self.repartitions.items()
             ),
         )
+
+    def _store(self, name: str, nodes: Iterable[Node]) -> StoreSupplier[Any]:
+        store = self.stores[name]
+        if not isinstance(store, DslStore):
+            return store
+        operator = next(node.name for node in nodes if name in node.stores)
+        return store.of_operator(operator, self.config.resolve_dsl_store_suppliers())
 
     def _groups(self) -> list[list[Node]]:
         """Nodes that are connected, or share a store: one sub-topology each, in the order of their first nodes."""
@@ -308,6 +318,10 @@ class Place:
         """To all children, in their order."""
         return to_all(list(self.children.values()))
 
+    def without_children(self) -> Place:
+        """The same, for an operator within an operator: what it forwards goes nowhere."""
+        return Place(self.graph, self.vertex, {})
+
     def topic(self, name: str) -> str:
         """What a topic is called in Kafka."""
         return self.graph.topics.get(name, name)
@@ -370,6 +384,8 @@ class BoundGraph:
         self.task = task
         self.topics = dict(graph.internal)
         self.tables: dict[str, Table] = {}
+        self.shared: dict[str, Any] = {}
+        """What several operators of this task have in common, by a name that they agree on."""
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)

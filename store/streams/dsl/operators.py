@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from store.errors import SerdeError
+from store.errors import DeserializationError, SerdeError
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.dsl.cache import Found
 from store.types import Headers, Record
@@ -90,7 +90,10 @@ class Sink:
                 keyed = None if key is None else key_bytes(key)
                 valued = None if value is None else value_bytes(value)
             except Exception as error:
-                raise _unwritten(topic, key, value, serdes, error) from error
+                failed = _unwritten(topic, key, value, serdes, error)
+                if not place.task.leave_out(failed):
+                    raise failed from error
+                return
             send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=partition)
 
         return process
@@ -107,9 +110,9 @@ def _deserializer(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
     return bytes.decode if type(serde) is StrSerde else serde.deserialize
 
 
-def _unread(record: Record, serdes: tuple[Serde[Any], Serde[Any]], error: Exception) -> SerdeError:
+def _unread(record: Record, serdes: tuple[Serde[Any], Serde[Any]], error: Exception) -> DeserializationError:
     names = " and ".join(type(serde).__name__ for serde in serdes)
-    return SerdeError(
+    return DeserializationError(
         f"{record.topic}-{record.partition} offset {record.offset}: {names} cannot deserialize its key and value: "
         f"{error}"
     )

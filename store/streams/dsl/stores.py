@@ -6,30 +6,62 @@ user does; so a supplier of the DSL is completed when a task knows its configura
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from store.config import StoreType
+from store.errors import ConfigError
 from store.serdes import Serde
 from store.state.protocol import StateStore, StoreContext
+from store.streams.dsl.suppliers import (
+    DslKeyValueParams,
+    DslSessionParams,
+    DslStoreSuppliers,
+    DslWindowParams,
+    EmitStrategy,
+    Params,
+    made,
+    suppliers_of,
+)
 from store.suppliers import (
     Deferred,
     Duration,
     KeyValueSupplier,
+    ListValueSupplier,
     SessionSupplier,
     StoreBuilder,
     StoreSupplier,
+    VersionedSupplier,
     WindowSupplier,
+    key_value_store_builder,
     session_store_builder,
     timestamped_key_value_store_builder,
     timestamped_window_store_builder,
+    window_store_builder,
 )
+
+_BUILT_IN = KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | ListValueSupplier
+
+
+class Logged:
+    """What can be said of the changelog of every store."""
+
+    logging: bool
+    topic_config: Mapping[str, str] | None
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Self:
+        """`config` is put over the configuration that the changelog topic has otherwise."""
+        return replace(self, logging=True, topic_config=config)  # type: ignore[type-var]
+
+    def with_logging_disabled(self) -> Self:
+        """No changelog: nothing restores the store once its directory is lost."""
+        return replace(self, logging=False, topic_config=None)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class Materialized:
+class Materialized(Logged):
     """What is known of the store of a table. A name makes it one that can be asked for, in queries and processors."""
 
     name: str | None = None
@@ -38,8 +70,9 @@ class Materialized:
     value_serde: Serde[Any] | None = None
     supplier: StoreSupplier[Any] | None = None
     """The store itself, by `store.suppliers`; its name is the store's then."""
-    store_type: StoreType | None = None
-    """None: what `default.dsl.store` says."""
+    store_type: DslStoreSuppliers | str | type | None = None
+    """What makes the store: suppliers, such as a `StoreType`, a class of them or its path. None: what the topology or
+    the configuration says, see `store.streams.dsl.suppliers`."""
     caching: bool = True
     """Whether updates of one key are folded until the commit, as far as `statestore.cache.max.bytes` goes."""
     logging: bool = True
@@ -48,12 +81,62 @@ class Materialized:
     retention: Duration | None = None
     """How long windows and sessions are kept; by default until they are closed."""
 
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for a store type beside a supplier, and for one that is none."""
+        if self.store_type is not None:
+            if self.supplier is not None:
+                raise ConfigError(
+                    "store_type", self.store_type, "nothing where there is a supplier of the store itself"
+                )
+            object.__setattr__(self, "store_type", suppliers_of(self.store_type))
+
     @classmethod
     def of(cls, given: Materialized | str | None) -> Materialized:
         """What an operator was given: all of it, a name alone, or nothing."""
         if isinstance(given, Materialized):
             return given
         return cls(given)
+
+    @classmethod
+    def as_(cls, given: str | StoreSupplier[Any] | DslStoreSuppliers) -> Materialized:
+        """The store of that name, by that supplier, or by those suppliers."""
+        if isinstance(given, StoreSupplier):
+            return cls(supplier=given)
+        if isinstance(given, str) and not isinstance(given, StoreType):
+            return cls(given)
+        return cls(store_type=given)
+
+    @classmethod
+    def with_(
+        cls, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None
+    ) -> Materialized:
+        """A store with these serdes."""
+        return cls(key_serde=key_serde, value_serde=value_serde)
+
+    def with_store_type(self, suppliers: DslStoreSuppliers | str | type) -> Materialized:
+        """By these suppliers, whatever the topology and the configuration say."""
+        return replace(self, store_type=suppliers)
+
+    def with_key_serde(self, serde: Serde[Any]) -> Materialized:
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[Any]) -> Materialized:
+        return replace(self, value_serde=serde)
+
+    def with_caching_enabled(self) -> Materialized:
+        return replace(self, caching=True)
+
+    def with_caching_disabled(self) -> Materialized:
+        """Every update is forwarded."""
+        return replace(self, caching=False)
+
+    def with_retention(self, retention: Duration) -> Materialized:
+        return replace(self, retention=retention)
+
+    @property
+    def suppliers(self) -> DslStoreSuppliers | None:
+        """`store_type`, as what it stands for."""
+        return None if self.store_type is None else suppliers_of(self.store_type)
 
     @property
     def store_name(self) -> str | None:
@@ -79,64 +162,56 @@ class TableStore(StoreBuilder[StateStore]):
 
 @dataclass(frozen=True)
 class DslStore(StoreSupplier[StateStore], Deferred):
-    """The store of an operator. Its values carry a time, but for those of sessions."""
+    """The store of an operator."""
 
     _: KW_ONLY
-    form: Form
+    params: Params
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     supplier: StoreSupplier[Any] | None = None
-    store_type: StoreType | None = None
+    """The user's, for this store alone."""
+    suppliers: DslStoreSuppliers | None = None
+    """Those of the operator, or else what the topology was built with."""
+    operator: str = ""
+    """Which operator has it, for errors."""
     caching: bool = True
     logging: bool = True
     topic_config: tuple[tuple[str, str], ...] = ()
-    retention_ms: int = 0
-    window_size_ms: int = 0
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a supplier of another form than the operator needs."""
         StoreSupplier.__post_init__(self)
-        wanted = _SUPPLIERS[self.form]
-        if self.supplier is not None and not isinstance(self.supplier, wanted):
+        wanted = _SUPPLIERS[type(self.params)]
+        if isinstance(self.supplier, _BUILT_IN) and not isinstance(self.supplier, wanted):
             raise ValueError(
                 f"supplier={self.supplier!r} is not allowed: the operator needs a {wanted.__name__}"
             )
 
-    def of(self, kind: StoreType) -> TableStore:
-        supplier = self.supplier or self._made(self.store_type or kind)
-        keys, values = self.key_serde, self.value_serde
-        builder: StoreBuilder[Any]
-        if isinstance(supplier, KeyValueSupplier):
-            builder = timestamped_key_value_store_builder(replace(supplier, timestamped=True), keys, values)
-        elif isinstance(supplier, WindowSupplier):
-            builder = timestamped_window_store_builder(replace(supplier, timestamped=True), keys, values)
-        else:
-            builder = session_store_builder(supplier, keys, values)
+    def of_operator(self, operator: str, suppliers: DslStoreSuppliers | None) -> DslStore:
+        """The store of that operator; `suppliers` are those that its topology was built with."""
+        return replace(self, operator=operator, suppliers=self.suppliers or suppliers)
+
+    def of(self, default: DslStoreSuppliers) -> TableStore:
+        """Raises `ConfigError` naming the operator where the suppliers cannot make it."""
+        supplier = self.supplier
+        if supplier is None:
+            supplier = made(self.params, self.operator or self.name, self.suppliers or default)
+        build: Callable[..., StoreBuilder[Any]] = session_store_builder
+        if not isinstance(self.params, DslSessionParams):
+            timed = self.params.is_timestamped
+            if isinstance(supplier, KeyValueSupplier | WindowSupplier):
+                supplier = replace(supplier, timestamped=timed)
+            build = _BUILDERS[type(self.params), timed]
+        builder = build(supplier, self.key_serde, self.value_serde)
         return TableStore(
             self.name,
             supplier=builder.supplier,
-            key_serde=keys,
-            value_serde=values,
+            key_serde=self.key_serde,
+            value_serde=self.value_serde,
             metered=builder.metered,
             caching=self.caching,
             logging=self.logging,
             topic_config=self.topic_config,
-        )
-
-    def _made(self, kind: StoreType) -> StoreSupplier[Any]:
-        transactional, persistent = kind is not StoreType.ROCKS_DB, kind is not StoreType.IN_MEMORY
-        if self.form is Form.KEY_VALUE:
-            return KeyValueSupplier(self.name, transactional=transactional, persistent=persistent)
-        if self.form is Form.SESSION:
-            return SessionSupplier(
-                self.name, retention_ms=self.retention_ms, transactional=transactional, persistent=persistent
-            )
-        return WindowSupplier(
-            self.name,
-            retention_ms=self.retention_ms,
-            window_size_ms=self.window_size_ms,
-            transactional=transactional,
-            persistent=persistent,
         )
 
     def open(self, context: StoreContext) -> StateStore:
@@ -154,10 +229,18 @@ class DslStore(StoreSupplier[StateStore], Deferred):
         return self.of(StoreType.TXN_ROCKS_DB).changelog_config()
 
 
-_SUPPLIERS = {
-    Form.KEY_VALUE: KeyValueSupplier,
-    Form.WINDOW: WindowSupplier,
-    Form.SESSION: SessionSupplier,
+_SUPPLIERS: Mapping[type, type[StoreSupplier[Any]]] = {
+    DslKeyValueParams: KeyValueSupplier,
+    DslWindowParams: WindowSupplier,
+    DslSessionParams: SessionSupplier,
+}
+
+
+_BUILDERS: Mapping[tuple[type, bool], Callable[..., StoreBuilder[Any]]] = {
+    (DslKeyValueParams, False): key_value_store_builder,
+    (DslKeyValueParams, True): timestamped_key_value_store_builder,
+    (DslWindowParams, False): window_store_builder,
+    (DslWindowParams, True): timestamped_window_store_builder,
 }
 
 
@@ -170,18 +253,33 @@ def store_of(
     *,
     retention_ms: int = 0,
     window_size_ms: int = 0,
+    emit_strategy: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+    is_sliding_window: bool = False,
 ) -> DslStore:
-    """The store of an operator, with what the user said of it. Serdes are those to fall back to."""
+    """The store of an operator, with what the user said of it. Serdes are those to fall back to. Its values carry a
+    time, but for those of sessions."""
+    params: Params
+    if form is Form.KEY_VALUE:
+        params = DslKeyValueParams(name, is_timestamped=True)
+    elif form is Form.SESSION:
+        params = DslSessionParams(name, retention_ms, emit_strategy=emit_strategy)
+    else:
+        params = DslWindowParams(
+            name,
+            retention_ms,
+            window_size_ms,
+            emit_strategy=emit_strategy,
+            is_sliding_window=is_sliding_window,
+            is_timestamped=True,
+        )
     return DslStore(
         name,
-        form=form,
+        params=params,
         key_serde=materialized.key_serde or key_serde,
         value_serde=materialized.value_serde or value_serde,
         supplier=materialized.supplier,
-        store_type=materialized.store_type,
+        suppliers=materialized.suppliers,
         caching=materialized.caching,
         logging=materialized.logging,
         topic_config=tuple(sorted((materialized.topic_config or {}).items())),
-        retention_ms=retention_ms,
-        window_size_ms=window_size_ms,
     )

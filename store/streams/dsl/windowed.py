@@ -52,6 +52,58 @@ def observing(place: Place) -> Callable[[int], int]:
 
 
 @dataclass
+class OnWindowClose:
+    """An aggregate that forwards each result once, when its window is closed (`EmitStrategy.ON_WINDOW_CLOSE`).
+
+    Each record whose time is a new stream time has what is closed by that forwarded first, so that a record that
+    comes after a long pause cannot have windows expire before. Kafka Streams does so at most once a second by the wall
+    clock; here the same input has the same output.
+    """
+
+    aggregate: TimeWindowAggregate | SlidingWindowAggregate | SessionAggregate
+
+    @property
+    def windows(self) -> Windows:
+        return self.aggregate.windows
+
+    def bind(self, place: Place) -> Forward:
+        forward = place.forward
+        process = self.aggregate.bind(place.without_children())
+        times, name = place.task.observed, place.name
+        store: Any = place.task.own_stores[self.aggregate.store]
+        windows = self.windows
+        grace = windows.grace_ms
+
+        def closed_between(before: int, now: int) -> Any:
+            """What is closed at `now`, and was not at `before`."""
+            if isinstance(windows, SessionWindows):
+                wait = grace + windows.gap_ms
+                return store.find_sessions_ending(max(0, before - wait), now - wait - 1)
+            if isinstance(windows, SlidingWindows):
+                wait = grace + windows.difference_ms
+                return store.fetch_all(max(0, before - wait), now - wait - 1)
+            wait = grace + windows.size_ms
+            return store.fetch_all(max(0, before - wait + 1), now - wait)
+
+        def emit(before: int, now: int, headers: Headers) -> None:
+            with closed_between(before, now) as results:
+                closed = list(results)
+            for row, value in closed:
+                if isinstance(windows, SessionWindows):
+                    forward(row, value, None, row.window.end, headers)
+                else:
+                    forward(row, value.value, None, value.timestamp, headers)
+
+        def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            before = times.get(name, -1)
+            if timestamp > before and key is not None and value is not None:
+                emit(before, timestamp, headers)
+            process(key, value, timestamp, headers)
+
+        return emitting
+
+
+@dataclass
 class TimeWindowAggregate:
     """A value for each key and window of one size."""
 
@@ -292,6 +344,7 @@ class SessionAggregate:
 
 
 __all__ = [
+    "OnWindowClose",
     "SessionAggregate",
     "SlidingWindowAggregate",
     "TimeWindowAggregate",

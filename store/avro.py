@@ -1,0 +1,89 @@
+"""Avro serde, over fastavro. Needs the extra `avro`.
+
+A value is written by its schema alone, in Avro's binary encoding: no file header, and no schema or id of a registry in
+front of it. Who reads has to know the schema that it was written with; another one to read it as may be given.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from struct import error as StructError  # noqa: N812
+from typing import Any
+
+import fastavro
+
+Schema = dict[str, Any] | list[Any] | str
+
+_BROKEN = (EOFError, IndexError, KeyError, AttributeError, OverflowError, StructError)
+"""What fastavro raises of values and bytes that do not fit a schema, besides `ValueError` and `TypeError`."""
+
+
+class AvroSerde:
+    """What fastavro makes of a schema: records as dicts, logical types as Python's. Equal by schemas, and picklable.
+
+    Equal values have equal bytes, but for maps, whose entries are written in their order; the bytes have no order.
+    """
+
+    def __init__(self, schema: Schema, reader_schema: Schema | None = None) -> None:
+        """`schema`: what values are written with, as JSON or as what JSON stands for. `reader_schema`: what they are
+        read as, where that differs, by Avro's rules of resolution.
+
+        Raises `ValueError` for what is no schema.
+        """
+        self._text = _text(schema)
+        self._reader_text = None if reader_schema is None else _text(reader_schema)
+        self._schema = _parsed(self._text)
+        self._reader_schema = None if self._reader_text is None else _parsed(self._reader_text)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        reader = None if self._reader_text is None else json.loads(self._reader_text)
+        return AvroSerde, (json.loads(self._text), reader)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AvroSerde) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __repr__(self) -> str:
+        return f"AvroSerde({self._text})"
+
+    def _identity(self) -> tuple[str, str | None]:
+        return self._text, self._reader_text
+
+    def serialize(self, value: Any) -> bytes:
+        out = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(out, self._schema, value)
+        except _BROKEN as error:
+            raise ValueError(f"{value!r} does not fit the Avro schema: {error!r}") from error
+        return out.getvalue()
+
+    def deserialize(self, data: bytes) -> Any:
+        source = io.BytesIO(data)
+        try:
+            value = fastavro.schemaless_reader(source, self._schema, self._reader_schema)
+        except (*_BROKEN, fastavro.read.SchemaResolutionError) as error:
+            raise ValueError(f"{data!r} is nothing that the Avro schema has written: {error!r}") from error
+        if source.tell() != len(data):
+            raise ValueError(f"{data!r} goes on after what the Avro schema has written")
+        return value
+
+
+def _text(schema: Schema) -> str:
+    """The schema as JSON, the same for equal ones."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError:
+            # The name of a primitive type, such as long.
+            pass
+    return json.dumps(schema, sort_keys=True)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return fastavro.parse_schema(json.loads(text), named_schemas={})
+    except (fastavro.schema.SchemaParseException, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{text} is no Avro schema: {error!r}") from error

@@ -1,0 +1,313 @@
+"""Holding the updates of a table back: until more of them cannot come, or for some time, as in Kafka Streams.
+
+The buffer keeps the last update of each key at the place that its first one took. It is in memory, and each commit
+writes what changed to a store with a changelog, so that a crash loses nothing and the next incarnation of the task
+goes on with it. What is due is forwarded by stream time, which is the largest time of the updates that came here, and
+is committed with the input positions: when nothing comes, nothing is forwarded.
+
+Different from Kafka Streams, where it is that of the last update alone: the old value that goes with an update is that
+of the last one that was forwarded, which is what those who come after have seen.
+
+Must survive: a task that is closed after any record; keys whose update is deleted again before it was due; a buffer
+that is full.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from store.errors import BufferFullError, ConfigError, StoreCorruptedError
+from store.serdes import Serde
+from store.state.windowed import Windowed
+from store.streams.dsl.stores import Logged
+from store.streams.dsl.windowed import observing
+from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows
+from store.suppliers import Duration, milliseconds
+from store.types import Headers
+
+if TYPE_CHECKING:
+    from store.streams.dsl.cache import Found
+    from store.streams.dsl.graph import Forward, Node, Place
+    from store.streams.dsl.operators import Getter
+
+
+@dataclass(frozen=True)
+class BufferConfig(Logged):
+    """How much a buffer holds, and what happens when it is full."""
+
+    _: KW_ONLY
+    record_limit: int | None = None
+    byte_limit: int | None = None
+    """Of keys and rows, as they are written."""
+    emits_early: bool = False
+    """When it is full: forward the oldest updates early, else the application stops."""
+    logging: bool = True
+    topic_config: Mapping[str, str] | None = None
+
+    @classmethod
+    def unbounded(cls) -> BufferConfig:
+        """As much as there is."""
+        return cls()
+
+    @classmethod
+    def max_records(cls, limit: int) -> BufferConfig:
+        """So many keys; the oldest is forwarded early for another one."""
+        return cls(record_limit=_limit("max_records", limit), emits_early=True)
+
+    @classmethod
+    def max_bytes(cls, limit: int) -> BufferConfig:
+        """So many bytes; the oldest keys are forwarded early for others."""
+        return cls(byte_limit=_limit("max_bytes", limit), emits_early=True)
+
+    def with_max_records(self, limit: int) -> BufferConfig:
+        return replace(self, record_limit=_limit("max_records", limit))
+
+    def with_max_bytes(self, limit: int) -> BufferConfig:
+        return replace(self, byte_limit=_limit("max_bytes", limit))
+
+    def with_no_bound(self) -> BufferConfig:
+        """As much as there is, and nothing is ever forwarded early."""
+        return replace(self, record_limit=None, byte_limit=None, emits_early=False)
+
+    def shut_down_when_full(self) -> BufferConfig:
+        """Raise `BufferFullError`, which stops the application."""
+        return replace(self, emits_early=False)
+
+    def emit_early_when_full(self) -> BufferConfig:
+        return replace(self, emits_early=True)
+
+
+def _limit(argument: str, limit: int) -> int:
+    if type(limit) is not int or limit < 0:
+        raise ConfigError(argument, limit, "a whole number of at least 0")
+    return limit
+
+
+@dataclass(frozen=True)
+class Suppressed:
+    """Which updates of a table are held back, and how long."""
+
+    wait_ms: int | None
+    """None: until the window is closed."""
+    buffer: BufferConfig
+    name: str | None = None
+
+    @classmethod
+    def until_window_closes(
+        cls, buffer: BufferConfig | None = None, *, name: str | None = None
+    ) -> Suppressed:
+        """Only the last result of each window, once it cannot change any more.
+
+        Raises `ConfigError` for a buffer that forwards early: there would be results that are not the last.
+        """
+        held = buffer or BufferConfig.unbounded()
+        if held.emits_early:
+            raise ConfigError("buffer", held, "one that is unbounded, or shuts down when it is full")
+        return cls(None, held, name)
+
+    @classmethod
+    def until_time_limit(
+        cls, wait: Duration, buffer: BufferConfig | None = None, *, name: str | None = None
+    ) -> Suppressed:
+        """The last update of each key in the time after the first one that is held back."""
+        return cls(milliseconds("wait", wait), buffer or BufferConfig.unbounded(), name)
+
+    def with_name(self, name: str) -> Suppressed:
+        return replace(self, name=name)
+
+
+def grace_of(node: Node) -> int:
+    """How long after its end a window of the table may change. Raises `ConfigError` for a table without windows."""
+    windows = getattr(node.operator, "windows", None)
+    if isinstance(windows, (TimeWindows, SlidingWindows, SessionWindows)):
+        return windows.grace_ms + (windows.gap_ms if isinstance(windows, SessionWindows) else 0)
+    if not node.parents:
+        raise ConfigError("suppress", node.name, "a table of windows, for until_window_closes")
+    return max(map(grace_of, node.parents))
+
+
+_Row = tuple[int, int, Headers, bytes | None, bytes | None]
+"""Place in time, time of the update, headers, the value that was forwarded last, the new one."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Row).decode
+
+
+class Buffer:
+    """The updates of one task that are held back. One thread."""
+
+    def __init__(self, store: Any, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
+        """It begins with what the store has."""
+        self._store = store
+        self._key_bytes, self._key_of = key_serde.serialize, key_serde.deserialize
+        self._value_bytes, self._value_of = value_serde.serialize, value_serde.deserialize
+        self._rows: dict[bytes, _Row] = {}
+        self._sizes: dict[bytes, int] = {}
+        self._order: list[tuple[int, bytes]] = []
+        self._changed: dict[bytes, None] = {}
+        self.size = 0
+        with store.all() as rows:
+            for key, row in rows:
+                try:
+                    self._hold(key, _decode(row), len(row))
+                except msgspec.DecodeError as error:
+                    raise StoreCorruptedError(
+                        f"{key!r} holds {row!r}, which is no update: {error}"
+                    ) from error
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _hold(self, key: bytes, row: _Row, size: int) -> None:
+        if key not in self._rows:
+            heapq.heappush(self._order, (row[0], key))
+        size += len(key)
+        self.size += size - self._sizes.get(key, 0)
+        self._sizes[key] = size
+        self._rows[key] = row
+
+    def put(self, time: int, key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        """Hold an update back, at `time`, or at the place that the key has."""
+        at = self._key_bytes(key)
+        held = self._rows.get(at)
+        if held is None:
+            prior = None if old is None else self._value_bytes(old)
+        else:
+            time, prior = held[0], held[3]
+        row = (time, timestamp, headers, prior, None if new is None else self._value_bytes(new))
+        self._hold(at, row, len(_encode(row)))
+        self._changed[at] = None
+
+    def first(self) -> int | None:
+        """The place of the oldest update."""
+        return self._order[0][0] if self._order else None
+
+    def take(self) -> tuple[Any, Any, Any, int, Headers]:
+        """The oldest update, which is held back no longer: key, new value, old value, time, headers."""
+        _, at = heapq.heappop(self._order)
+        _, timestamp, headers, prior, new = self._rows.pop(at)
+        self.size -= self._sizes.pop(at)
+        self._changed[at] = None
+        value_of = self._value_of
+        return (
+            self._key_of(at),
+            None if new is None else value_of(new),
+            None if prior is None else value_of(prior),
+            timestamp,
+            headers,
+        )
+
+    def prior(self, key: Any) -> tuple[bool, Any]:
+        """Whether an update of the key is held back, and the value that was forwarded before it."""
+        row = self._rows.get(self._key_bytes(key))
+        if row is None:
+            return False, None
+        return True, None if row[3] is None else self._value_of(row[3])
+
+    def flush(self) -> None:
+        """Write what has changed."""
+        changed, self._changed = self._changed, {}
+        for key in changed:
+            row = self._rows.get(key)
+            if row is not None:
+                self._store.put(key, _encode(row))
+            elif self._store.get(key) is not None:
+                self._store.put(key, None)
+
+
+def _shared(place: Place, store: str, key_serde: Serde[Any], value_serde: Serde[Any]) -> Buffer:
+    """The buffer of the task, which those who look values up have too."""
+    buffer: Buffer | None = place.graph.shared.get(store)
+    if buffer is None:
+        buffer = place.graph.shared[store] = Buffer(place.task.own_stores[store], key_serde, value_serde)
+    return buffer
+
+
+@dataclass
+class Suppress:
+    """Forwards updates when they are due."""
+
+    store: str
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    wait_ms: int
+    by_window: bool
+    """The place of an update is the end of its window, else its time."""
+    buffer: BufferConfig
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        forward: Forward = place.forward
+        buffer = _shared(place, self.store, self.key_serde, self.value_serde)
+        place.at_flush(buffer.flush)
+        observe = observing(place)
+        wait, by_window, sends_old = self.wait_ms, self.by_window, self.sends_old
+        full = self._full(buffer)
+
+        def forward_first() -> None:
+            key, new, old, timestamp, headers = buffer.take()
+            # A deleted window was never forwarded: it is forwarded once.
+            if new is not None or not by_window:
+                forward(key, new, old if sends_old else None, timestamp, headers)
+
+        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            now = observe(timestamp)
+            buffer.put(_end(key) if by_window else timestamp, key, new, old, timestamp, headers)
+            while (first := buffer.first()) is not None and first + wait <= now:
+                forward_first()
+            while full is not None and full():
+                if not self.buffer.emits_early:
+                    raise BufferFullError(
+                        f"{place.name} holds {len(buffer)} records and {buffer.size} bytes back, and may hold "
+                        f"{_said(self.buffer.record_limit)} records and {_said(self.buffer.byte_limit)} bytes"
+                    )
+                forward_first()
+
+        return process
+
+    def _full(self, buffer: Buffer) -> Callable[[], bool] | None:
+        records, size = self.buffer.record_limit, self.buffer.byte_limit
+        if records is None and size is None:
+            return None
+        return lambda: (
+            (records is not None and len(buffer) > records) or (size is not None and buffer.size > size)
+        )
+
+
+def _said(limit: int | None) -> str:
+    return "any number of" if limit is None else str(limit)
+
+
+def _end(key: Windowed[Any]) -> int:
+    return key.window.end
+
+
+@dataclass(frozen=True)
+class Unsuppressed:
+    """The value that was forwarded last, while an update is held back; else the table's own."""
+
+    store: str
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    of: Getter
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (self.store, *self.of.stores)
+
+    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:
+        buffer = _shared(place, self.store, self.key_serde, self.value_serde)
+        get = self.of.bind(place, forwarded=forwarded)
+
+        def getter(key: Any) -> Found:
+            held, prior = buffer.prior(key)
+            if not held:
+                return get(key)
+            return None if prior is None else (prior, -1)
+
+        return getter

@@ -1,0 +1,259 @@
+"""What becomes of records that cannot be read, processed or sent: fail, or go on without them, with dead letters.
+
+Must survive, without losing exactly once: functions that raise after a part of their writes, outputs that are refused
+only when they are flushed, and a crash between any two steps. The argument:
+
+* A record that cannot be deserialized has changed nothing. Its dead letters are sent and its position counts, in the
+  transaction that is open.
+* A record whose processing raised may have written to stores, sent outputs and changed what operators hold in memory.
+  There is no taking back for one record alone, so the whole transaction is aborted, everything since the last commit
+  is read again, and the record is passed over when its turn comes: its dead letters and its position go into the
+  transaction then, and a commit follows, so that what is read again for the next such record is short. A crash forgets
+  the decision; the record is then processed again, and if it raises again the handler is asked again. At most one of
+  these tries is ever committed, so the record's effects, or its dead letters, are there once.
+* Where nothing can be taken back (at least once, or a store without transactions and no incarnation that could be told)
+  the same holds as in Kafka Streams: under at least once, partial writes stay, and the record counts as processed.
+* An output that the client refuses at once (too large for `message.max.bytes`) has not been sent: it is left out, its
+  dead letters are sent, and the record goes on.
+* An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted. The input is
+  read again, and the output, recognised by its topic, key and value, is left out then. The cluster refuses whole
+  batches; where a batch had several records each of them is sent alone first, to find the one at fault.
+* A record for a changelog is never left out: the store would hold what its changelog does not.
+* Punctuators and what is flushed at a commit belong to no record: their errors are raised.
+
+Dead letters have the key and value of the record that was read, its time, its headers and those of KIP-1034.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import logging
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from store.config import StreamsConfig
+from store.errors import ConfigError
+from store.types import Headers, Record, TopicPartition
+
+_log = logging.getLogger(__name__)
+
+EXCEPTION = "__streams.errors.exception"
+MESSAGE = "__streams.errors.message"
+STACKTRACE = "__streams.errors.stacktrace"
+TOPIC = "__streams.errors.topic"
+PARTITION = "__streams.errors.partition"
+OFFSET = "__streams.errors.offset"
+TIMESTAMP = "__streams.errors.timestamp"
+
+_LONGEST_TRACE = 8_192
+"""Headers count into the size of a record, which is bounded."""
+
+
+class DeadLetter(NamedTuple):
+    """A record for a dead-letter topic."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers
+
+
+@dataclass(frozen=True)
+class ErrorHandlerContext:
+    """The record that was being processed, as it was read, when the error came."""
+
+    record: Record
+    task_id: str
+    dead_letter_topic: str | None
+    """`errors.dead.letter.queue.topic.name`."""
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def timestamp(self) -> int:
+        return self.record.timestamp
+
+    @property
+    def headers(self) -> Headers:
+        return self.record.headers
+
+    @property
+    def source_raw_key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def source_raw_value(self) -> bytes | None:
+        return self.record.value
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a handler decides."""
+
+    resumes: bool
+    dead_letters: tuple[DeadLetter, ...] = ()
+
+    @classmethod
+    def fail(cls) -> Response:
+        """The error is raised, and its task ends where it was committed last."""
+        return cls(False)
+
+    @classmethod
+    def resume(cls, dead_letters: Iterable[DeadLetter] = ()) -> Response:
+        """Go on without the record. The dead letters are sent in the transaction that moves on past it."""
+        return cls(True, tuple(dead_letters))
+
+
+@runtime_checkable
+class ExceptionHandler(Protocol):
+    """Decides what becomes of a record with an error. It may be asked again about the same one; what it raises is
+    raised instead of the error."""
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response: ...
+
+
+class LogAndFailExceptionHandler:
+    """Raises the error."""
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        _log.error("%s", _said(context, error))
+        return Response.fail()
+
+
+class LogAndContinueExceptionHandler:
+    """Goes on, with a dead letter where `errors.dead.letter.queue.topic.name` names a topic."""
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        _log.warning("%s; going on without it", _said(context, error))
+        if context.dead_letter_topic is None:
+            return Response.resume()
+        return Response.resume([dead_letter(context.dead_letter_topic, context, error)])
+
+
+def _said(context: ErrorHandlerContext, error: Exception) -> str:
+    at = f"{TopicPartition(context.topic, context.partition)} offset {context.offset}"
+    return f"task {context.task_id}, record {at}: {type(error).__name__}: {error}"
+
+
+def dead_letter(topic: str, context: ErrorHandlerContext, error: Exception) -> DeadLetter:
+    """The record with its own headers, and those of KIP-1034 and its time."""
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    kind = type(error)
+    about = {
+        EXCEPTION: f"{kind.__module__}.{kind.__qualname__}",
+        MESSAGE: str(error),
+        STACKTRACE: trace,
+        TOPIC: context.topic,
+        PARTITION: str(context.partition),
+        OFFSET: str(context.offset),
+        TIMESTAMP: str(context.timestamp),
+    }
+    added = tuple([(name, text.encode(errors="replace")) for name, text in about.items()])
+    return DeadLetter(
+        topic, context.source_raw_key, context.source_raw_value, context.timestamp, (*context.headers, *added)
+    )
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """The handlers of a configuration; None where errors are raised."""
+
+    deserialization: ExceptionHandler | None
+    processing: ExceptionHandler | None
+    production: ExceptionHandler | None
+    dead_letter_topic: str | None
+
+    @classmethod
+    def of(cls, config: StreamsConfig) -> Handlers:
+        """Raises `ConfigError` for a class that is missing, is no handler or cannot be constructed."""
+        return cls(
+            _made("deserialization.exception.handler", config.deserialization_exception_handler),
+            _made("processing.exception.handler", config.processing_exception_handler),
+            _made("production.exception.handler", config.production_exception_handler),
+            config.errors_dead_letter_queue_topic_name,
+        )
+
+
+def _made(key: str, given: object) -> ExceptionHandler | None:
+    if given is None or given == "fail":
+        return None
+    if given == "continue":
+        return LogAndContinueExceptionHandler()
+    found = _imported(key, given) if isinstance(given, str) else given
+    if isinstance(found, type):
+        if not issubclass(found, ExceptionHandler):
+            raise ConfigError(key, given, "a class with handle_error(context, error)")
+        try:
+            return found()
+        except Exception as error:
+            raise ConfigError(key, given, f"it cannot be constructed without arguments: {error!r}") from error
+    if isinstance(found, ExceptionHandler):
+        return found
+    raise ConfigError(key, given, "fail, continue, or a class with handle_error(context, error) or its path")
+
+
+def _imported(key: str, path: str) -> object:
+    module, colon, names = path.partition(":")
+    if not colon:
+        module, _, names = path.rpartition(".")
+    try:
+        found: object = importlib.import_module(module)
+        for name in names.split("."):
+            found = getattr(found, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            key, path, f"fail, continue, or a class path; there is no such class: {error}"
+        ) from error
+    return found
+
+
+@dataclass
+class Faults:
+    """What was found out of one task's records, and decided, for its next try. Shared by its incarnations."""
+
+    skipped: dict[TopicPartition, dict[int, tuple[DeadLetter, ...]]] = field(default_factory=dict)
+    """Input partition → offset → the dead letters to send instead of processing the record."""
+    refused: dict[bytes, Exception] = field(default_factory=dict)
+    """Outputs that the cluster does not take, by their digests."""
+    suspects: set[bytes] = field(default_factory=set)
+    """Outputs of a batch that the cluster did not take: each has to be sent alone."""
+
+    def skip(self, tp: TopicPartition, offset: int, dead_letters: tuple[DeadLetter, ...]) -> None:
+        self.skipped.setdefault(tp, {})[offset] = dead_letters
+
+    def blame(self, outputs: Iterable[tuple[str, bytes | None, bytes | None]], error: Exception) -> None:
+        """These outputs were refused together."""
+        digests = [digest(*output) for output in outputs]
+        if len(digests) == 1:
+            self.refused[digests[0]] = error
+            self.suspects.discard(digests[0])
+        else:
+            self.suspects.update(digests)
+
+    def committed(self, positions: dict[TopicPartition, int]) -> None:
+        """What lies before these positions is done with."""
+        for tp, offsets in self.skipped.items():
+            for offset in [one for one in offsets if one < positions.get(tp, 0)]:
+                del offsets[offset]
+
+
+def digest(topic: str, key: bytes | None, value: bytes | None) -> bytes:
+    """What an output is recognised by when it is made again."""
+    made = hashlib.sha256()
+    for part in (topic.encode(), key, value):
+        made.update(b"\0" if part is None else b"\1" + len(part).to_bytes(8, "big") + part)
+    return made.digest()

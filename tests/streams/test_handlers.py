@@ -1,0 +1,427 @@
+"""Errors of single records: failing, going on without them, and dead letters, exactly once (KIP-1033, KIP-1034)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.disk import Host
+from store.config import StreamsConfig
+from store.errors import ConfigError, DeserializationError, LogError, RecordFailedError, RecordTooLargeError
+from store.log import Producer
+from store.metrics import Metrics
+from store.points import Point
+from store.streams import handlers
+from store.streams.context import Context
+from store.streams.handlers import (
+    ErrorHandlerContext,
+    Faults,
+    LogAndContinueExceptionHandler,
+    LogAndFailExceptionHandler,
+    Response,
+)
+from store.streams.task import apply
+from store.suppliers import persistent_key_value_store
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.clusters import SOURCE, STORE, Cluster, count, pipeline, rows
+
+DEAD = TopicPartition("dead", 0)
+
+
+def config(**options: Any) -> StreamsConfig:
+    return StreamsConfig(errors_dead_letter_queue_topic_name=DEAD.topic, **options)
+
+
+CONTINUE = config(processing_exception_handler="continue")
+
+
+def cluster_of(
+    process: Callable[[Context, Record], None], *keys: bytes, stores: tuple[Any, ...] = ()
+) -> Cluster:
+    cluster = Cluster(pipeline(process, *stores), keys)
+    cluster.broker.create_topic(DEAD.topic, 1)
+    return cluster
+
+
+def poisoned(context: Context, record: Record) -> None:
+    """Counts, forwards, and only then finds that the record is bad."""
+    count(context, record)
+    if record.key == b"bad":
+        raise ValueError("bad record")
+
+
+def run(cluster: Cluster, configuration: StreamsConfig, **options: Any) -> None:
+    worker = cluster.worker(configuration, **options)
+    try:
+        while worker.poll():
+            pass
+    finally:
+        worker.close()
+
+
+def dead(cluster: Cluster) -> list[Record]:
+    return cluster.broker.visible(DEAD, IsolationLevel.READ_COMMITTED)
+
+
+def headers(record: Record) -> dict[str, str]:
+    return {name: (value or b"").decode() for name, value in record.headers}
+
+
+@pytest.mark.requirement("129.5")
+def test_a_record_whose_processing_raised_leaves_no_trace_but_its_dead_letter() -> None:
+    cluster = cluster_of(poisoned, b"a", b"bad", b"a", b"bad", b"b")
+    metrics = Metrics(cluster.clock)
+    worker = cluster.worker(CONTINUE, metrics=metrics)
+    while worker.poll():
+        pass
+    assert metrics.tasks_as_dict()["0_0"]["dropped-records-total"] == 2
+    assert rows(worker.tasks[0]) == {b"a": b"2", b"b": b"1"}
+    worker.close()
+    assert cluster.output() == [(b"a", b"1"), (b"a", b"2"), (b"b", b"1")]
+    assert cluster.position() == 5
+    assert [record.key for record in cluster.changes()] == [b"a", b"a", b"b"]
+    assert [(record.key, headers(record)[handlers.OFFSET]) for record in dead(cluster)] == [
+        (b"bad", "1"),
+        (b"bad", "3"),
+    ]
+
+
+def test_a_dead_letter_has_the_record_and_says_what_happened_to_it() -> None:
+    cluster = cluster_of(poisoned)
+    cluster.broker.append(
+        SOURCE.topic, b"bad", b"value", partition=0, timestamp=77, headers=(("own", b"kept"), ("none", None))
+    )
+    run(cluster, CONTINUE)
+    (letter,) = dead(cluster)
+    assert (letter.key, letter.value, letter.timestamp) == (b"bad", b"value", 77)
+    assert letter.headers[:2] == (("own", b"kept"), ("none", None))
+    said = headers(letter)
+    assert "raise ValueError" in said.pop("__streams.errors.stacktrace")
+    del said["own"], said["none"]
+    assert said == {
+        "__streams.errors.exception": "builtins.ValueError",
+        "__streams.errors.message": "bad record",
+        "__streams.errors.topic": "in",
+        "__streams.errors.partition": "0",
+        "__streams.errors.offset": "0",
+        "__streams.errors.timestamp": "77",
+    }
+
+
+def test_by_default_and_with_fail_the_error_is_raised() -> None:
+    for handler in (None, "fail", LogAndFailExceptionHandler):
+        cluster = cluster_of(poisoned, b"a", b"bad")
+        with pytest.raises(ValueError, match="bad record"):
+            run(cluster, config(processing_exception_handler=handler))
+        assert (cluster.output(), dead(cluster), cluster.position()) == ([], [], None)
+
+
+def test_no_dead_letter_is_sent_where_no_topic_is_named() -> None:
+    cluster = cluster_of(poisoned, b"bad", b"a")
+    run(cluster, StreamsConfig(processing_exception_handler="continue"))
+    assert (cluster.output(), dead(cluster)) == ([(b"a", b"1")], [])
+
+
+def test_a_dead_letter_topic_that_does_not_exist_is_named_when_the_task_starts() -> None:
+    cluster = Cluster(pipeline(poisoned))
+    with pytest.raises(LogError, match="dead"), cluster.task(CONTINUE):
+        pass
+
+
+def test_a_record_that_cannot_be_read_is_left_out_without_an_abort() -> None:
+    def read(context: Context, record: Record) -> None:
+        if record.key == b"bad":
+            raise DeserializationError("no JSON")
+        count(context, record)
+
+    cluster = cluster_of(read, b"a", b"bad", b"a")
+    with cluster.task(config(deserialization_exception_handler="continue")) as task:
+        apply(task, cluster.records())
+        assert task.uncommitted_records == 3
+        task.commit()
+    assert cluster.output() == [(b"a", b"1"), (b"a", b"2")]
+    assert [record.key for record in dead(cluster)] == [b"bad"]
+    assert headers(dead(cluster)[0])[handlers.EXCEPTION] == "store.errors.DeserializationError"
+
+
+def test_each_handler_is_asked_only_for_its_own_errors() -> None:
+    cluster = cluster_of(poisoned, b"bad")
+    with pytest.raises(ValueError, match="bad record"):
+        run(
+            cluster,
+            config(deserialization_exception_handler="continue", production_exception_handler="continue"),
+        )
+
+
+def test_an_error_that_is_not_of_the_record_is_never_left_out() -> None:
+    def wrong(context: Context, record: Record) -> None:
+        context.forward("nowhere", record.key, b"")
+
+    cluster = cluster_of(wrong, b"a")
+    with pytest.raises(Exception, match="has no sink 'nowhere'"):
+        run(cluster, CONTINUE)
+
+
+class Choosy:
+    """Goes on without records that have no value, and sends what it likes."""
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        if context.source_raw_value:
+            return Response.fail()
+        letter = handlers.DeadLetter("dead", b"mine", str(error).encode(), context.timestamp, context.headers)
+        return Response.resume([letter])
+
+
+@pytest.mark.parametrize("handler", [Choosy, Choosy(), f"{__name__}:Choosy", f"{__name__}.Choosy"])
+def test_a_handler_of_ones_own_decides_record_by_record(handler: object) -> None:
+    cluster = cluster_of(poisoned, b"bad")
+    run(cluster, config(processing_exception_handler=handler))
+    assert [(record.key, record.value) for record in dead(cluster)] == [(b"mine", b"bad record")]
+    cluster.broker.append(SOURCE.topic, b"bad", b"value", partition=0)
+    with pytest.raises(ValueError, match="bad record"):
+        run(cluster, config(processing_exception_handler=handler))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("skip", "there is no such class"),
+        ("no.such:Handler", "there is no such class: No module"),
+        (dict, r"a class with handle_error\(context, error\)"),
+        (f"{__name__}:Needy", "cannot be constructed without arguments"),
+    ],
+)
+def test_what_is_no_handler_is_refused(given: object, message: str) -> None:
+    cluster = cluster_of(poisoned)
+    with pytest.raises(ConfigError, match=message):
+        cluster.task(config(processing_exception_handler=given))
+    with pytest.raises(ConfigError, match=r"processing\.exception\.handler=7"):
+        config(processing_exception_handler=7)
+
+
+class Needy(LogAndContinueExceptionHandler):
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+def test_a_store_without_transactions_is_rebuilt_and_the_record_is_passed_over() -> None:
+    stores = (persistent_key_value_store(STORE, transactional=False),)
+    cluster = cluster_of(poisoned, b"a", b"bad", b"a", b"bad", b"b", stores=stores)
+    run(cluster, CONTINUE)
+    assert cluster.output() == [(b"a", b"1"), (b"a", b"2"), (b"b", b"1")]
+    assert [record.key for record in dead(cluster)] == [b"bad", b"bad"]
+
+
+def test_many_bad_records_in_a_row_do_not_stop_a_worker() -> None:
+    cluster = cluster_of(poisoned, *[b"bad"] * 60, b"a")
+    run(cluster, CONTINUE)
+    assert cluster.output() == [(b"a", b"1")]
+    assert len(dead(cluster)) == 60
+
+
+def test_under_at_least_once_partial_writes_stay_as_in_kafka_streams() -> None:
+    cluster = cluster_of(poisoned, b"a", b"bad", b"a")
+    settings_ = config(processing_exception_handler="continue", processing_guarantee="at_least_once")
+    run(cluster, settings_)
+    assert cluster.output() == [(b"a", b"1"), (b"bad", b"1"), (b"a", b"2")]
+    assert [record.key for record in dead(cluster)] == [b"bad"]
+
+
+@pytest.mark.requirement("129.5")
+@settings(max_examples=60, deadline=None)
+@given(
+    keys=st.lists(st.sampled_from([b"a", b"b", b"bad"]), min_size=1, max_size=8),
+    at=st.sampled_from(
+        [
+            Point.TRANSACTION_BEGUN,
+            Point.RECORD_PROCESSED,
+            Point.ABORTED,
+            Point.COMMIT_STARTED,
+            Point.OFFSETS_SENT,
+            Point.KAFKA_COMMITTED,
+            Point.STORE_COMMITTED,
+        ]
+    ),
+    times=st.integers(1, 8),
+    each=st.sampled_from([1, 3, 100]),
+)
+def test_a_crash_at_any_point_leaves_each_record_once(
+    keys: list[bytes], at: Point, times: int, each: int
+) -> None:
+    cluster = cluster_of(poisoned, *keys)
+    configuration = config(processing_exception_handler="continue", commit_records=each)
+
+    def work(storage: Any) -> None:
+        worker = cluster.worker(configuration, storage=storage)
+        while worker.poll():
+            pass
+        worker.close()
+
+    killed_at(cluster, at, times, work)
+    work(cluster.storage(Host(1)))
+    good = [key for key in keys if key != b"bad"]
+    expected = [(key, b"%d" % good[: index + 1].count(key)) for index, key in enumerate(good)]
+    assert cluster.output() == expected
+    assert [int(headers(record)[handlers.OFFSET]) for record in dead(cluster)] == [
+        offset for offset, key in enumerate(keys) if key == b"bad"
+    ]
+
+
+class _Killed(BaseException):
+    pass
+
+
+def killed_at(cluster: Cluster, at: Point, times: int, work: Callable[[Any], None]) -> None:
+    """Let a process work that is killed at a point, if it comes there so many times."""
+    from store import points
+
+    left = times
+
+    def hook(reached: Point) -> None:
+        nonlocal left
+        left -= reached is at
+        if left == 0:
+            left = -1
+            raise _Killed
+
+    previous = points.arm(hook)
+    try:
+        work(cluster.storage())
+    except _Killed:
+        pass
+    finally:
+        points.arm(previous)
+
+
+# -- outputs ----------------------------------------------------------------------------------------------------
+
+PRODUCTION = config(production_exception_handler="continue")
+
+
+def big(context: Context, record: Record) -> None:
+    """Forwards what it counts, once as it is and once too large for the sink where the key says so."""
+    count(context, record)
+    if record.key == b"bad":
+        context.forward("out", record.key, b"x" * 2_000_000)
+
+
+def sink_of(cluster: Cluster) -> list[bytes | None]:
+    return [key for key, _ in cluster.output()]
+
+
+@pytest.mark.requirement("129.5")
+@pytest.mark.parametrize("linger", [None, 1])
+def test_an_output_that_the_cluster_refuses_is_left_out_and_the_record_counts(linger: int | None) -> None:
+    cluster = Cluster(pipeline(big), [b"a", b"bad", b"a", b"bad"], linger_records=linger)
+    cluster.broker.create_topic(DEAD.topic, 1)
+    metrics = Metrics(cluster.clock)
+    worker = cluster.worker(PRODUCTION, metrics=metrics)
+    while worker.poll():
+        pass
+    assert rows(worker.tasks[0]) == {b"a": b"2", b"bad": b"2"}
+    worker.close()
+    assert sink_of(cluster) == [b"a", b"bad", b"a", b"bad"]
+    assert [headers(record)[handlers.OFFSET] for record in dead(cluster)] == ["1", "3"]
+    assert headers(dead(cluster)[0])[handlers.EXCEPTION] == "store.errors.RecordRefusedError"
+
+
+def test_an_output_that_the_cluster_refuses_stops_a_worker_by_default() -> None:
+    cluster = Cluster(pipeline(big), [b"bad"])
+    with pytest.raises(LogError, match=r"larger than its max\.message\.bytes"):
+        run(cluster, StreamsConfig())
+    assert cluster.position() is None
+
+
+class Deciding:
+    def handle_error(self, *_: object) -> Response:
+        return Response.fail()
+
+
+def test_a_handler_that_fails_stops_the_worker_at_once() -> None:
+    cluster = Cluster(pipeline(big), [b"bad"])
+    with pytest.raises(LogError, match=r"an output cannot be sent: .* larger than"):
+        run(cluster, StreamsConfig(production_exception_handler=Deciding))
+
+
+def test_a_record_for_a_changelog_is_never_left_out() -> None:
+    def fat(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"x" * 2_000_000)
+
+    cluster = cluster_of(fat, b"a")
+    with pytest.raises(LogError, match="app-counts-changelog-0 is larger"):
+        run(cluster, PRODUCTION)
+    assert cluster.position() is None
+
+
+class _Limited:
+    """A producer whose client takes no values above a size, as librdkafka's `message.max.bytes` does."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def produce(self, topic: str, key: bytes | None, value: bytes | None, **options: Any) -> None:
+        if value is not None and len(value) > 1_000_000:
+            raise RecordTooLargeError("produce: Broker: Message size too large")
+        self._producer.produce(topic, key, value, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+
+class _LimitedLog(SimLog):
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Any:
+        return _Limited(super().producer(transactional_id, transaction_timeout_ms))
+
+
+def test_an_output_that_the_client_refuses_is_left_out_without_an_abort() -> None:
+    cluster = cluster_of(big, b"a", b"bad", b"a")
+    with cluster.task(PRODUCTION, log=_LimitedLog(cluster.broker)) as task:
+        apply(task, cluster.records())
+        task.commit()
+    assert sink_of(cluster) == [b"a", b"bad", b"a"]
+    assert headers(dead(cluster)[0])[handlers.EXCEPTION] == "store.errors.RecordTooLargeError"
+    cluster = cluster_of(big, b"bad")
+    with (
+        cluster.task(StreamsConfig(), log=_LimitedLog(cluster.broker)) as task,
+        pytest.raises(RecordTooLargeError),
+    ):
+        apply(task, cluster.records())
+
+
+def test_of_a_batch_that_was_refused_only_the_record_at_fault_is_left_out() -> None:
+    """A cluster refuses batches; each of its records is then sent alone."""
+    cluster = cluster_of(big, b"a", b"bad", b"b")
+    faults = Faults()
+    refused = [
+        ("out", b"a", b"1"),
+        ("out", b"bad", b"1"),
+        ("out", b"bad", b"x" * 2_000_000),
+        ("out", b"b", b"1"),
+    ]
+    faults.blame(refused, LogError("a batch"))
+    for left_out in (0, 1):
+        with cluster.task(PRODUCTION, faults=faults) as task:
+            if not left_out:
+                with pytest.raises(LogError, match="larger"):
+                    apply(task, cluster.records())
+            else:
+                apply(task, cluster.records())
+                task.commit()
+    assert sink_of(cluster) == [b"a", b"bad", b"b"]
+    assert len(dead(cluster)) == 1
+
+
+def test_a_task_by_itself_says_that_the_record_is_passed_over() -> None:
+    cluster = cluster_of(poisoned, b"a", b"bad", b"a")
+    with cluster.task(CONTINUE) as task:
+        with pytest.raises(RecordFailedError, match="in-0 offset 1 raised ValueError, and it is passed over"):
+            apply(task, cluster.records())
+        task.abort()
+        apply(task, cluster.records(task.position(SOURCE)))
+        task.commit()
+    assert cluster.output() == [(b"a", b"1"), (b"a", b"2")]
