@@ -140,6 +140,12 @@ class StreamsConfig:
     num_standby_replicas: int = 0
     """`num.standby.replicas`: how many hosts beside the one of a task keep warm copies of its stores; what
     `store.streams.assignment.assign` is given, for `Worker.assign`."""
+    automatic_state_relocation: bool = True
+    """`automatic.state.relocation`: a start moves stores whose sub-topology has another ordinal than before to where
+    they belong (`store.recovery.relocation`), and tasks fence the ordinal that theirs was. False: such a start is an
+    error that says what to do."""
+    num_stream_threads: int = 1
+    """`num.stream.threads`: how many threads of `Streams` process in one process; each is a member of the group."""
     metrics_recording_level: RecordingLevel = RecordingLevel.INFO
     """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
@@ -315,5 +321,7 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "production.exception.handler": _handler,
     "errors.dead.letter.queue.topic.name": _topic,
     "num.standby.replicas": _whole(0),
+    "automatic.state.relocation": _flag,
+    "num.stream.threads": _whole(1),
     "metrics.recording.level": _one_of(RecordingLevel),
 }

@@ -52,6 +52,9 @@ MECHANISM = "statestore.transactional.mechanism"
         ({MECHANISM: "rocksdb"}, "one of rocksdb_indexbatch, rocksdb_secondary"),
         ({"statestore.transactional.enabled": "yes"}, "true or false"),
         ({"statestore.transactional.enabled": 1}, "true or false"),
+        pytest.param(
+            {"automatic.state.relocation": "no"}, "true or false", marks=pytest.mark.requirement("13627.5")
+        ),
         ({"statestore.sync": "always"}, "commit, none, or milliseconds such as 250ms"),
         ({"statestore.sync": 250}, "commit, none, or milliseconds such as 250ms"),
         ({"statestore.cache.max.bytes": -1}, "a whole number of at least 0"),
@@ -157,3 +160,9 @@ def test_a_configuration_reads_back_under_the_names_of_the_pages() -> None:
 def test_a_configuration_can_be_sent_to_another_process() -> None:
     config = StreamsConfig.of({"statestore.sync": "commit"})
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.requirement("13627.1")
+def test_state_is_relocated_by_default_and_that_can_be_switched_off() -> None:
+    assert StreamsConfig().automatic_state_relocation
+    assert not StreamsConfig.of({"automatic.state.relocation": "false"}).automatic_state_relocation

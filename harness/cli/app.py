@@ -24,6 +24,7 @@ from harness.cli.errors import scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_of_today, spend
 from harness.cli.places import located
+from harness.cli.relocation import run as relocate_stores
 from harness.cli.run import Campaign, execute, say
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
@@ -583,6 +584,32 @@ def doctor(
         )
     )
     raise typer.Exit(0 if all(finding.ok for finding in findings) else EXIT_ENVIRONMENT)
+
+
+@app.command()
+def relocate(
+    state_directory: Annotated[
+        Path, typer.Argument(help="Where the application keeps its state: it holds a directory of its id.")
+    ],
+    application: Annotated[
+        str,
+        typer.Argument(
+            help="Its topology, sub-topologies or application: package.module:ATTRIBUTE or file.py:ATTRIBUTE."
+        ),
+    ],
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be moved.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Move the stores of an application that is stopped to where its topology, as it is now, has them.
+
+    A start does the same by itself, unless automatic.state.relocation is false.
+    """
+    with _answer_alone():
+        answer = relocate_stores(state_directory, application, say, only_plan=plan)
+    if json:
+        _print_json(answer)
+    else:
+        _print_lines(answer.lines())
 
 
 @app.command()

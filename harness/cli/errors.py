@@ -17,15 +17,15 @@ from harness.requirements import CollectionError
 from harness.schedule import ScheduleError
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome
 from scenarios import ScenarioError
-from store.errors import ConfigError, CrashproofError, StoreIOError, UnreachableError
+from store.errors import ConfigError, CrashproofError, StateLockedError, StoreIOError, UnreachableError
 
 EXIT_FAILED = EXIT_CODES[Outcome.INCONCLUSIVE]
 """The harness itself failed: nothing is known about the pipeline."""
 
 USAGE = (ScheduleError, ScenarioError, ConfigError, UnknownMutantError)
 """What a user has to write differently."""
-ENVIRONMENT = (UnreachableError, StoreIOError)
-"""What the machine lacks."""
+ENVIRONMENT = (UnreachableError, StoreIOError, StateLockedError)
+"""What the machine lacks, or somebody else has."""
 
 
 class Told(Exception):  # noqa: N818 - it stands for an error that has been told

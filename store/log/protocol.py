@@ -223,18 +223,35 @@ class Member(Protocol):
     def membership(self) -> Membership:
         """What it is in the group at this moment, to be shown with positions."""
 
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Commit input positions of the group, as `PlainProducer.commit_offsets`, but as this member.
+
+        A group that has members takes such positions from them alone. `FatalLogError` when it is none any more.
+        """
+
     def close(self) -> None:
         """Leave the group. With an `instance_id` it stays in it for its session timeout, or until its successor."""
 
 
+class GroupMember(NamedTuple):
+    """A member of a consumer group as everybody sees it."""
+
+    client_id: str
+    """The name that its process has given itself, which others may have too."""
+    partitions: tuple[TopicPartition, ...]
+
+
 class Admin(Protocol):
-    """Topics. Creating one that exists with the same number of partitions is no error."""
+    """Topics and groups. Creating one that exists with the same number of partitions is no error."""
 
     def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         """Create and wait until every partition can be written to."""
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete; topics that do not exist are passed over."""
+
+    def group_members(self, group_id: str) -> Sequence[GroupMember]:
+        """Who has which partitions. None of a group that is unknown, empty, or in the middle of a rebalance."""
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Every setting of a topic that is in effect, defaults included. `LogError` when it does not exist."""

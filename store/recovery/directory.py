@@ -1,6 +1,7 @@
 """The state directory: where the stores of an application lie on one host, and who may touch them.
 
     root/application/.sub-topology-ordinal       what the tasks of that ordinal work on, see `store.streams.task`
+    root/application/.relocation                 while stores are moved between tasks, see `store.recovery.relocation`
     root/application/task/.lock                  held while a process works on the task
     root/application/task/.checkpoint            offsets of the stores that do not keep their own, see `checkpoint`
     root/application/task/rocksdb/store          one database, or the files of a store that has its own format
@@ -17,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -30,6 +32,10 @@ from store.errors import ProtocolError, StateLockedError, StoreCorruptedError, S
 from store.recovery import checkpoint as checkpoint_file
 from store.types import TopicPartition
 
+RELOCATION = ".relocation"
+"""The journal of stores that are being moved between tasks: while it is there no task of the application is locked."""
+TASK_ID = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
+"""The name of a task's directory: ordinal and partition."""
 _CHECKPOINT = ".checkpoint"
 _OWNER_BYTES = 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -54,7 +60,8 @@ class StateDirectory:
 
         Raises `ValueError` for an application id that is no plain name.
         """
-        self._directory = Path(root).absolute() / _name("application id", application_id)
+        self.application = Path(root).absolute() / _name("application id", application_id)
+        """The directory of the application, whether it exists or not."""
         self._lock_wait = lock_wait
         self._held: dict[str, int] = {}
         """The process that locked each task. A forked child has this table too, but not the locks."""
@@ -67,11 +74,26 @@ class StateDirectory:
     def lock(self, task_id: str) -> Iterator[None]:
         """Hold the task's directory, against other processes and against this one.
 
-        The operating system lets go of the lock when its owner ends, however it ends.
+        The operating system lets go of the lock when its owner ends, however it ends. `StateLockedError` too while
+        stores are moved between the tasks of the application, or where that was begun and not finished.
         """
+        with self.lock_to_relocate(task_id):
+            journal = self.application / RELOCATION
+            # After the lock: who moves stores writes the journal first, and then sees whether somebody has a lock.
+            if TASK_ID.fullmatch(task_id) is not None and journal.exists():
+                raise StateLockedError(
+                    f"the stores of {self.application.name} are being moved between its tasks, or that was begun and "
+                    f"not finished ({journal}). Wait until it is done; if nobody is at it, start the application with "
+                    f"automatic.state.relocation=true, or run crashproof relocate, which goes on with it"
+                )
+            yield
+
+    @contextmanager
+    def lock_to_relocate(self, task_id: str, *, wait: float | None = None) -> Iterator[None]:
+        """As `lock`, also while stores are moved: for who moves them. `wait` instead of `lock_wait`."""
         task = self._task(task_id)
         path = task / ".lock"
-        lock = FileLock(path, timeout=self._lock_wait, thread_local=False)
+        lock = FileLock(path, timeout=self._lock_wait if wait is None else wait, thread_local=False)
         try:
             task.mkdir(parents=True, exist_ok=True)
             lock.acquire()
@@ -84,7 +106,7 @@ class StateDirectory:
             raise StoreIOError(f"task directory {task} cannot be locked: {error}") from error
         try:
             try:
-                path.write_bytes(msgspec.json.encode(_Owner(os.getpid(), psutil.Process().create_time())))
+                path.write_bytes(_this_process(os.getpid()))
             except OSError as error:
                 raise StoreIOError(f"lock file {path} cannot be written: {error}") from error
             self._held[task_id] = os.getpid()
@@ -94,11 +116,12 @@ class StateDirectory:
             lock.release()
 
     def remember(self, ordinal: int, content: str, instead_of: str = "") -> str:
-        path = self._directory / f".sub-topology-{ordinal}"
+        """As in `Storage`. Without `content` the note of `instead_of` becomes empty, which is none."""
+        path = self.application / f".sub-topology-{ordinal}"
         try:
             if _text(path) == content:
                 return content
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self.application.mkdir(parents=True, exist_ok=True)
             with FileLock(path.with_name(f"{path.name}.lock"), thread_local=False):
                 there = _text(path)
                 if there not in ("", instead_of):
@@ -107,10 +130,23 @@ class StateDirectory:
                 new.write_text(content, encoding="utf-8")
                 sync_path(new)
                 new.replace(path)
-                sync_path(self._directory)
+                sync_path(self.application)
         except OSError as error:
             raise StoreIOError(f"{path} cannot be read or written: {error}") from error
         return content
+
+    def remembered(self) -> dict[int, str]:
+        """What is written down of each ordinal, without the empty notes."""
+        try:
+            paths = list(self.application.glob(".sub-topology-*"))
+            notes = {
+                int(number): _text(path)
+                for path in paths
+                if (number := path.name.removeprefix(".sub-topology-")).isdecimal()
+            }
+        except OSError as error:
+            raise StoreIOError(f"the notes in {self.application} cannot be read: {error}") from error
+        return {ordinal: notes[ordinal] for ordinal in sorted(notes) if notes[ordinal]}
 
     def open(self, task_id: str, store_name: str) -> RocksEngine:
         """Open or create a database of a task whose lock this object holds, else `ProtocolError`."""
@@ -169,7 +205,7 @@ class StateDirectory:
         return str(target)
 
     def _task(self, task_id: str) -> Path:
-        return self._directory / _name("task id", task_id)
+        return self.application / _name("task id", task_id)
 
     def _require_lock(self, task_id: str) -> None:
         if self._held.get(task_id) != os.getpid():
@@ -191,6 +227,12 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
+
+
+@cache
+def _this_process(pid: int) -> bytes:
+    """What the lock files of this process say. A forked child has another number."""
+    return msgspec.json.encode(_Owner(pid, psutil.Process().create_time()))
 
 
 def _owner(path: Path) -> str:

@@ -47,6 +47,7 @@ from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams.application import Application
+from store.streams.ordinals import prepare
 from store.streams.worker import Worker
 from store.types import TopicPartition
 
@@ -164,8 +165,16 @@ class TaskHost:
         """That of a query as it is deployed."""
         application = deployment.application
         storage = StateDirectory(deployment.state_dir, application.application_id, lock_wait=LOCK_WAIT_S)
-        log = deployment.log()
-        return cls(application, deployment.config, log, storage, SystemClock(), streaming=log.reader)
+        log, clock = deployment.log(), SystemClock()
+        prepare(
+            deployment.state_dir,
+            application.sub_topologies,
+            log,
+            deployment.config,
+            clock,
+            lock_wait=LOCK_WAIT_S,
+        )
+        return cls(application, deployment.config, log, storage, clock, streaming=log.reader)
 
     def carry_out(self, orders: Orders) -> list[Carried]:
         """Bring tasks to where the orders say; in the order of their sub-topologies, which is that of the data.

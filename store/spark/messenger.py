@@ -24,6 +24,7 @@ from store.errors import TaskHostError
 from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place, become_host
 
 _START_S = 60.0
+_END_S = 5.0
 _POLL_S = 0.01
 _LOG_BYTES = 2000
 
@@ -93,13 +94,18 @@ def _start(deployment: Deployment, place: Path) -> Place:
 
 
 def _send_off(found: Place) -> None:
-    """Ask a host to end, and wait until it does. One that does not is left alone: it is fenced, as any zombie."""
-    with suppress(OSError, EOFError, AuthenticationError):
-        with _call(found) as connection:
-            connection.send_bytes(msgspec.json.encode(Orders("", [], 0)))
-            connection.poll(_START_S)
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(found.pid).wait(_START_S)
+    """Ask a host to end, and wait a little until it does. One that stands still is fenced, as any zombie."""
+    gone = threading.Thread(target=_ask_to_end, args=(found,), daemon=True)
+    gone.start()
+    gone.join(_END_S)
+
+
+def _ask_to_end(found: Place) -> None:
+    with suppress(OSError, EOFError, AuthenticationError), _call(found) as connection:
+        connection.send_bytes(msgspec.json.encode(Orders("", [], 0)))
+        connection.recv_bytes()
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(found.pid).wait()
 
 
 def _call(found: Place) -> Connection:

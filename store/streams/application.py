@@ -14,6 +14,8 @@ from store.errors import ConfigError, LogError
 from store.log import Log, Reader, TopicSpec
 from store.streams.topology import Topology
 
+_POLICY = "cleanup.policy"
+
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -154,6 +156,8 @@ class Application:
                 )
             specs = self.internal_topics(found.__getitem__)
             admin.create_topics(specs)
+            for spec in specs:
+                _check_policy(spec, admin.topic_config(spec.name))
         finally:
             admin.close()
             reader.close()
@@ -166,6 +170,20 @@ class Application:
         if format != "text":
             raise ConfigError("format", format, "text or mermaid")
         return _text(self)
+
+
+def _check_policy(spec: TopicSpec, found: Mapping[str, str]) -> None:
+    """Raise `LogError` for a topic that loses what it must keep, or keeps everything."""
+    wanted, has = (
+        frozenset(config.get(_POLICY, "delete").replace(" ", "").split(","))
+        for config in (spec.config, found)
+    )
+    if has - wanted or ("compact" in wanted and "compact" not in has):
+        raise LogError(
+            f"topic {spec.name} of the application's own exists with {_POLICY}={found.get(_POLICY)}, and has to have "
+            f"{spec.config.get(_POLICY, 'delete')}. Somebody has made it, or the broker's auto.create.topics.enable "
+            "has. Change the setting with kafka-configs.sh, if it has lost nothing yet; else start over with a new one"
+        )
 
 
 def _count(reader: Reader, topic: str, found: dict[str, int], missing: list[str]) -> None:

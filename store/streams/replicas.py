@@ -81,6 +81,11 @@ class Replicas:
         """Those that are open, by partition."""
         self.global_stores: dict[str, GlobalStore[Any]] = {}
 
+    @property
+    def wanted(self) -> list[int]:
+        """The partitions that it keeps copies of, or tries to."""
+        return list(self._wanted)
+
     def assign(self, partitions: Iterable[int]) -> None:
         """Keep copies of these partitions, and close the others. New ones are opened by the next `update`."""
         self._wanted = list(dict.fromkeys(partitions))

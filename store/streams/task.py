@@ -39,12 +39,15 @@ transaction up for its time (`transaction.timeout.ms`), and a client cannot ask 
 
 Ordinals. A sub-topology that starts with another ordinal than it had has new transactional ids, so it would not fence
 its own older incarnations, and new directories. One that has the ordinal of another takes the tasks away from it,
-over and over. So a task refuses to start:
+over and over. So, when the group's position in an input was committed by another ordinal, which is noted beside it, a
+task first fences that one's task too, and then notes its own; `store.streams.ordinals` has the argument, and what is
+not seen. Its stores were moved to its directories before (`store.recovery.relocation`). With
+`automatic.state.relocation=false` it refuses to start.
 
-* when the group's position in one of its inputs was committed by another ordinal, which is noted beside it. Not
-  seen where nothing was committed yet, or by a version that noted nothing, or where positions were reset since.
-* when the state directory of its host was used for that ordinal by a sub-topology with none of its sources and
-  stores. Not seen on different hosts: there the two fence each other, and each ends with an error that says so.
+A task also refuses to start when the state directory of its host was used for its ordinal by a sub-topology with none
+of its sources and stores: two pipelines have one name. A relocation rewrites those notes, where it finds a sub-topology
+that has come or gone. Not seen on different hosts: there the two fence each other, and each ends with an error that
+says so.
 
 The argument for at least once: caches, then outputs and changelog records, then the stores with their offsets and
 positions, then the checkpoint, then the topic of positions, then the group's positions. Each step comes when all that
@@ -63,7 +66,6 @@ it stands for is safe, and the group's positions, from which input is read again
 from __future__ import annotations
 
 import logging
-import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -81,6 +83,7 @@ from store.errors import (
     ConfigError,
     CrashproofError,
     DeserializationError,
+    FatalLogError,
     FencedError,
     HangingTransactionError,
     LogError,
@@ -110,7 +113,7 @@ from store.recovery.restore import (
     tombstone_retention,
 )
 from store.state.protocol import StateStore, StoreContext
-from store.streams import positions
+from store.streams import ordinals, positions
 from store.streams.context import TaskContext
 from store.streams.handlers import Faults, Handlers
 from store.streams.topology import Processing, Topology, bind
@@ -122,11 +125,6 @@ _BACKOFF_S = 0.005
 _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
 """How long a changelog may take to settle, or to answer, each time while restoring."""
-
-_COMMITTED_BY = re.compile(
-    r"sub-topology ([0-9]+)(?:, stream time ([0-9]+))?((?:, [A-Za-z0-9._-]+ at [0-9]+)*)"
-)
-_OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
 
 T = TypeVar("T")
 
@@ -188,6 +186,8 @@ class Task:
         self._positions_at = None if topic is None else TopicPartition(topic, partition)
         self.group_lacks_positions = False
         """Whether input positions were known from their own topic alone: the group should get them again."""
+        self._took_over = False
+        """Whether this incarnation had to fence the tasks of a former ordinal."""
         self.tasks_in_process = tasks_in_process
         self._suppliers = topology.suppliers(config.dsl_store_suppliers)
         self._metrics = metrics
@@ -258,6 +258,8 @@ class Task:
             self._exit.callback(reader.close)
             self._reader = reader
             self._check_group(reader)
+            # Whoever had to take the task over again has another producer now.
+            producer = self._producer or producer
             self._check_positions_topic(reader)
             if self._handlers.dead_letter_topic is not None:
                 # Named when it does not exist, and not at the first record that it is needed for.
@@ -332,42 +334,68 @@ class Task:
                 topology.ordinal,
                 f"in this state directory it is that of the sub-topology of {topology.application_id} with "
                 f"{', '.join(there.splitlines())}, and this one has {', '.join(sorted(topology.content))}. Give each "
-                "sub-topology an ordinal of its own; or, if this one takes the place of the other for good, move the "
-                f"file .sub-topology-{topology.ordinal} in the application's directory away on every host",
+                "sub-topology an ordinal of its own; or, if they were given new ones, let crashproof relocate, or a "
+                "start with automatic.state.relocation=true, move what lies there; or, if this one takes the place of "
+                f"the other for good, move the file .sub-topology-{topology.ordinal} in the application's directory "
+                "away on every host",
             )
 
     def _check_group(self, reader: GroupReader) -> None:
-        topology = self.topology
-        for tp in self.inputs:
-            said = self._retry(
-                lambda tp=tp: reader.committed_metadata(topology.application_id, tp)  # type: ignore[misc]
+        for left in reversed(range(ordinals.TRIES)):
+            said = ordinals.noted_beside(reader, self.topology, self.partition, self._retry)
+            self._committed_stream_time = max(
+                self._committed_stream_time, *map(ordinals.stream_time, said.values()), -1
             )
-            other = _COMMITTED_BY.fullmatch(said)
-            if other is not None and other[2] is not None:
-                self._committed_stream_time = max(self._committed_stream_time, int(other[2]))
-                for operator, time in _OBSERVED.findall(other[3]):
-                    self._committed_observed[operator] = max(
-                        self._committed_observed.get(operator, -1), int(time)
-                    )
-            if other is not None and int(other[1]) != topology.ordinal:
-                raise ConfigError(
-                    "ordinal",
-                    topology.ordinal,
-                    f"the position of the group {topology.application_id} in {tp} was committed by the ordinal "
-                    f"{other[1]}, whose tasks this one would not fence. Set it to {other[1]} again; or, to change it, "
-                    f"stop all workers of the application, and have kafka-consumer-groups.sh --group "
-                    f"{topology.application_id} --topic {tp.topic} --reset-offsets --to-current --execute take the "
-                    "note away",
+            for times in map(ordinals.observed_times, said.values()):
+                for operator, time in times.items():
+                    self._committed_observed[operator] = max(self._committed_observed.get(operator, -1), time)
+            former = ordinals.former_ordinals(said, self.topology.ordinal)
+            if not former:
+                return
+            if not self._config.automatic_state_relocation:
+                self._refuse(former)
+            if self._producer is None:
+                return
+            self._took_over = True
+            try:
+                ordinals.fence_former(
+                    self._log,
+                    self._producer,
+                    reader,
+                    self.topology,
+                    self.partition,
+                    former,
+                    self._config,
+                    self._retry,
                 )
+                return
+            except FencedError:
+                # Perhaps by a task that has taken over as well, see `store.streams.ordinals`.
+                if not left:
+                    raise
+            self._make_producer()
+
+    def _refuse(self, former: Mapping[TopicPartition, str]) -> None:
+        topology = self.topology
+        for tp, said in former.items():
+            other = ordinals.noted(said)
+            raise ConfigError(
+                "ordinal",
+                topology.ordinal,
+                f"the position of the group {topology.application_id} in {tp} was committed by the ordinal {other}, "
+                f"whose tasks this one would not fence. Set it to {other} again; or, to change it, start with "
+                f"automatic.state.relocation=true; or stop all workers of the application, and have "
+                f"kafka-consumer-groups.sh --group {topology.application_id} --topic {tp.topic} --reset-offsets "
+                "--to-current --execute take the note away",
+            )
 
     @property
     def _committed_by(self) -> str:
         """What is noted beside the positions that this task commits."""
         context = self._context
-        if context is None or context.stream_time < 0:
-            return f"sub-topology {self.topology.ordinal}"
-        observed = "".join([f", {operator} at {time}" for operator, time in context.observed.items()])
-        return f"sub-topology {self.topology.ordinal}, stream time {context.stream_time}{observed}"
+        if context is None:
+            return ordinals.note(self.topology.ordinal)
+        return ordinals.note(self.topology.ordinal, context.stream_time, context.observed)
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -592,6 +620,7 @@ class Task:
                 or store.get_committed_offset(changelog) is not None
                 or (changelog in self._changelogs and self._earliest(self._require_reader(), changelog) > 0)
             )
+            lost = lost and not self._came_from_elsewhere(held[name])
             if not ahead and not lost:
                 continue
             has = (
@@ -606,6 +635,27 @@ class Task:
                 "once more, and stop it. Else set them back with kafka-consumer-groups.sh --reset-offsets; or, to "
                 "start over, delete the changelog topics and move the state directory away"
             )
+
+    def _came_from_elsewhere(self, held: Mapping[TopicPartition, int]) -> bool:
+        """Whether a store of this `position` was split off another sub-topology, whose input the group has committed.
+
+        This one may have only input that is new, and so no positions; the group gets them with the first commit.
+        """
+        if not self._config.automatic_state_relocation or not held or not held.keys().isdisjoint(self.inputs):
+            return False
+        group, reader = self.topology.application_id, self._require_reader()
+        for tp, last in held.items():
+            try:
+                position = self._retry(lambda tp=tp: reader.committed(group, tp))  # type: ignore[misc]
+            except LogError as error:
+                if type(error) is not LogError:
+                    raise
+                # The topic is gone.
+                return False
+            if position is None or position <= last:
+                return False
+        self.group_lacks_positions = True
+        return True
 
     def close(self) -> None:
         """Release stores, locks and clients. What was not committed is dropped, here and (later) in Kafka.
@@ -883,7 +933,7 @@ class Task:
         took = int(
             max((self._clock.monotonic() - self._began) * 1000, self._clock.time_ms() - self._began_ms)
         )
-        if took < timeout:
+        if took < timeout and not self._took_over:
             return FencedError(
                 f"{error}. The transaction of task {self.task_id} was open for {took} ms, less than "
                 f"transaction.timeout.ms={timeout}, so a newer incarnation has the task, or another sub-topology of "
@@ -902,6 +952,11 @@ class Task:
             return FencedError(
                 f"{error}. The group {self.topology.application_id} stands in {stands} where this incarnation of "
                 f"task {self.task_id} left it, so a newer one has the task"
+            )
+        if took < timeout:
+            return FatalLogError(
+                f"{error}. The sub-topology of task {self.task_id} had another ordinal before, so this may be the "
+                "start of one that had this ordinal, and nobody has committed since; a new incarnation goes on"
             )
         return TransactionTimedOutError(
             f"{error}. The transaction of task {self.task_id} was open for {took} ms, longer than "

@@ -59,6 +59,8 @@ QUICK_TRIES = 3
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_WAIT_S = 0.1
+_LONGEST_OPENING_S = 1.0
+"""A worker that is streaming begins to open tasks for so long in one poll: whoever polls has other things to do."""
 
 REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
@@ -150,7 +152,10 @@ class Worker:
         if self._arrivals is not None:
             self._gather(self._arrivals, self.tasks, wait_s)
         progress = False
+        opens_until = inf if self._arrivals is None else self._clock.monotonic() + _LONGEST_OPENING_S
         for partition in list(self._partitions):
+            if partition not in self.tasks and opens_until < inf and self._clock.monotonic() > opens_until:
+                continue
             try:
                 progress |= self._step(partition)
             except StateLockedError as error:
@@ -246,12 +251,34 @@ class Worker:
         known, passed = self._passed.get(tp, (-1, -1))
         return passed if known == position else position
 
-    def assign(self, active: Iterable[int], standby: Iterable[int] = ()) -> None:
+    def commit(self) -> None:
+        """Commit what every task has processed. One that cannot is closed without, as after a crash."""
+        for partition, task in list(self.tasks.items()):
+            enter(task.task_id)
+            try:
+                task.commit()
+            except FencedError as error:
+                self._give_up(partition, error)
+            except CrashproofError as error:
+                _log.warning("task %s could not be committed: %s", task.task_id, error)
+                self._drop(partition)
+
+    def abandon(self) -> None:
+        """Let go of all tasks and copies without a commit: they are others' by now."""
+        for partition in list(self.tasks):
+            enter(self._topology.task_id(partition))
+            self._drop(partition)
+        self.assign(())
+
+    def assign(
+        self, active: Iterable[int], standby: Iterable[int] = (), *, tasks_in_process: int | None = None
+    ) -> None:
         """Process the partitions `active`, keep warm copies of the stores of `standby`, and let go of all others.
 
         Tasks and copies that stay go on; a task that goes is committed first. The next polls open what is new. A task
         takes over the directory of its standby and replays only what the copy lacks, and a standby goes on from
-        where the task stopped. Raises `ConfigError` for a partition that is in both.
+        where the task stopped. `tasks_in_process` as when it was made. Raises `ConfigError` for a partition that is in
+        both.
         """
         partitions = list(dict.fromkeys(active))
         standbys = self._only_standbys(partitions, standby)
@@ -270,6 +297,8 @@ class Worker:
         self._waiting &= set(partitions)
         # What was lost before is no news under a new assignment.
         self._lost, self._untold = {}, {}
+        if tasks_in_process is not None:
+            self._others = max(0, tasks_in_process - len(partitions))
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(partitions)
         self.replicas.assign(standbys)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from store.errors import LogError, ProtocolError
 from store.log import Fetch, Membership, Offsets, TopicSpec
 from store.log.partitioner import partition_for
+from store.log.protocol import GroupMember
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 
@@ -235,6 +236,9 @@ class MemoryAdmin:
         for topic in topics:
             self._log._topics.pop(topic, None)
             self._log._configs.pop(topic, None)
+
+    def group_members(self, group_id: str) -> Sequence[GroupMember]:  # noqa: ARG002 - nobody joins a group here
+        return ()
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         self._log.topic(topic)

@@ -1,7 +1,8 @@
 """Schedule files of version 1: their words mean the same now, and they replay as they did.
 
 `version_1.jsonl` holds schedules with a digest of what the release that wrote them did: every protocol point that was
-passed, every start, end and skipped step, every state that was observed, the outputs and the group's positions.
+passed, every start, end and skipped step, every state that was observed, the outputs and the group's positions. Those
+on Spark have the digests of the release in which task hosts, which stay open, took the place of attempts over rows.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from store.errors import ConfigError, FatalLogError, ProtocolError
 from store.log import Groups, Log, Member, TopicSpec
 from store.log.kafka import KafkaLog
 from store.types import TopicPartition
+from tests.waiting import until
 
 
 class Owner:
@@ -144,3 +145,33 @@ def test_positions_of_one_group_are_not_sent_with_a_membership_in_another(cluste
     producer.commit_transaction()
     producer.close()
     member.close()
+
+
+def test_everybody_sees_who_has_what_once_the_group_is_settled(cluster: Log, topic: str) -> None:
+    admin = cluster.admin()
+    assert admin.group_members(topic) == []
+    owner = Owner()
+    member = groups(cluster).member(topic, [topic], owner)
+    until_assigned(owner, member)
+    until(lambda: admin.group_members(topic))
+    (seen,) = admin.group_members(topic)
+    assert seen.client_id == "rdkafka"
+    assert seen.partitions == (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    member.close()
+    until(lambda: not admin.group_members(topic))
+    admin.close()
+
+
+def test_a_member_commits_positions_of_its_group_while_it_is_one(cluster: Log, topic: str) -> None:
+    owner = Owner()
+    member = groups(cluster).member(topic, [topic], owner)
+    until_assigned(owner, member)
+    reader = cluster.reader()
+    place = TopicPartition(topic, 0)
+    member.commit_offsets({})
+    member.commit_offsets({place: 0}, "noted")
+    assert (reader.committed(topic, place), reader.committed_metadata(topic, place)) == (0, "noted")
+    member.close()
+    with pytest.raises(ProtocolError):
+        member.commit_offsets({place: 0})
+    reader.close()

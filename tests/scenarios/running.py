@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -31,8 +31,9 @@ from store.state.session import SessionStore
 from store.state.timestamped import unpack
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
+from store.streams.context import TaskContext
 from store.streams.task import Task
-from store.streams.topology import Context, ProcessorSupplier
+from store.streams.topology import Processing, Processor, ProcessorSupplier, bind
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -92,8 +93,7 @@ class Run:
         if wipe:
             self.host = Host(0)
         for number, topology in enumerate(self.topologies):
-            assert not isinstance(topology.process, ProcessorSupplier)
-            watched = replace(topology, process=self._watched(topology.process, self.seen[number]))
+            watched = replace(topology, process=_Watched(topology.process, self.seen[number]))
             self.lives += 1
             storage = HostStorage(self.host, self.lives)
             worker = Worker(watched, [0], SimLog(self.broker), storage, self.config, SystemClock())
@@ -153,21 +153,31 @@ class Run:
     def _keys(self) -> set[str]:
         return {record.key for records in self.seen for record in records}
 
-    def _watched(
-        self, process: Callable[[Context, Record], None], seen: list[InputRecord]
-    ) -> Callable[[Context, Record], None]:
-        def watched(context: Context, record: Record) -> None:
+
+@dataclass
+class _Watched:
+    """A `ProcessorSupplier` that notes each record."""
+
+    inner: Processor | ProcessorSupplier
+    seen: list[InputRecord]
+
+    def bind(self, context: TaskContext) -> Processing:
+        processing = bind(self.inner, context)
+        process = processing.process
+
+        def watched(record: Record) -> None:
             key, value = decode_record(record.key, record.value)
             headers = tuple(
                 (name, None if content is None else content.decode()) for name, content in record.headers
             )
             topic = record.topic.removeprefix(f"{APP}-")
-            seen.append(
+            self.seen.append(
                 InputRecord(topic, record.partition, record.offset, key, value, record.timestamp, headers)
             )
-            process(context, record)
+            process(record)
 
-        return watched
+        processing.process = watched  # type: ignore[method-assign]
+        return processing
 
 
 def _rows(store: StateStore, scenario: Scenario, keys: Iterable[str]) -> dict[str, Json]:

@@ -69,10 +69,11 @@ GUARANTEES = [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE]
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.requirement("13627.5")
 def test_a_sub_topology_whose_ordinal_was_changed_does_not_start(
     cluster: SimBroker, guarantee: Guarantee
 ) -> None:
-    config = StreamsConfig(processing_guarantee=guarantee)
+    config = StreamsConfig(processing_guarantee=guarantee, automatic_state_relocation=False)
     run(SimLog(cluster), topology(0), storage(), config=config)
     with pytest.raises(ConfigError, match=r"ordinal=1 .* app in in-0 was committed by the ordinal 0"):
         run(SimLog(cluster), topology(1), storage(), config=config)
@@ -82,7 +83,8 @@ def test_a_sub_topology_whose_ordinal_was_changed_does_not_start(
 def test_a_changed_ordinal_is_allowed_once_the_note_of_the_old_one_is_gone(cluster: SimBroker) -> None:
     run(SimLog(cluster), topology(0), storage())
     cluster.commit_offsets("app", {TopicPartition("in", 0): 1})
-    assert run(SimLog(cluster), topology(1), storage()) == 0
+    config = StreamsConfig(automatic_state_relocation=False)
+    assert run(SimLog(cluster), topology(1), storage(), config=config) == 0
 
 
 @pytest.mark.parametrize("partition", [0, 1])
@@ -147,7 +149,7 @@ def test_a_real_broker_keeps_the_ordinal_beside_the_positions(
     guarantee: Guarantee, log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     name, source = unique("app"), unique("in")
-    config = StreamsConfig(processing_guarantee=guarantee)
+    config = StreamsConfig(processing_guarantee=guarantee, automatic_state_relocation=False)
     old, new = (topology(ordinal, source, application=name) for ordinal in (0, 1))
     admin = log.admin()
     admin.create_topics([TopicSpec("out", 1), TopicSpec(source, 1), *old.internal_topics(1)])

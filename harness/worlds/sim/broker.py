@@ -58,7 +58,7 @@ from store.errors import (
     RetriableError,
 )
 from store.log.partitioner import partition_for
-from store.log.protocol import Assignor, Fetch, Membership, Offsets, Rebalance, TopicSpec
+from store.log.protocol import Assignor, Fetch, GroupMember, Membership, Offsets, Rebalance, TopicSpec
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 Option = TypeVar("Option")
@@ -273,6 +273,9 @@ class SimBroker:
         group = self._group(group_id)
         if group.phase is not GroupPhase.EMPTY:
             raise LogError(f"group {group_id!r} has members, and takes no positions from anybody else")
+        self._take_positions(group, offsets, metadata)
+
+    def _take_positions(self, group: Group, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         for tp, position in offsets.items():
             self._log(tp)
             self._sent += 1
@@ -1132,6 +1135,16 @@ class SimMember:
         self._check()
         return self._membership()
 
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        self._check()
+        seat = self._group().seat(self._member_id)
+        if seat is None or seat.generation != self._generation:
+            raise FatalLogError(
+                f"group {self._group_id!r} takes no positions from member {self._member_id!r} of generation "
+                f"{self._generation}"
+            )
+        self._broker._take_positions(self._group(), offsets, metadata)
+
     def close(self) -> None:
         if self._closed:
             return
@@ -1235,6 +1248,16 @@ class SimAdmin:
         self._check()
         for name in topics:
             self._broker.delete_topic(name)
+
+    def group_members(self, group_id: str) -> list[GroupMember]:
+        self._check()
+        group = self._broker._groups.get(group_id)
+        if group is None or group.phase is not GroupPhase.STABLE:
+            return []
+        return [
+            GroupMember(seat.prefix.removesuffix("-"), tuple(sorted(seat.assignment)))
+            for seat in group._members
+        ]
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         self._check()

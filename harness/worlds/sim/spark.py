@@ -1,14 +1,15 @@
 """Spark's scheduler as far as exactly-once depends on it: micro-batches, attempts, retries, a driver that dies.
 
 The twin of what `store.spark` runs on, one query per sub-topology. A driver plans an offset range, writes it to the
-offset log, runs one attempt per partition with records, repeats attempts that died, and writes the commit log when all
-are done. After a restart it runs an uncommitted batch again, over every partition. Attempts of an earlier batch that
-were paused live on as zombies.
+offset log, brings one order per partition with news, repeats those whose task host died, and writes the commit log
+when all are carried out. After a restart it runs an uncommitted batch again, over every partition. Task hosts keep
+their task open from one batch to the next; those that were paused, or overtaken, live on as zombies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from harness.history import End
 from harness.worlds.actors import DRIVER, MOST_FAILURES, Actor, Life, is_driver, ordinal_of, partition_of
@@ -72,6 +73,10 @@ class Driver:
         self._open: set[str] = set()
         self._running: dict[str, int] = {}
         self._failures: dict[str, int] = {}
+        self._orders: dict[Actor, int] = {}
+        """Task host → the batch that it carries out an order of."""
+        self._idle: dict[str, list[Actor]] = {}
+        """Task → the hosts that have it open, as far as they know, the one that was last at work first."""
         self._actor: Actor | None = None
         self._error = ""
 
@@ -84,12 +89,14 @@ class Driver:
                 plan = self._plan()
                 if not plan:
                     if not process.idle():
+                        self._dismiss()
                         return End.DONE, ""
                     continue
                 self._offset_log.append(plan)
             process.reached(Point.BATCH_PLANNED)
             self._run_batch(self._offset_log[-1])
             if self._error:
+                self._dismiss()
                 return End.FAILED, self._error
             process.reached(Point.BATCH_APPLIED)
             self._committed = len(self._offset_log)
@@ -112,7 +119,8 @@ class Driver:
         self._running = {}
         self._failures = {}
         for task in sorted(tasks, key=partition_of, reverse=True):
-            self._launch(task, partition_of(task))
+            if not self._order(task):
+                self._launch(task, partition_of(task))
         while self._open and not self._error:
             self._run.hub.switch()
 
@@ -121,60 +129,88 @@ class Driver:
         if task in self._open:
             self._launch(task, host)
 
-    def _launch(self, task: str, host: int) -> None:
-        ends = {
-            tp.topic: end
-            for tp, (_, end) in self._offset_log[-1].items()
-            if tp.partition == partition_of(task)
-        }
-        place = self._run.director.free_host(task, host)
+    def _launch(self, task: str, machine: int) -> None:
+        """Bring the order for a task to a new task host."""
+        place = self._run.director.free_host(task, machine)
         if place is None:
             self._error = f"no host is free for task {task}"
             return
         actor = self._run.director.started(task, place)
-        self._run.make(actor, self._attempt(ends))
+        self._run.make(actor, self._host)
+        self._exits[actor] = partial(self._host_ended, actor)
+        self._bring(actor)
+
+    def _order(self, task: str) -> bool:
+        """Bring the order for a task to a host that has it open. Whether there is one."""
+        idle = [actor for actor in self._idle.get(task, ()) if actor.life is Life.RUNNING]
+        if not idle:
+            return False
+        actor = idle[self._run.chooser.choose("task host that gets the order", len(idle)) if idle[1:] else 0]
+        self._idle[task].remove(actor)
+        self._bring(actor)
+        return True
+
+    def _bring(self, actor: Actor) -> None:
+        self._orders[actor] = len(self._offset_log)
         self._run.runnable.appendleft(actor)
-        self._exits[actor] = self._attempt_ended(actor, len(self._offset_log))
-        self._running[task] = self._running.get(task, 0) + 1
+        self._running[actor.task] = self._running.get(actor.task, 0) + 1
 
-    def _attempt(self, ends: dict[str, int]) -> Callable[[Process], tuple[End, str]]:
-        run = self._run
+    def _host(self, process: Process) -> tuple[End, str]:
+        """The process of a task host: it carries orders out, and keeps its task open between them, until told to go."""
+        run, actor = self._run, process.actor
+        topology = run.led(process, run.new_topologies(run.config)[ordinal_of(actor.task)])
+        log = WatchedLog.around(run.log, process, run.watch)
+        host = TaskHost(Application.of(topology), run.config, log, process.storage, run.clock)
+        try:
+            while actor in self._orders:
+                ends = {
+                    tp.topic: end
+                    for tp, (_, end) in self._offset_log[self._orders[actor] - 1].items()
+                    if tp.partition == partition_of(actor.task)
+                }
+                host.carry_out(Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1))
+                self._carried_out(actor)
+                run.hub.switch()
+            host.close()
+        except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
+            return how_it_ended(error, attempt=True), describe(error)
+        return End.DONE, ""
 
-        def main(process: Process) -> tuple[End, str]:
-            task = process.actor.task
-            topology = run.led(process, run.new_topologies(run.config)[ordinal_of(task)])
-            log = WatchedLog.around(run.log, process, run.watch)
-            host = TaskHost(Application.of(topology), run.config, log, process.storage, run.clock)
-            order = Order(topology.ordinal, partition_of(task), ends)
-            try:
-                host.carry_out(Orders("", [order], 1))
-                host.close()
-            except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
-                return how_it_ended(error, attempt=True), describe(error)
-            return End.DONE, ""
-
-        return main
-
-    def _attempt_ended(self, actor: Actor, batch: int) -> Callable[[End | None], None]:
+    def _carried_out(self, actor: Actor) -> None:
         task = actor.task
-
-        def ended(reason: End | None) -> None:
-            if batch != len(self._offset_log) or task not in self._open:
-                return
+        batch = self._orders.pop(actor)
+        self._idle.setdefault(task, []).insert(0, actor)
+        if batch == len(self._offset_log) and task in self._open:
             self._running[task] -= 1
-            if reason is End.DONE:
-                self._open.discard(task)
-            else:
-                # Spark asks not why an attempt has failed, nor whether another one of its task has overtaken it.
-                self._failures[task] = self._failures.get(task, 0) + 1
-                if self._failures[task] >= MOST_FAILURES:
-                    self._error = f"task {task} failed {self._failures[task]} times"
-                elif not self._running[task]:
-                    self._launch(task, actor.host)
-            if (not self._open or self._error) and self._actor is not None:
-                self._run.runnable.append(self._actor)
+            self._open.discard(task)
+            self._wake_driver()
 
-        return ended
+    def _host_ended(self, actor: Actor, _: End | None) -> None:
+        """A host has ended: in the middle of an order if it had one, or with its task open."""
+        task = actor.task
+        batch = self._orders.pop(actor, None)
+        if actor in self._idle.get(task, ()):
+            self._idle[task].remove(actor)
+        if batch != len(self._offset_log) or task not in self._open:
+            return
+        self._running[task] -= 1
+        # Spark asks not why an attempt has failed, nor whether another one of its task has overtaken it.
+        self._failures[task] = self._failures.get(task, 0) + 1
+        if self._failures[task] >= MOST_FAILURES:
+            self._error = f"task {task} failed {self._failures[task]} times"
+        elif not self._running[task]:
+            self._launch(task, actor.host)
+        self._wake_driver()
+
+    def _wake_driver(self) -> None:
+        if (not self._open or self._error) and self._actor is not None:
+            self._run.runnable.append(self._actor)
+
+    def _dismiss(self) -> None:
+        """Tell every host to go."""
+        for actors in self._idle.values():
+            self._run.runnable += [actor for actor in actors if actor.life is Life.RUNNING]
+        self._idle = {}
 
     def ended(self, reason: End | None) -> None:
         """The driver has ended. If it was killed, its executors go with it, paused ones excepted."""
@@ -187,3 +223,5 @@ class Driver:
                 self._run.hosts[actor.host].release(actor.process)
                 self._run.forget(actor)
         self._open = set()
+        self._idle = {}
+        self._orders = {}

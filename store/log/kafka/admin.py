@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -19,7 +19,8 @@ from confluent_kafka.cimpl import NewTopic
 from store.errors import LogError, ProtocolError
 from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import cause_of
-from store.log.protocol import TopicSpec
+from store.log.protocol import GroupMember, TopicSpec
+from store.types import TopicPartition
 
 T = TypeVar("T")
 
@@ -61,6 +62,34 @@ class KafkaAdmin:
 
             self._repeat(f"delete topic {name}", delete)
             self._repeat(f"delete topic {name}", check_gone)
+
+    def group_members(self, group_id: str) -> list[GroupMember]:
+        admin = self._live()
+
+        def ask(seconds: float) -> list[GroupMember]:
+            asked = admin.describe_consumer_groups([group_id], request_timeout=seconds)
+            try:
+                found = asked[group_id].result()
+            except KafkaException as exception:
+                if cause_of(exception).code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+            if found.state is not ConsumerGroupState.STABLE:
+                return []
+            return [
+                GroupMember(
+                    member.client_id,
+                    tuple(
+                        sorted(
+                            TopicPartition(one.topic, one.partition)
+                            for one in member.assignment.topic_partitions
+                        )
+                    ),
+                )
+                for member in found.members
+            ]
+
+        return self._repeat(f"ask for the members of group {group_id}", ask)
 
     def topic_config(self, topic: str) -> dict[str, str]:
         admin, resource = self._live(), ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -8,14 +8,14 @@ error comes out of `poll`, and the client goes on with the rebalance).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import FencedError, ProtocolError, RetriableError
-from store.log.kafka.client import STEP, Client
+from store.log.kafka.client import STEP, Client, repeat
 from store.log.kafka.errors import MISSING, translate
 from store.log.protocol import Rebalance
 from store.types import TopicPartition
@@ -62,6 +62,26 @@ class KafkaMember:
 
     def membership(self) -> KafkaMembership:
         return KafkaMembership(self._group_id, self._live().consumer_group_metadata())
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        consumer = self._live()
+        if not offsets:
+            return
+        positions = [
+            ClientPartition(tp.topic, tp.partition, offset, metadata) for tp, offset in offsets.items()
+        ]
+
+        def ping(seconds: float = self._client.ping_seconds) -> object:
+            return consumer.list_topics(timeout=seconds)
+
+        def commit(seconds: float) -> None:
+            # The commit takes no time limit, and without a broker it waits for one.
+            ping(seconds)
+            for answer in consumer.commit(offsets=positions, asynchronous=False) or ():
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+
+        repeat(self._client, f"commit of a member of group {self._group_id}", commit, ping)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None

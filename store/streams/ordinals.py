@@ -1,0 +1,258 @@
+"""Ordinals that changed: what the positions of a group say of them, and how the tasks of the former ones are fenced.
+
+Beside each position that a task commits it notes its ordinal. A sub-topology that has another one since has other
+transactional ids, so `init_transactions` would not fence its own older incarnations. With
+`automatic.state.relocation` the start of a task whose inputs name a former ordinal therefore
+
+1. fences that too: a producer with the id `application-<former>_<partition>` initialises its transactions, which
+   settles what the old incarnation left, its records in the changelogs included, and is closed;
+2. commits the positions as they are, noted with the present ordinal, by its own producer.
+
+Why that is right. After 1 no zombie of the former ordinal can commit: its producer is of an older epoch for ever. Only
+then is anything read that is gone on from, as after fencing one's own id. 2 moves no position, so it may be repeated,
+and a crash before it repeats 1. It comes after 1, so whoever finds the present ordinal finds the former one fenced. A
+position that is pending in a transaction of the former ordinal is waited for, up to its timeout: only then is it known
+whose it is.
+
+A store whose sub-topology was split, or merged into another, is written to by the task of an ordinal that no input of
+its present task may name. So the tasks that stores leave are fenced before the stores are moved (`prepare`), and again
+when a move that was broken off is gone on with.
+
+The former ordinal may be another sub-topology's now. One that is open already is fenced with the zombies, once, for
+then the note is there. So `take_over` does this for all tasks, one by one, before any is opened. Where it could not,
+since another process of the new version was faster:
+
+* A task that has itself taken over at its start knows that others do the same. When it is refused, and nobody has
+  committed in its place, it ends with `FatalLogError`, and a new incarnation goes on: what is noted is its own ordinal
+  now, so it fences nobody else, and nobody fences it again for the sake of a former ordinal.
+* A task of a new sub-topology does not know. It is given up as one that a newer incarnation has (`TaskLostError`, in
+  words and by partition), and starts a new incarnation when whoever gives out tasks starts it again. What it had
+  committed stays, and nothing else counts.
+
+Not seen is a zombie of a former ordinal that has never committed, as nothing is noted then; one that writes to a store
+which another sub-topology has now, where no host had it on disk; nor, under at least once, any: nobody is fenced there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol, TypeVar
+
+from store.clock import Clock
+from store.config import StreamsConfig
+from store.errors import FencedError, RetriableError
+from store.log import GroupReader, Log, Producer
+from store.recovery.relocation import Move, Relocated, relocate
+from store.streams.topology import Topology
+from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+_NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
+_TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
+_OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
+NOTHING: Mapping[str, int] = MappingProxyType({})
+_PAUSE_S = 0.05
+TRIES = 3
+"""How often a task takes over when somebody takes it in the midst of that."""
+
+T = TypeVar("T")
+
+
+class Retry(Protocol):
+    """Repeats a call while it says that nothing changed."""
+
+    def __call__(self, call: Callable[[], T], /) -> T: ...
+
+
+def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = NOTHING) -> str:
+    """What is noted beside the positions that a task of this ordinal commits; its stream time too, if it has one, and
+    what its operators have `observed`."""
+    if stream_time < 0:
+        return f"sub-topology {ordinal}"
+    times = "".join([f", {operator} at {time}" for operator, time in observed.items()])
+    return f"sub-topology {ordinal}, stream time {stream_time}{times}"
+
+
+def noted(metadata: str) -> int | None:
+    """The ordinal of whoever committed a position with this beside it; None if that does not say."""
+    match = _NOTED.match(metadata)
+    return None if match is None else int(match[1])
+
+
+def stream_time(metadata: str) -> int:
+    """The stream time that whoever committed a position had come to; -1 if that is not said."""
+    match = _TIMES.fullmatch(metadata)
+    return -1 if match is None else int(match[1])
+
+
+def observed_times(metadata: str) -> dict[str, int]:
+    """Operator → the largest time that it had observed at that commit."""
+    match = _TIMES.fullmatch(metadata)
+    return {} if match is None else {name: int(time) for name, time in _OBSERVED.findall(match[2])}
+
+
+def noted_beside(
+    reader: GroupReader, topology: Topology, partition: int, retry: Retry
+) -> dict[TopicPartition, str]:
+    """What is noted beside the group's position in each input of a task."""
+    return {
+        tp: retry(lambda tp=tp: reader.committed_metadata(topology.application_id, tp))  # type: ignore[misc]
+        for tp in (TopicPartition(source, partition) for source in topology.sources)
+    }
+
+
+def former_ordinals(said: Mapping[TopicPartition, str], ordinal: int) -> dict[TopicPartition, str]:
+    """Those of the notes that another ordinal has left."""
+    return {tp: text for tp, text in said.items() if noted(text) not in (None, ordinal)}
+
+
+def fence_former(
+    log: Log,
+    producer: Producer,
+    reader: GroupReader,
+    topology: Topology,
+    partition: int,
+    found: Mapping[TopicPartition, str],
+    config: StreamsConfig,
+    retry: Retry,
+) -> None:
+    """Fence the tasks of the ordinals that `former_ordinals` has found, and note the present one instead.
+
+    `producer` is the task's own, initialised and without a transaction. Raises `FencedError` when somebody has taken
+    the task meanwhile, and whatever a commit raises.
+    """
+    group = topology.application_id
+    for ordinal in sorted({noted(said) for said in found.values()} - {None}, key=int):  # type: ignore[arg-type]
+        _fence(log, f"{group}-{ordinal}_{partition}", config, retry)
+        _log.info(
+            "task %s: its sub-topology had the ordinal %s before, whose task is fenced",
+            topology.task_id(partition),
+            ordinal,
+        )
+    positions: dict[str, dict[TopicPartition, int]] = {}
+    for tp, said in found.items():
+        position = retry(lambda tp=tp: reader.committed(group, tp))  # type: ignore[misc]
+        if position is not None:
+            positions.setdefault(_NOTED.sub(note(topology.ordinal), said, count=1), {})[tp] = position
+    if positions:
+        producer.begin_transaction()
+        for said, offsets in positions.items():
+            retry(lambda said=said, offsets=offsets: producer.send_offsets(group, offsets, said))  # type: ignore[misc]
+        retry(producer.commit_transaction)
+
+
+def prepare(
+    root: Path | str,
+    topologies: Sequence[Topology],
+    log: Log,
+    config: StreamsConfig,
+    clock: Clock,
+    *,
+    lock_wait: float = 0.0,
+) -> Relocated:
+    """What a runner does at its start, before it opens any task: move the stores, and fence the former ordinals.
+
+    `topologies` are all sub-topologies of one application. Any number of processes and hosts may do it at once. Raises
+    what `store.recovery.relocation.relocate` and `take_over` raise.
+    """
+    application_id = topologies[0].application_id
+
+    def fence(moves: Sequence[Move]) -> None:
+        if config.exactly_once:
+            _fence_sources(log, application_id, moves, config, _retrying(clock, config.task_timeout_ms))
+
+    relocated = relocate(
+        root,
+        application_id,
+        topologies,
+        automatic=config.automatic_state_relocation,
+        lock_wait=lock_wait,
+        before=fence,
+    )
+    take_over(log, topologies, config, clock)
+    return relocated
+
+
+def _fence_sources(
+    log: Log, application_id: str, moves: Sequence[Move], config: StreamsConfig, retry: Retry
+) -> None:
+    for task_id in sorted({move.source for move in moves if move.after is not None}):
+        _fence(log, f"{application_id}-{task_id}", config, retry)
+
+
+def _fence(log: Log, transactional_id: str, config: StreamsConfig, retry: Retry) -> None:
+    with closing(log.producer(transactional_id, config.transaction_timeout_ms)) as former:
+        retry(former.init_transactions)
+
+
+def take_over(
+    log: Log, topologies: Sequence[Topology], config: StreamsConfig, clock: Clock
+) -> dict[str, tuple[int, ...]]:
+    """Fence the former ordinals of all tasks of an application, before any of them is opened.
+
+    Asks once for the position in each partition of each source. Returns the tasks that had other ordinals, with
+    these. Does nothing when it is switched off, or under at least once. Raises what the log raises; call it again then.
+    """
+    if not config.exactly_once or not config.automatic_state_relocation:
+        return {}
+    retry = _retrying(clock, config.task_timeout_ms)
+    done: dict[str, tuple[int, ...]] = {}
+    with closing(log.reader()) as reader:
+        for topology in topologies:
+            counts = [
+                retry(lambda source=source: reader.partitions(source))  # type: ignore[misc]
+                for source in topology.sources
+            ]
+            for partition in range(min(counts)):
+                found = _take_over(log, reader, topology, partition, config, clock, retry)
+                if found:
+                    done[topology.task_id(partition)] = tuple(
+                        sorted({noted(said) or 0 for said in found.values()})
+                    )
+    return done
+
+
+def _take_over(
+    log: Log,
+    reader: GroupReader,
+    topology: Topology,
+    partition: int,
+    config: StreamsConfig,
+    clock: Clock,
+    retry: Retry,
+) -> Mapping[TopicPartition, str]:
+    for left in reversed(range(TRIES)):
+        found = former_ordinals(noted_beside(reader, topology, partition, retry), topology.ordinal)
+        if not found:
+            return {}
+        try:
+            own = log.producer(topology.transactional_id(partition), config.transaction_timeout_ms)
+            with closing(own) as producer:
+                retry(producer.init_transactions)
+                fence_former(log, producer, reader, topology, partition, found, config, retry)
+            return found
+        except FencedError:
+            # Another process does the same, and may have done it by now.
+            if not left:
+                raise
+            clock.sleep(_PAUSE_S)
+    return {}
+
+
+def _retrying(clock: Clock, limit_ms: int) -> Retry:
+    def retry(call: Callable[[], T], /) -> T:
+        deadline = clock.monotonic() + limit_ms / 1000
+        while True:
+            try:
+                return call()
+            except RetriableError:
+                if clock.monotonic() >= deadline:
+                    raise
+                clock.sleep(_PAUSE_S)
+
+    return retry

@@ -1,0 +1,253 @@
+"""An application in this process, and in as many others as are started like it, without Spark: `Streams`.
+
+    with Streams(application, {"num.stream.threads": 2}, bootstrap="broker:9092", state_dir="/var/lib/app") as streams:
+        streams.wait()
+
+Processes find each other by the consumer group of the application id, which is also where the input positions are. Each
+thread is a member of it (`store.streams.thread`), and the group gives every task to one of them. Correctness does not
+rest on that: whoever opens a task fences who had it.
+
+Must survive: its own death at any moment, a process that comes or goes while others work, SIGTERM and SIGINT (commit,
+leave the group, end), and an error of one thread (the others commit and end, and the error is raised to who waits).
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, Self
+
+from store.clock import Clock, SystemClock
+from store.config import StreamsConfig
+from store.engine import Storage
+from store.errors import ProtocolError
+from store.log.kafka import KafkaLog
+from store.metrics import Metrics
+from store.recovery.directory import StateDirectory
+from store.recovery.restore import RestoreListener
+from store.streams import ordinals
+from store.streams.application import Application
+from store.streams.thread import Host, StreamThread, ThreadStatus
+from store.streams.topology import Topology
+
+_log = logging.getLogger(__name__)
+
+_WAKE_S = 0.2
+"""How often a thread that waits looks at signals."""
+
+
+class State(StrEnum):
+    """As Kafka Streams names them."""
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"
+    """Some thread waits for the group, or opens its tasks."""
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    """It was stopped."""
+    PENDING_ERROR = "PENDING_ERROR"
+    """A thread has failed, and the others are ending."""
+    ERROR = "ERROR"
+    """It ended because a thread failed."""
+
+
+class Status(NamedTuple):
+    state: State
+    threads: tuple[ThreadStatus, ...]
+    error: BaseException | None
+    """What ended it."""
+
+
+class Streams:
+    """An application running in this process. `run` it, or `start` and `close` it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        application: Application | Topology,
+        config: StreamsConfig | Mapping[str, object] | None = None,
+        *,
+        bootstrap: str,
+        state_dir: Path | str,
+        kafka: Mapping[str, Any] | None = None,
+        instance_id: str | None = None,
+        session_timeout_ms: int = 45_000,
+        rebalance_timeout_ms: int = 300_000,
+        metrics: Metrics | None = None,
+        listener: RestoreListener | None = None,
+    ) -> None:
+        """`kafka` holds further properties of librdkafka, such as those for TLS and SASL. `state_dir` may be shared by
+        processes of one machine, and be used by nothing else.
+
+        With an `instance_id`, which no other process may have at the same time, the members are static: one that is
+        restarted within the session timeout gets its tasks back without a rebalance, and none of its tasks are given to
+        others before. A member that does not take part in the group for `rebalance_timeout_ms`, because one record, or
+        the restore of one task, takes longer, loses its tasks. `listener` is told of restores, on their threads.
+        """
+        self.application = (
+            application if isinstance(application, Application) else Application.of(application)
+        )
+        self.config = config if isinstance(config, StreamsConfig) else StreamsConfig.of(config or {})
+        directory = f"{socket.gethostname()}:{Path(state_dir).absolute()}"
+        # Who shares a directory has one name: a copy beside its task is of no use.
+        self._host = Host(f"{self.application.application_id}-{sha256(directory.encode()).hexdigest()[:16]}")
+        self._kafka = KafkaLog(bootstrap, config={**(kafka or {}), "client.id": self._host.name})
+        self._directory = Path(state_dir)
+        self._storage: Storage = StateDirectory(state_dir, self.application.application_id)
+        self._clock: Clock = SystemClock()
+        self._instance_id = instance_id
+        self._session_timeout_ms = session_timeout_ms
+        self._rebalance_timeout_ms = rebalance_timeout_ms
+        self._metrics = metrics
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._members: list[StreamThread] = []
+        self._error: BaseException | None = None
+
+    @property
+    def _topologies(self) -> tuple[Topology, ...]:
+        return self.application.sub_topologies
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def state(self) -> State:
+        """What it is doing. Any thread may ask."""
+        if not self._threads:
+            return State.NOT_RUNNING if self._stopping.is_set() else State.CREATED
+        ended = not any(thread.is_alive() for thread in self._threads)
+        if self._error is not None:
+            return State.ERROR if ended else State.PENDING_ERROR
+        if ended:
+            return State.NOT_RUNNING
+        if self._stopping.is_set():
+            return State.PENDING_SHUTDOWN
+        statuses = [member.status for member in list(self._members)]
+        settled = len(statuses) == len(self._threads) and all(
+            not one.rebalancing and len(one.active) == len(one.assigned) for one in statuses
+        )
+        return State.RUNNING if settled else State.REBALANCING
+
+    @property
+    def status(self) -> Status:
+        """What each thread was doing when it looked last. Any thread may ask."""
+        return Status(self.state, tuple(member.status for member in list(self._members)), self._error)
+
+    def start(self) -> None:
+        """Make and check the topics of the application's own, and start the threads.
+
+        Stores that belong to another sub-topology than before are moved there first (`store.recovery.relocation`).
+
+        Raises `LogError` for topics that do not exist or do not fit, and what a relocation raises.
+        """
+        if self._threads or self._stopping.is_set():
+            raise ProtocolError("these streams were started before; make new ones")
+        self.application.prepare(self._kafka)
+        ordinals.prepare(self._directory, self._topologies, self._kafka, self.config, self._clock)
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=self._name(number), daemon=True)
+            for number in range(1, self.config.num_stream_threads + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask the threads to commit, to leave the group and to end. Returns at once."""
+        self._stopping.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until all threads have ended; whether they have. Raises the error of one that failed."""
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        for thread in self._threads:
+            while thread.is_alive():
+                left = _WAKE_S if deadline is None else min(_WAKE_S, deadline - self._clock.monotonic())
+                if left <= 0:
+                    return False
+                thread.join(left)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def close(self) -> None:
+        """Stop, and wait for the threads. Errors of threads are in `status`; `wait` and `run` raise them."""
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def run(self) -> None:
+        """Start, and wait until somebody calls `stop`, or, in the main thread, until SIGTERM or SIGINT asks for it.
+
+        Raises the error of a thread that failed, after the others have ended.
+        """
+        with self._signals():
+            try:
+                self.start()
+                self.wait()
+            finally:
+                self.close()
+
+    def _work(self, number: int) -> None:
+        try:
+            member = StreamThread(
+                self.application,
+                self.config,
+                self._kafka,
+                self._storage,
+                self._clock,
+                name=self._name(number),
+                instance_id=None if self._instance_id is None else f"{self._instance_id}-{number}",
+                session_timeout_ms=self._session_timeout_ms,
+                rebalance_timeout_ms=self._rebalance_timeout_ms,
+                metrics=self._metrics,
+                listener=self._listener,
+                host=self._host,
+            )
+            self._members.append(member)
+            try:
+                while not self._stopping.is_set():
+                    member.step()
+                member.stop()
+            finally:
+                member.close()
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the threads is told
+            _log.error("%s ends: %s", self._name(number), error)
+            with self._lock:
+                self._error = self._error or error
+            self._stopping.set()
+
+    def _name(self, number: int) -> str:
+        return f"{self.application.application_id}-stream-thread-{number}"
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT ask for a stop, where a handler can be set."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            del frame
+            _log.info("%s: stopping", signal.Signals(number).name)
+            self.stop()
+
+        before = {one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)

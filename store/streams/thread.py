@@ -1,0 +1,412 @@
+"""One member of an application's group, and the workers that process what the group gives it. One thread.
+
+The group protocol is the eager one: at each rebalance everything is taken back, and given out anew. That need not cost
+what it says. What is taken back is committed, and kept open without being touched until the member hears what it has
+from then on; only tasks that are gone then are closed. Whoever gets such a task a moment before that is in no danger:
+nothing of it is uncommitted, it fences this incarnation, and on one host it waits for the directory.
+(At least once fences nobody, so there tasks are closed at once. Cooperative rebalances would give the sources of one
+sub-topology to different members: only the range assignor keeps them together, and it has no cooperative form.)
+
+Warm copies (`num.standby.replicas`): members do not learn what others have, but the broker tells an admin client. Each
+host asks now and then, and computes by a hash which of the others' tasks it keeps copies of. Members are named after
+their state directory, so that a copy is never where its task is; two processes that share a directory settle by its
+locks who has the copy. A copy is closed when its thread looks next, and a task whose directory it holds waits for that.
+
+Must survive: a group that has forgotten this member (what it had is closed without a commit), a task that a newer
+incarnation takes while the group still says that it is this member's (it is opened again, with growing pauses), and a
+broker that does not answer for `task.timeout.ms`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from hashlib import sha256
+from math import inf
+from typing import Any, NamedTuple, Protocol
+
+from store.clock import Clock
+from store.config import StreamsConfig
+from store.engine import Storage
+from store.errors import FencedError, LogError, RetriableError, TaskLostError, UnreachableError
+from store.log import GroupMember, Groups, Log, Member, PlainProducer, StreamingReader
+from store.metrics import Metrics
+from store.recovery.restore import RestoreListener
+from store.streams.application import Application
+from store.streams.topology import Topology
+from store.streams.worker import Worker
+from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+WAIT_S = 0.1
+"""How long a thread waits for input, or for the group, before it looks at the other."""
+
+LOOK_S = 0.5
+"""How often a thread writes down where its tasks stand."""
+
+COPIES_S = 10.0
+"""How often a thread asks who has which task, to keep copies of those that it should."""
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+
+class GroupLog(Log, Groups, Protocol):
+    """A cluster with its groups, whose readers stream."""
+
+    def reader(self) -> StreamingReader: ...
+
+
+class TaskStatus(NamedTuple):
+    task_id: str
+    positions: Mapping[TopicPartition, int]
+    """Input → the offset that is committed."""
+
+
+class ThreadStatus(NamedTuple):
+    """What a thread was doing when it looked last."""
+
+    name: str
+    rebalancing: bool
+    """Whether it waits for the group to say what it is to process."""
+    assigned: tuple[str, ...]
+    """The tasks that the group has given it."""
+    active: tuple[TaskStatus, ...]
+    """Those of them that are open."""
+    standby: tuple[str, ...]
+
+
+class Host:
+    """What threads share that use one state directory: its name, and what each of them processes. Any thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The client id of their members, which tells others where a task is."""
+        self.threads: dict[str, frozenset[tuple[int, int]]] = {}
+        """Thread → the sub-topologies and partitions of its tasks."""
+
+
+class StreamThread:
+    """The workers of one member, one for each sub-topology. `step` over and over, then `stop`; `close` after errors."""
+
+    def __init__(
+        self,
+        application: Application,
+        config: StreamsConfig,
+        log: GroupLog,
+        storage: Storage,
+        clock: Clock,
+        *,
+        name: str = "stream-thread-1",
+        instance_id: str | None = None,
+        session_timeout_ms: int = 45_000,
+        rebalance_timeout_ms: int = 300_000,
+        metrics: Metrics | None = None,
+        listener: RestoreListener | None = None,
+        host: Host | None = None,
+        changed: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`host` is shared by the threads of a process. `changed` is called after `status` has changed in more than
+        positions."""
+        self.name = name
+        self._config = config
+        self._clock = clock
+        self._changed = changed
+        self._owned: dict[int, list[int]] | None = None
+        """Sub-topology → its partitions that are this member's; None: nobody knows yet, or not any more."""
+        self._again: dict[tuple[int, int], tuple[float, float]] = {}
+        """Lost task → when it is opened again, and the pause before that."""
+        self._failing_since: float | None = None
+        self._pause_s = 0.0
+        self._progress = False
+        self._exit = ExitStack()
+        self._application = application
+        self._log = log
+        self._host = host or Host("")
+        self._host.threads[name] = frozenset()
+        self._copies_looked = -inf
+        self._copies: dict[int, list[int]] = {}
+        """Sub-topology → the partitions that this thread keeps warm copies of."""
+        self._topologies = {one.ordinal: one for one in application.sub_topologies}
+        self._workers: dict[int, Worker] = {}
+        self._looked = clock.monotonic()
+        self.status = ThreadStatus(name, True, (), (), ())
+        try:
+            self._member: Member = log.member(
+                application.application_id,
+                [source for topology in application.sub_topologies for source in topology.sources],
+                self,
+                instance_id=instance_id,
+                session_timeout_ms=session_timeout_ms,
+                rebalance_timeout_ms=rebalance_timeout_ms,
+            )
+            self._exit.callback(self._leave)
+            of_member: Any = _MemberLog(log, self._member)
+            for topology in application.sub_topologies:
+                worker = Worker(
+                    topology,
+                    (),
+                    of_member,
+                    storage,
+                    config,
+                    clock,
+                    metrics=metrics,
+                    listener=listener,
+                    on_lost=self._on_lost(topology),
+                    streaming=log.reader(),
+                )
+                self._workers[topology.ordinal] = worker
+                self._exit.callback(worker.close)
+        except BaseException:
+            self._exit.close()
+            raise
+
+    # -- what the group says ------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        owned = {ordinal: _tasks_of(one, partitions) for ordinal, one in self._topologies.items()}
+        self._again.clear()
+        # Nobody knows how many the other threads have. They have about as many.
+        tasks = sum(map(len, owned.values())) * self._config.num_stream_threads
+        self._owned = owned
+        self._host.threads[self.name] = frozenset(
+            (ordinal, partition) for ordinal, mine in owned.items() for partition in mine
+        )
+        for ordinal, worker in self._workers.items():
+            worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)
+        self._copies_looked = -inf
+        self._look()
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        del partitions
+        self._owned = None
+        for worker in self._workers.values():
+            if self._config.exactly_once:
+                worker.commit()
+            else:
+                worker.assign(())
+        self._look()
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        _log.warning("%s: the group has given away %s", self.name, ", ".join(map(str, partitions)))
+        self._owned = None
+        for worker in self._workers.values():
+            worker.abandon()
+        self._look()
+
+    # -- the loop -----------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Take part in the group and let every task make a step. Whether there was anything to do.
+
+        Raises `FencedError` when another process has the member's instance id, and what `Worker.poll` raises.
+        """
+        self._member.poll(WAIT_S if self._owned is None else 0.0)
+        if self._owned is None:
+            return False
+        self._reopen()
+        self._keep_copies()
+        wait = 0.0 if self._progress else WAIT_S / len(self._workers)
+        progress = [self._poll(worker, wait) for worker in self._workers.values()]
+        self._progress = any(progress)
+        if self._clock.monotonic() - self._looked >= LOOK_S or self._opened() != len(self.status.active):
+            self._look()
+        return self._progress
+
+    def stop(self) -> None:
+        """Commit, close all tasks and leave the group."""
+        self._owned = None
+        for worker in self._workers.values():
+            worker.assign(())
+        self.close()
+
+    def close(self) -> None:
+        """Close all tasks, dropping what is not committed, and leave the group."""
+        self._owned = None
+        self._host.threads.pop(self.name, None)
+        self._workers = {}
+        self._exit.close()
+        self._look()
+
+    def _poll(self, worker: Worker, wait_s: float) -> bool:
+        try:
+            progress = worker.poll(wait_s)
+        except TaskLostError:
+            # It has none left; they were told of one by one.
+            return False
+        except (RetriableError, UnreachableError) as error:
+            self._bear(error)
+            return False
+        self._failing_since = None
+        return progress
+
+    def _bear(self, error: LogError) -> None:
+        """Wait, as long as it may pass by itself."""
+        now = self._clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since, self._pause_s = now, WAIT_S
+            _log.warning("%s: %s; trying again", self.name, error)
+        if now - self._failing_since >= self._config.task_timeout_ms / 1000:
+            raise error
+        self._clock.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, 1.0)
+
+    def _on_lost(self, topology: Topology) -> Callable[[int, FencedError], None]:
+        def on_lost(partition: int, error: FencedError) -> None:
+            del error
+            task = topology.ordinal, partition
+            _, pause = self._again.get(task, (0.0, _FIRST_PAUSE_S / 2))
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            self._again[task] = self._clock.monotonic() + pause, pause
+
+        return on_lost
+
+    def _reopen(self) -> None:
+        if not self._again or self._owned is None:
+            return
+        now = self._clock.monotonic()
+        due = {ordinal for (ordinal, _), (when, _) in self._again.items() if 0.0 < when <= now}
+        for ordinal in due:
+            for task, (when, pause) in self._again.items():
+                if task[0] == ordinal and when <= now:
+                    # The pause is remembered, for when it is lost once more.
+                    self._again[task] = 0.0, pause
+            still = {
+                partition for (one, partition), (when, _) in self._again.items() if one == ordinal and when
+            }
+            mine = [one for one in self._owned[ordinal] if one not in still]
+            self._workers[ordinal].assign(mine, self._copies_of(ordinal))
+
+    def _keep_copies(self) -> None:
+        """Have copies of what the rule gives this thread, and of nothing that a thread of this host processes."""
+        if self._owned is None or not self._config.num_standby_replicas:
+            return
+        now = self._clock.monotonic()
+        if now - self._copies_looked >= COPIES_S:
+            self._copies_looked = now
+            try:
+                with closing(self._log.admin()) as admin:
+                    members = admin.group_members(self._application.application_id)
+            except (RetriableError, UnreachableError) as error:
+                _log.info("%s: %s; the copies stay as they are", self.name, error)
+                members = ()
+            if members:
+                threads = sorted(self._host.threads)
+                self._copies = {
+                    ordinal: [
+                        partition
+                        for partition in copies(
+                            topology, members, self._host.name, self._config.num_standby_replicas
+                        )
+                        if threads[partition % len(threads)] == self.name
+                    ]
+                    for ordinal, topology in self._topologies.items()
+                }
+        for ordinal, worker in self._workers.items():
+            wanted = self._copies_of(ordinal)
+            if wanted != worker.replicas.wanted:
+                worker.replicas.assign(wanted)
+
+    def _copies_of(self, ordinal: int) -> list[int]:
+        here = frozenset[tuple[int, int]]().union(*self._host.threads.values())
+        return [one for one in self._copies.get(ordinal, ()) if (ordinal, one) not in here]
+
+    def _leave(self) -> None:
+        self._member.close()
+
+    def _opened(self) -> int:
+        return sum(len(worker.tasks) for worker in self._workers.values())
+
+    def _look(self) -> None:
+        before = self.status
+        self._looked = self._clock.monotonic()
+        owned = self._owned or {}
+        self.status = ThreadStatus(
+            self.name,
+            self._owned is None,
+            tuple(self._topologies[one].task_id(partition) for one in owned for partition in owned[one]),
+            tuple(
+                TaskStatus(task.task_id, {tp: task.committed_position(tp) for tp in task.inputs})
+                for worker in self._workers.values()
+                for task in worker.tasks.values()
+            ),
+            tuple(
+                standby.task_id
+                for worker in self._workers.values()
+                for standby in worker.replicas.standbys.values()
+            ),
+        )
+        if before._replace(active=()) != self.status._replace(active=()) or len(before.active) != len(
+            self.status.active
+        ):
+            self._changed()
+
+
+def copies(topology: Topology, members: Sequence[GroupMember], host: str, replicas: int) -> list[int]:
+    """The partitions that `host` keeps warm copies of.
+
+    Of the hosts that do not have a task, which the members of the group are named after, those with the smallest hashes
+    keep copies: every host computes it alike, and a host that comes or goes moves no copies but those of its own.
+    """
+    owners = {
+        tp.partition: one.client_id
+        for one in members
+        for tp in one.partitions
+        if tp.topic in topology.sources
+    }
+    hosts = {one.client_id for one in members}
+    return [
+        partition
+        for partition, owner in sorted(owners.items())
+        if host in _ranked(topology.task_id(partition), hosts - {owner})[:replicas]
+    ]
+
+
+def _ranked(task_id: str, hosts: Iterable[str]) -> list[str]:
+    return sorted(hosts, key=lambda host: sha256(f"{task_id}/{host}".encode()).digest())
+
+
+def _tasks_of(topology: Topology, partitions: Sequence[TopicPartition]) -> list[int]:
+    given = {
+        topic: sorted(tp.partition for tp in partitions if tp.topic == topic) for topic in topology.sources
+    }
+    first = given[topology.sources[0]]
+    if any(numbers != first for numbers in given.values()):
+        what = ", ".join(f"{topic} {numbers}" for topic, numbers in given.items())
+        raise LogError(
+            f"the group {topology.application_id} gives one member different partitions of the sources of one "
+            f"sub-topology: {what}. All its members must run the same application, and no other"
+        )
+    return first
+
+
+class _MemberLog:
+    """The cluster, whose group takes positions without a transaction from its members alone."""
+
+    def __init__(self, log: Log, member: Member) -> None:
+        self._log = log
+        self._member = member
+
+    def plain_producer(self) -> PlainProducer:
+        of_member: Any = _MemberProducer(self._log.plain_producer(), self._member)
+        return of_member  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class _MemberProducer:
+    def __init__(self, producer: PlainProducer, member: Member) -> None:
+        self._producer = producer
+        self._member = member
+
+    def commit_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None:
+        del group_id
+        self._member.commit_offsets(offsets, metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)

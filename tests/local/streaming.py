@@ -1,0 +1,61 @@
+"""A process that runs `Streams` over the counting pipeline, until it is told to stop or is killed.
+
+python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from store.streams.application import Application
+from store.streams.streams import State, Streams
+from store.streams.topology import Context, Topology
+from store.types import Record
+
+STORE = "counts"
+
+
+class Count:
+    """Counts the records of each key, and forwards the number."""
+
+    def __init__(self, sink: str, store: str = STORE) -> None:
+        self.sink = sink
+        self.store = store
+
+    def __call__(self, context: Context, record: Record) -> None:
+        store = context.store(self.store)
+        number = int(store.get(record.key) or 0) + 1
+        store.put(record.key, b"%d" % number)
+        context.forward(self.sink, record.key, b"%d" % number)
+
+
+def application(name: str) -> Application:
+    return Application.of(Topology(name, (f"{name}-in",), (f"{name}-out",), (STORE,), Count(f"{name}-out")))
+
+
+def streams(bootstrap: str, state_dir: str, name: str, instance: str, guarantee: str) -> Streams:
+    return Streams(
+        application(name),
+        {"processing.guarantee": guarantee, "num.stream.threads": "2", "commit.interval.ms": "100"},
+        bootstrap=bootstrap,
+        state_dir=state_dir,
+        instance_id=instance or None,
+        session_timeout_ms=6_000,
+    )
+
+
+def tell(running: Streams, place: Path) -> None:
+    """Make the file `place` once it runs."""
+    while running.state is State.CREATED:
+        time.sleep(0.05)
+    place.touch()
+
+
+if __name__ == "__main__":
+    made = streams(*sys.argv[1:])
+    threading.Thread(target=tell, args=(made, Path(sys.argv[2]) / f"{os.getpid()}.runs"), daemon=True).start()
+    made.run()

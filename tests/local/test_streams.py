@@ -1,0 +1,286 @@
+"""`Streams` on a real broker: processes that come, go, die and come back count every record once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from harness.worlds.local.broker import LocalBroker
+from store.errors import LogError, ProtocolError
+from store.log import TopicSpec
+from store.log.kafka import KafkaLog
+from store.streams import thread
+from store.streams.application import Application
+from store.streams.streams import State, Streams
+from store.streams.topology import Topology
+from store.types import IsolationLevel, TopicPartition
+from tests.local import streaming
+from tests.waiting import until
+
+PARTITIONS = 4
+KEYS = 20
+
+
+@dataclass
+class Place:
+    """The topics of one application, what was fed to it, and the processes that run it."""
+
+    bootstrap: str
+    name: str
+    directory: Path
+    fed: int = 0
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        admin = KafkaLog(self.bootstrap).admin()
+        admin.create_topics([TopicSpec(f"{self.name}-{end}", PARTITIONS) for end in ("in", "out")])
+        admin.close()
+        self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+
+    def feed(self, each: int = 200) -> None:
+        """So many records of each key."""
+        for _ in range(each):
+            for key in range(KEYS):
+                self._producer.produce(f"{self.name}-in", b"v", b"%d" % key, key % PARTITIONS)
+        self._producer.flush()
+        self.fed += each
+
+    def start(
+        self, host: str, instance: str = "", guarantee: str = "exactly_once_v2"
+    ) -> subprocess.Popen[bytes]:
+        where = self.directory / host
+        where.mkdir(exist_ok=True)
+        with (where / "output").open("ab") as output:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.local.streaming",
+                    self.bootstrap,
+                    str(where),
+                    self.name,
+                    instance,
+                    guarantee,
+                ],
+                stdout=output,
+                stderr=output,
+            )
+        self.processes.append(process)
+        return process
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Ask it to end, once it runs."""
+        until(lambda: any(self.directory.glob(f"*/{process.pid}.runs")))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+
+    def streams(self, host: str, instance: str = "", guarantee: str = "exactly_once_v2") -> Streams:
+        return streaming.streams(self.bootstrap, str(self.directory / host), self.name, instance, guarantee)
+
+    def counts(self, topic: str | None = None, partitions: int = PARTITIONS) -> dict[bytes, list[int]]:
+        """Key → the numbers that were forwarded for it, in the order of their partition."""
+        found: dict[bytes, list[int]] = {}
+        reader = KafkaLog(self.bootstrap).reader()
+        for number in range(partitions):
+            tp = TopicPartition(topic or f"{self.name}-out", number)
+            for record in reader.read(tp, 0, 1_000_000, IsolationLevel.READ_COMMITTED).records:
+                found.setdefault(record.key or b"", []).append(int(record.value or b""))
+        reader.close()
+        return found
+
+    def total(self, topic: str | None = None, partitions: int = PARTITIONS) -> int:
+        return sum(map(len, self.counts(topic, partitions).values()))
+
+    def check_all_counted_once(self) -> None:
+        until(lambda: self.total() >= self.fed * KEYS)
+        assert self.counts() == {b"%d" % key: list(range(1, self.fed + 1)) for key in range(KEYS)}
+
+
+@pytest.fixture
+def place(broker: LocalBroker, unique: Callable[[str], str], tmp_path: Path) -> Iterator[Place]:
+    place = Place(broker.bootstrap, unique("streams"), tmp_path)
+    yield place
+    for process in place.processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@pytest.mark.requirement("129.3", "129.4")
+def test_processes_that_come_go_and_are_killed_count_every_record_once(place: Place) -> None:
+    place.feed()
+    first = place.start("a")
+    until(lambda: place.total() > 0)
+    place.feed()
+    second = place.start("b")
+    for _ in range(3):
+        place.feed()
+    until(lambda: place.total() >= place.fed * KEYS / 2)
+    second.kill()
+    place.feed()
+    place.check_all_counted_once()
+    third = place.start("b")
+    place.feed()
+    place.end(first)
+    place.feed()
+    place.check_all_counted_once()
+    place.end(third)
+
+
+def test_a_static_member_that_is_restarted_goes_on_where_it_was(place: Place) -> None:
+    one, other = place.start("a", "one"), place.start("b", "other")
+    place.feed()
+    until(lambda: place.total() > 0)
+    one.kill()
+    one.wait()
+    place.feed()
+    one = place.start("a", "one")
+    place.feed()
+    place.check_all_counted_once()
+    for process in (one, other):
+        place.end(process)
+
+
+def test_at_least_once_loses_nothing_and_ends_with_the_right_counts_without_crashes(place: Place) -> None:
+    place.feed()
+    with place.streams("a", guarantee="at_least_once") as first:
+        until(lambda: place.total() > 0)
+        with place.streams("b", guarantee="at_least_once") as second:
+            until(lambda: first.state == second.state == State.RUNNING and second.status.threads[0].active)
+            place.feed()
+            until(lambda: place.total() >= place.fed * KEYS)
+        place.feed()
+        place.check_all_counted_once()
+
+
+def test_a_host_keeps_copies_of_the_tasks_of_another_and_takes_over_with_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "COPIES_S", 0.2)
+    place.feed()
+
+    def standbys(streams: Streams) -> int:
+        return sum(len(one.standby) for one in streams.status.threads)
+
+    def make(host: str) -> Streams:
+        streams = place.streams(host)
+        streams.config = replace(streams.config, num_standby_replicas=1)
+        return streams
+
+    with make("a") as first:
+        with make("b") as second:
+            until(lambda: standbys(first) == standbys(second) == PARTITIONS / 2)
+            place.feed()
+        place.feed()
+        place.check_all_counted_once()
+        assert second.status.error is None
+    assert first.status.error is None
+
+
+def test_sub_topologies_hand_on_through_a_topic_between_them(place: Place) -> None:
+    first = streaming.application(place.name).sub_topologies[0]
+    further = f"{place.name}-further"
+    admin = KafkaLog(place.bootstrap).admin()
+    admin.create_topics([TopicSpec(further, 2)])
+    admin.close()
+    second = Topology(
+        place.name,
+        (f"{place.name}-out",),
+        (further,),
+        ("further",),
+        streaming.Count(further, "further"),
+        ordinal=1,
+    )
+    streams = Streams(
+        Application(place.name, (first, second)),
+        {"num.stream.threads": 2},
+        bootstrap=place.bootstrap,
+        state_dir=place.directory / "a",
+    )
+    with streams:
+        place.feed()
+        until(lambda: place.total(further, 2) >= place.fed * KEYS)
+    counts = place.counts(further, 2)
+    assert counts == {b"%d" % key: list(range(1, place.fed + 1)) for key in range(KEYS)}
+
+
+def test_it_tells_what_it_does_and_stops_when_asked(place: Place) -> None:
+    place.feed(10)
+    streams = place.streams("a")
+    assert streams.state is State.CREATED
+    streams.start()
+    with pytest.raises(ProtocolError, match="started before"):
+        streams.start()
+    until(lambda: streams.state is State.RUNNING)
+    place.check_all_counted_once()
+    until(
+        lambda: (
+            sum(
+                position
+                for one in streams.status.threads
+                for task in one.active
+                for position in task.positions.values()
+            )
+            == 10 * KEYS
+        )
+    )
+    assert sorted(task.task_id for one in streams.status.threads for task in one.active) == [
+        f"0_{number}" for number in range(PARTITIONS)
+    ]
+    assert not streams.wait(0.01)
+    streams.stop()
+    assert streams.wait()
+    assert (streams.state, streams.status.error) == (State.NOT_RUNNING, None)
+    streams.close()
+
+
+def test_what_a_function_raises_ends_all_threads_and_is_raised(place: Place) -> None:
+    numbers = count()
+
+    def fail(*_: object) -> None:
+        if next(numbers) == 5:
+            raise ValueError("no good")
+
+    place.feed(10)
+    streams = place.streams("a")
+    topology = streams.application.sub_topologies[0]
+    object.__setattr__(topology, "process", fail)
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            streams.run()
+        except ValueError as error:
+            caught.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    running.join()
+    assert [str(error) for error in caught] == ["no good"]
+    assert streams.state is State.ERROR
+
+
+def test_a_changelog_that_is_not_compacted_is_refused(place: Place) -> None:
+    admin = KafkaLog(place.bootstrap).admin()
+    changelog = f"{place.name}-{streaming.STORE}-changelog"
+    admin.create_topics([TopicSpec(changelog, PARTITIONS, {"cleanup.policy": "delete"})])
+    admin.close()
+    with pytest.raises(
+        LogError, match=f"{changelog} .* exists with cleanup.policy=delete, and has to have compact"
+    ):
+        place.streams("a").start()
+
+
+def test_topics_that_do_not_exist_are_named(place: Place, unique: Callable[[str], str]) -> None:
+    name = unique("nothing")
+    with pytest.raises(LogError, match=f"{name}-in, {name}-out"):
+        streaming.streams(place.bootstrap, str(place.directory), name, "", "exactly_once").start()

@@ -1,0 +1,534 @@
+"""An application whose sub-topologies have other ordinals than before: its stores, its positions, and old zombies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.worlds.sim.broker import SimBroker, SimLog
+from store.clock import SystemClock
+from store.config import Guarantee, StreamsConfig
+from store.errors import ConfigError, FatalLogError, FencedError, PositionLostError, UnreachableError
+from store.log import Log, TopicSpec
+from store.log.kafka import KafkaLog
+from store.recovery.directory import StateDirectory
+from store.streams import ordinals
+from store.streams.context import Context
+from store.streams.ordinals import prepare, take_over
+from store.streams.task import Task, apply
+from store.streams.topology import Topology
+from store.streams.worker import Worker
+from store.suppliers import KeyValueSupplier
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.recovery.layouts import interrupted
+
+RC = IsolationLevel.READ_COMMITTED
+ON = StreamsConfig()
+OFF = StreamsConfig(automatic_state_relocation=False)
+CLOCK = SystemClock()
+
+
+def counting(application: str, name: str, ordinal: int, *, transactional: bool = True) -> Topology:
+    """Counts the records of each key of `name-in` in the store `name`."""
+
+    def process(context: Context, record: Record) -> None:
+        store = context.store(name)
+        count = b"%d" % (int(store.get(record.key) or 0) + 1)
+        store.put(record.key, count)
+        context.forward(f"{application}-{name}-out", record.key, count)
+
+    store = KeyValueSupplier(name, transactional=transactional)
+    return Topology(
+        application, (f"{application}-{name}-in",), (f"{application}-{name}-out",), (store,), process, ordinal
+    )
+
+
+def application(names: str, application_id: str = "app", **how: Any) -> list[Topology]:
+    return [counting(application_id, name, ordinal, **how) for ordinal, name in enumerate(names)]
+
+
+class Restores:
+    """A `RestoreListener`."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def on_restore_start(self, changelog: TopicPartition, store_name: str, start: int, end: int) -> None: ...
+    def on_batch_restored(
+        self, changelog: TopicPartition, store_name: str, position: int, num_restored: int
+    ) -> None: ...
+    def on_restore_end(self, changelog: TopicPartition, store_name: str, total_restored: int) -> None:  # noqa: ARG002
+        self.records += total_restored
+
+
+@pytest.fixture
+def cluster() -> SimBroker:
+    made = SimBroker()
+    for name in "abn":
+        for topic in ("in", "out", "changelog"):
+            made.create_topic(f"app-{name}-{topic}", 2)
+    return made
+
+
+def feed(cluster: SimBroker, names: str, records: int = 1) -> None:
+    for name in names:
+        for partition in (0, 1):
+            for _ in range(records):
+                cluster.append(f"app-{name}-in", b"%d" % partition, b"v", partition=partition)
+
+
+def run(
+    log: Log, made: Topology, root: Path, partition: int = 0, config: StreamsConfig = ON, **how: Any
+) -> int:
+    """Process and commit all input of one partition. Returns how many records were new."""
+    with Task(made, partition, log, StateDirectory(root, made.application_id), config, CLOCK, **how) as task:
+        return step(log, task)
+
+
+def step(log: Log, task: Task) -> int:
+    reader = log.reader()
+    try:
+        (tp,) = task.inputs
+        count = apply(task, reader.read(tp, task.position(tp), 100, RC).records)
+        task.commit()
+        return count
+    finally:
+        reader.close()
+
+
+def outputs(log: Log, name: str, partition: int = 0, application_id: str = "app") -> list[bytes | None]:
+    """Of the records of one input partition, in the order of their offsets."""
+    reader = log.reader()
+    try:
+        topic = f"{application_id}-{name}-out"
+        return [
+            record.value
+            for number in range(reader.partitions(topic))
+            for record in reader.read(TopicPartition(topic, number), 0, 100, RC).records
+            if record.key == b"%d" % partition
+        ]
+    finally:
+        reader.close()
+
+
+def said(log: Log, name: str, partition: int = 0) -> str:
+    reader = log.reader()
+    try:
+        return reader.committed_metadata("app", TopicPartition(f"app-{name}-in", partition))
+    finally:
+        reader.close()
+
+
+@pytest.mark.requirement("13627.1")
+@pytest.mark.requirement("13627.3")
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "direct"])
+def test_after_a_reordering_state_is_found_without_a_restore(
+    cluster: SimBroker, transactional: bool, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "ab", 3)
+    former = application("ab", transactional=transactional)
+    prepare(tmp_path, former, log, ON, CLOCK)
+    for made in former:
+        for partition in (0, 1):
+            assert run(log, made, tmp_path, partition) == 3
+    # A new one comes first.
+    latter = application("nba", transactional=transactional)
+    relocated = prepare(tmp_path, latter, log, ON, CLOCK)
+    assert list(map(str, relocated.moves)) == [
+        f"{before}_{partition}/rocksdb/{name} → {after}_{partition}/rocksdb/{name}"
+        for partition in (0, 1)
+        for name, before, after in (("a", 0, 2), ("b", 1, 1))
+        if before != after
+    ]
+    feed(cluster, "nba")
+    restores = Restores()
+    for made in latter:
+        for partition in (0, 1):
+            assert run(log, made, tmp_path, partition, listener=restores) == 1
+    assert restores.records == 0
+    for partition in (0, 1):
+        assert outputs(log, "a", partition) == outputs(log, "b", partition) == [b"1", b"2", b"3", b"4"]
+        assert outputs(log, "n", partition) == [b"1"]
+
+
+@pytest.mark.requirement("13627.4")
+def test_killed_in_the_move_and_started_again_nothing_is_restored(cluster: SimBroker, tmp_path: Path) -> None:
+    class Killed(BaseException): ...
+
+    def kill() -> None:
+        raise Killed
+
+    log = SimLog(cluster)
+    feed(cluster, "ab", 2)
+    for made in application("ab", transactional=False):
+        run(log, made, tmp_path)
+    latter = application("ba", transactional=False)
+    at = 0
+    while True:
+        at += 7
+        try:
+            with interrupted(at, kill):
+                prepare(tmp_path, latter, log, ON, CLOCK)
+            break
+        except Killed:
+            pass
+    feed(cluster, "ab")
+    restores = Restores()
+    for made in latter:
+        assert run(log, made, tmp_path, listener=restores) == 1
+    assert restores.records == 0
+    assert outputs(log, "a") == outputs(log, "b") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.requirement("13627.4")
+def test_a_broker_that_does_not_answer_stops_the_move_before_anything_is_changed(
+    cluster: SimBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise UnreachableError("nobody answers")
+
+    log = SimLog(cluster)
+    feed(cluster, "ab")
+    former, latter = application("ab"), application("ba")
+    for made in former:
+        run(log, made, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(ordinals, "_fence", unreachable)
+        with pytest.raises(UnreachableError):
+            prepare(tmp_path, latter, log, ON, CLOCK)
+    for made in former:
+        assert run(log, made, tmp_path) == 0
+    assert len(prepare(tmp_path, latter, log, ON, CLOCK).moves) == 2
+
+
+@pytest.mark.requirement("13627.5")
+def test_off_the_start_is_refused_by_the_stores_and_by_the_positions(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "ab")
+    for made in application("ab"):
+        run(log, made, tmp_path / "old", config=OFF)
+    latter = application("ba")
+    with pytest.raises(ConfigError, match=r"automatic\.state\.relocation=False"):
+        prepare(tmp_path / "old", latter, log, OFF, CLOCK)
+    prepare(tmp_path / "new", latter, log, OFF, CLOCK)
+    with pytest.raises(ConfigError, match=r"committed by the ordinal 1.*automatic\.state\.relocation=true"):
+        run(log, latter[0], tmp_path / "new", config=OFF)
+    for made in application("ab"):
+        assert run(log, made, tmp_path / "old", config=OFF) == 0
+
+
+# -- zombies of the former ordinals --------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("13627.2")
+@pytest.mark.parametrize("open_transaction", [True, False], ids=["in a transaction", "between two"])
+@pytest.mark.parametrize("by_runner", [True, False], ids=["prepare", "task alone"])
+def test_a_zombie_of_the_former_ordinal_cannot_commit(
+    cluster: SimBroker, open_transaction: bool, by_runner: bool, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a", 1)
+    old, new = application("a")[0], application("na")[1]
+    with ExitStack() as dying:
+        zombie = dying.enter_context(Task(old, 0, log, StateDirectory(tmp_path / "1", "app"), ON, CLOCK))
+        assert step(log, zombie) == 1
+        feed(cluster, "a", 2)
+        if open_transaction:
+            apply(zombie, cluster.visible(zombie.inputs[0], RC)[:2])
+        if by_runner:
+            prepare(tmp_path / "2", application("na"), log, ON, CLOCK)
+        with Task(new, 0, log, StateDirectory(tmp_path / "2", "app"), ON, CLOCK) as task:
+            with pytest.raises(FencedError):
+                step(log, zombie)
+            assert step(log, task) == 2
+    assert outputs(log, "a") == [b"1", b"2", b"3"]
+    assert ordinals.noted(said(log, "a")) == 1
+
+
+@pytest.mark.requirement("13627.2")
+def test_a_zombie_that_writes_to_a_store_which_another_sub_topology_has_now_cannot_commit(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    def both(context: Context, record: Record) -> None:
+        for name in "ab":
+            context.store(name).put(record.key, record.value)
+
+    log = SimLog(cluster)
+    feed(cluster, "a", 1)
+    whole = Topology("app", ("app-a-in",), (), ("a", "b"), both)
+    run(log, whole, tmp_path)
+    with Task(whole, 0, log, StateDirectory(tmp_path / "elsewhere", "app"), ON, CLOCK) as zombie:
+        # Nothing of the second one's input was committed by anybody.
+        split = application("ab")
+        assert len(prepare(tmp_path, split, log, ON, CLOCK).moves) == 1
+        with Task(split[1], 0, log, StateDirectory(tmp_path, "app"), ON, CLOCK):
+            feed(cluster, "a")
+            with pytest.raises(FencedError):
+                step(log, zombie)
+    assert cluster.visible(TopicPartition("app-b-changelog", 0), RC)[1:] == []
+
+
+@pytest.mark.requirement("13627.2")
+def test_a_store_that_was_split_off_to_a_sub_topology_with_new_input_goes_on(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    def both(context: Context, record: Record) -> None:
+        for name in "ab":
+            context.store(name).put(record.key, b"7")
+
+    log = SimLog(cluster)
+    feed(cluster, "a", 2)
+    run(log, Topology("app", ("app-a-in",), (), ("a", "b"), both), tmp_path)
+    split = application("ab")
+    prepare(tmp_path, split, log, ON, CLOCK)
+    worker = Worker(split[1], [0], log, StateDirectory(tmp_path, "app"), ON, CLOCK)
+    while worker.poll():
+        pass
+    worker.close()
+    # From here on the group knows the new input, so that a host without the state can go on too.
+    assert ordinals.noted(said(log, "b")) == 1
+    feed(cluster, "ab")
+    assert run(log, split[0], tmp_path) == 1
+    assert run(log, split[1], tmp_path / "fresh") == 1
+    assert outputs(log, "a") == outputs(log, "b") == [b"8"]
+
+
+@pytest.mark.requirement("13627.2")
+def test_a_store_that_was_split_off_is_refused_where_the_positions_of_its_former_input_are_lost(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    def both(context: Context, record: Record) -> None:
+        for name in "ab":
+            context.store(name).put(record.key, b"7")
+
+    log = SimLog(cluster)
+    feed(cluster, "a", 2)
+    run(log, Topology("app", ("app-a-in",), (), ("a", "b"), both), tmp_path)
+    cluster.commit_offsets("app", {TopicPartition("app-a-in", 0): 1})
+    prepare(tmp_path, application("ab"), log, ON, CLOCK)
+    with pytest.raises(PositionLostError):
+        run(log, application("ab")[1], tmp_path)
+
+
+@pytest.mark.requirement("13627.2")
+def test_sub_topologies_that_were_merged_go_on_with_both_stores(cluster: SimBroker, tmp_path: Path) -> None:
+    def each(context: Context, record: Record) -> None:
+        store = context.store("a" if record.topic == "app-a-in" else "b")
+        store.put(record.key, b"%d" % (int(store.get(record.key)) + 1))
+        context.forward("app-a-out", record.key, store.get(record.key))
+
+    log = SimLog(cluster)
+    feed(cluster, "ab", 2)
+    for made in application("ab"):
+        run(log, made, tmp_path)
+    merged = Topology("app", ("app-b-in", "app-a-in"), ("app-a-out",), ("b", "a"), each, 1)
+    prepare(tmp_path, [merged], log, ON, CLOCK)
+    feed(cluster, "ab")
+    restores = Restores()
+    worker = Worker(merged, [0], log, StateDirectory(tmp_path, "app"), ON, CLOCK, listener=restores)
+    while worker.poll():
+        pass
+    worker.close()
+    assert restores.records == 0
+    assert outputs(log, "a") == [b"1", b"2", b"3", b"3"]
+
+
+@pytest.mark.requirement("13627.2")
+def test_sub_topologies_that_have_swapped_do_not_fence_each_other_when_all_are_taken_over_first(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "ab")
+    for made in application("ab"):
+        for partition in (0, 1):
+            run(log, made, tmp_path, partition)
+    latter = application("ba")
+    assert take_over(log, latter, ON, CLOCK) == {"0_0": (1,), "0_1": (1,), "1_0": (0,), "1_1": (0,)}
+    assert take_over(log, latter, ON, CLOCK) == {}
+    prepare(tmp_path, latter, log, ON, CLOCK)
+    feed(cluster, "ab")
+    with ExitStack() as tasks:
+        storage = StateDirectory(tmp_path, "app")
+        opened = [
+            tasks.enter_context(Task(made, partition, log, storage, ON, CLOCK))
+            for made in latter
+            for partition in (0, 1)
+        ]
+        assert [step(log, task) for task in opened] == [1, 1, 1, 1]
+
+
+@pytest.mark.requirement("13627.2")
+def test_sub_topologies_that_have_swapped_fence_each_other_once_at_most(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "ab")
+    for made in application("ab"):
+        run(log, made, tmp_path / "1")
+    workers = [
+        Worker(made, [0], log, StateDirectory(tmp_path / "2", "app"), ON, CLOCK) for made in application("ba")
+    ]
+    feed(cluster, "ab", 2)
+    for _ in range(6):
+        for worker in workers:
+            worker.poll()
+    for worker in workers:
+        assert worker.lost == {}
+        worker.close()
+    assert outputs(log, "a") == outputs(log, "b") == [b"1", b"2", b"3"]
+
+
+def test_a_task_that_took_over_and_lost_to_one_that_has_committed_is_taken_over(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    run(log, application("a")[0], tmp_path / "1")
+    new = application("na")[1]
+    feed(cluster, "a", 2)
+    with Task(new, 0, log, StateDirectory(tmp_path / "2", "app"), ON, CLOCK) as task:
+        records = cluster.visible(task.inputs[0], RC)
+        apply(task, records)
+        run(log, new, tmp_path / "3")
+        with pytest.raises(FencedError, match="a newer one has the task"):
+            task.commit()
+    with Task(new, 0, log, StateDirectory(tmp_path / "4", "app"), ON, CLOCK) as task:
+        assert step(log, task) == 0
+
+
+def test_a_task_that_took_over_and_is_refused_with_nobody_there_goes_on_as_a_new_incarnation(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    run(log, application("a")[0], tmp_path / "1")
+    new = application("na")[1]
+    feed(cluster, "a")
+    with Task(new, 0, log, StateDirectory(tmp_path / "2", "app"), ON, CLOCK) as task:
+        log.producer("app-1_0", 60_000).init_transactions()
+        with pytest.raises(FatalLogError, match="had another ordinal before") as caught:
+            step(log, task)
+        assert not isinstance(caught.value, FencedError)
+    assert run(log, new, tmp_path / "2") == 1
+
+
+@pytest.mark.requirement("13627.4")
+def test_killed_between_fencing_and_noting_it_is_done_again(
+    cluster: SimBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    run(log, application("a")[0], tmp_path)
+    fenced: list[str] = []
+    real = ordinals._fence
+
+    def fence(log: Log, transactional_id: str, *rest: Any) -> None:
+        real(log, transactional_id, *rest)
+        fenced.append(transactional_id)
+        if len(fenced) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ordinals, "_fence", fence)
+    new = application("na")
+    with pytest.raises(KeyboardInterrupt):
+        take_over(log, new, ON, CLOCK)
+    assert ordinals.noted(said(log, "a")) == 0
+    assert take_over(log, new, ON, CLOCK) == {"1_0": (0,)}
+    assert take_over(log, new, ON, CLOCK) == {}
+    assert fenced == ["app-0_0", "app-0_0"]
+
+
+def test_the_stream_time_goes_along(cluster: SimBroker, tmp_path: Path) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    run(log, application("a")[0], tmp_path)
+    before = said(log, "a")
+    assert ordinals.stream_time(before) >= 0
+    prepare(tmp_path, application("na"), log, ON, CLOCK)
+    assert ordinals.stream_time(said(log, "a")) == ordinals.stream_time(before)
+    assert ordinals.noted(said(log, "a")) == 1
+
+
+def test_what_else_is_noted_beside_a_position_stays(cluster: SimBroker) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    cluster.commit_offsets("app", {TopicPartition("app-a-in", 0): 1}, "sub-topology 12 and more")
+    cluster.commit_offsets("app", {TopicPartition("app-a-in", 1): 1}, "sub-topology of a person")
+    assert take_over(log, application("a"), ON, CLOCK) == {"0_0": (12,)}
+    assert said(log, "a") == "sub-topology 0 and more"
+    assert said(log, "a", 1) == "sub-topology of a person"
+
+
+def test_under_at_least_once_nobody_is_fenced_and_the_task_goes_on(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    config = StreamsConfig(processing_guarantee=Guarantee.AT_LEAST_ONCE)
+    log = SimLog(cluster)
+    feed(cluster, "a")
+    run(log, application("a")[0], tmp_path, config=config)
+    prepare(tmp_path, application("na"), log, config, CLOCK)
+    feed(cluster, "a")
+    assert run(log, application("na")[1], tmp_path, config=config) == 1
+    assert ordinals.noted(said(log, "a")) == 1
+    assert outputs(log, "a") == [b"1", b"2"]
+
+
+# -- on a real broker ----------------------------------------------------------------------------------------
+
+
+def topics(log: KafkaLog, made: Sequence[Topology]) -> None:
+    admin = log.admin()
+    admin.create_topics(
+        [
+            spec
+            for one in made
+            for spec in (
+                *(TopicSpec(topic, 1) for topic in (*one.sources, *one.sinks)),
+                *one.internal_topics(1),
+            )
+        ]
+    )
+    admin.close()
+
+
+@pytest.mark.requirement("13627.1")
+@pytest.mark.requirement("13627.2")
+def test_on_a_real_broker_state_is_found_and_a_zombie_cannot_commit(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = unique("app")
+    former, latter = application("ab", name), application("nba", name)
+    topics(log, latter)
+    producer = log.plain_producer()
+
+    def feed_all(count: int) -> None:
+        for one in former:
+            for _ in range(count):
+                producer.produce(one.sources[0], b"0", b"v", partition=0)
+        producer.flush()
+
+    feed_all(2)
+    for made in former:
+        assert run(log, made, tmp_path) == 2
+    with Task(former[0], 0, log, StateDirectory(tmp_path / "zombie", name), ON, CLOCK) as zombie:
+        feed_all(1)
+        reader = log.reader()
+        records = reader.read(zombie.inputs[0], zombie.position(zombie.inputs[0]), 10, RC).records
+        reader.close()
+        apply(zombie, records)
+        assert len(prepare(tmp_path, latter, log, ON, CLOCK).moves) == 1
+        restores = Restores()
+        assert [run(log, made, tmp_path, listener=restores) for made in latter] == [0, 1, 1]
+        assert restores.records == 0
+        with pytest.raises(FencedError):
+            zombie.commit()
+    for one in "ab":
+        assert outputs(log, one, application_id=name) == [b"1", b"2", b"3"]
+    producer.close()

@@ -1,0 +1,270 @@
+"""Members of an application's group and their workers, on a simulated cluster: who has which task, and what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.disk import Host as SimHost
+from store.config import StreamsConfig
+from store.errors import LogError, UnreachableError
+from store.log import Fetch, GroupMember
+from store.streams.application import Application
+from store.streams.thread import COPIES_S, Host, StreamThread, copies
+from store.types import TopicPartition
+from tests.clusters import RC, SOURCE, Cluster
+
+LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
+AT_LEAST_ONCE = StreamsConfig.of({"processing.guarantee": "at_least_once"})
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(keys=[b"a", b"b"], partitions=4)
+
+
+def thread(cluster: Cluster, config: StreamsConfig = LONG, log: SimLog | None = None) -> StreamThread:
+    return StreamThread(
+        Application.of(cluster.topology),
+        config,
+        log or SimLog(cluster.broker),
+        cluster.storage(),
+        cluster.clock,
+        name="thread",
+    )
+
+
+def rest(*threads: StreamThread) -> None:
+    """Let them work until none has anything to do."""
+    quiet = 0
+    while quiet < 3:
+        steps = [one.step() for one in threads]
+        quiet = 0 if any(steps) else quiet + 1
+
+
+def outputs(cluster: Cluster) -> int:
+    reader = SimLog(cluster.broker).reader()
+    places = [TopicPartition("out", number) for number in range(reader.partitions("out"))]
+    return sum(len(reader.read(place, 0, 1_000, RC).records) for place in places)
+
+
+def tasks(one: StreamThread) -> list[str]:
+    return sorted(task.task_id for task in one.status.active)
+
+
+@pytest.mark.parametrize("config", [LONG, AT_LEAST_ONCE], ids=["exactly once", "at least once"])
+def test_members_share_the_tasks_and_take_over_those_of_one_that_goes(
+    cluster: Cluster, config: StreamsConfig
+) -> None:
+    first = thread(cluster, config)
+    rest(first)
+    assert (tasks(first), outputs(cluster)) == (["0_0", "0_1", "0_2", "0_3"], 8)
+    second = thread(cluster, config)
+    rest(first, second)
+    assert sorted(tasks(first) + tasks(second)) == ["0_0", "0_1", "0_2", "0_3"]
+    assert len(tasks(first)) == len(tasks(second)) == 2
+    for partition in range(4):
+        cluster.feed(b"c", partition=partition)
+    rest(first, second)
+    assert outputs(cluster) == 12
+    first.stop()
+    assert tasks(first) == []
+    rest(second)
+    cluster.feed(b"d")
+    rest(second)
+    assert (tasks(second), outputs(cluster)) == (["0_0", "0_1", "0_2", "0_3"], 13)
+    second.stop()
+
+
+def test_tasks_that_stay_at_a_rebalance_are_not_opened_again_under_exactly_once(cluster: Cluster) -> None:
+    first = thread(cluster)
+    rest(first)
+    before = dict(first._workers[0].tasks)
+    second = thread(cluster)
+    rest(first, second)
+    after = first._workers[0].tasks
+    assert len(after) == 2
+    assert all(task is before[partition] for partition, task in after.items())
+    for one in (first, second):
+        one.stop()
+
+
+def test_what_was_processed_is_committed_before_others_get_it(cluster: Cluster) -> None:
+    first = thread(cluster)
+    for _ in range(4):
+        first.step()
+    cluster.feed(b"c")
+    while not any(task.in_transaction for task in first._workers[0].tasks.values()):
+        first.step()
+    first.revoked([SOURCE])
+    assert not any(task.in_transaction for task in first._workers[0].tasks.values())
+    assert first.status.rebalancing
+    first.close()
+
+
+def test_what_the_group_gave_away_is_closed_without_a_commit(cluster: Cluster) -> None:
+    first = thread(cluster)
+    while not any(task.in_transaction for task in first._workers[0].tasks.values()):
+        first.step()
+    before = outputs(cluster)
+    first.lost([SOURCE])
+    assert (first._workers[0].tasks, outputs(cluster)) == ({}, before)
+    first.close()
+
+
+def test_a_task_that_another_took_is_opened_again_as_long_as_the_group_says_so(cluster: Cluster) -> None:
+    first = thread(cluster)
+    rest(first)
+    intruder = cluster.worker(LONG, partitions=[0], storage=cluster.storage(SimHost(1)))
+    intruder.poll()
+    cluster.feed(b"c")
+    while "0_0" in tasks(first):
+        first.step()
+    assert tasks(first) == ["0_1", "0_2", "0_3"]
+    intruder.close()
+    for _ in range(100):
+        cluster.clock.sleep(0.1)
+        first.step()
+    rest(first)
+    assert (tasks(first), outputs(cluster)) == (["0_0", "0_1", "0_2", "0_3"], 9)
+    first.stop()
+
+
+def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them() -> None:
+    cluster = Cluster(keys=[b"a", b"b"], partitions=4)
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1})
+    hosts = [
+        StreamThread(
+            Application.of(cluster.topology),
+            config,
+            SimLog(cluster.broker, f"host-{number}"),
+            cluster.storage(SimHost(number)),
+            cluster.clock,
+            name="thread",
+            host=Host(f"host-{number}"),
+        )
+        for number in range(3)
+    ]
+    rest(*hosts)
+    cluster.clock.sleep(COPIES_S)
+    rest(*hosts)
+    assert sorted(task for one in hosts for task in one.status.standby) == ["0_0", "0_1", "0_2", "0_3"]
+    assert not any(set(one.status.standby) & set(tasks(one)) for one in hosts)
+    hosts[0].stop()
+    others = hosts[1:]
+    rest(*others)
+    cluster.clock.sleep(COPIES_S)
+    rest(*others)
+    assert sorted(task for one in others for task in one.status.standby) == ["0_0", "0_1", "0_2", "0_3"]
+    assert not any(set(one.status.standby) & set(tasks(one)) for one in others)
+    for one in others:
+        one.stop()
+
+
+def test_threads_of_one_host_keep_no_copies_of_each_other(cluster: Cluster) -> None:
+    config = StreamsConfig.of({"num.standby.replicas": 1, "num.stream.threads": 2})
+    host = Host("host")
+    pair = [
+        StreamThread(
+            Application.of(cluster.topology),
+            config,
+            SimLog(cluster.broker, "host"),
+            cluster.storage(),
+            cluster.clock,
+            name=f"thread-{number}",
+            host=host,
+        )
+        for number in range(2)
+    ]
+    rest(*pair)
+    cluster.clock.sleep(COPIES_S)
+    rest(*pair)
+    assert sorted(tasks(pair[0]) + tasks(pair[1])) == ["0_0", "0_1", "0_2", "0_3"]
+    assert [one.status.standby for one in pair] == [(), ()]
+    for one in pair:
+        one.stop()
+
+
+def test_a_member_that_comes_or_goes_moves_no_copies_of_others(cluster: Cluster) -> None:
+    topology = cluster.topology
+    places = [TopicPartition("in", number) for number in range(40)]
+    owner = GroupMember("a", tuple(places))
+    before = [owner, *(GroupMember(name, ()) for name in "bcd")]
+    after = [*before, GroupMember("e", ())]
+    for host in "bcd":
+        assert set(copies(topology, after, host, 1)) <= set(copies(topology, before, host, 1))
+    kept = [partition for one in after for partition in copies(topology, after, one.client_id, 1)]
+    assert sorted(kept) == list(range(40))
+    assert copies(topology, after, "a", 4) == []
+
+
+def test_sources_of_one_sub_topology_in_different_hands_are_refused(cluster: Cluster) -> None:
+    topology = cluster.topology
+    two = type(topology)("app", ("in", "other"), ("out",), topology.stores, topology.process)
+    cluster.broker.create_topic("other", 4)
+    one = StreamThread(Application.of(two), LONG, SimLog(cluster.broker), cluster.storage(), cluster.clock)
+    with pytest.raises(LogError, match="different partitions"):
+        one.assigned([TopicPartition("in", 0), TopicPartition("other", 1)])
+    one.close()
+
+
+class Unreachable(SimLog):
+    """A cluster whose readers get no answer while `away` says so."""
+
+    away: Callable[[], bool]
+
+    def reader(self) -> object:  # type: ignore[override]
+        away, reader = self.away, super().reader()
+
+        class Reader:
+            def partitions(self, topic: str) -> int:
+                if away():
+                    raise UnreachableError("nobody is there")
+                return reader.partitions(topic)
+
+            def committed_metadata(self, group: str, tp: TopicPartition) -> str:
+                if away():
+                    raise UnreachableError("nobody is there")
+                return reader.committed_metadata(group, tp)
+
+            def poll(self, *arguments: object) -> dict[TopicPartition, Fetch]:
+                if away():
+                    raise UnreachableError("nobody is there")
+                return reader.poll(*arguments)  # type: ignore[arg-type,return-value]
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(reader, name)
+
+        return Reader()
+
+
+def unreachable(cluster: Cluster, away: Callable[[], bool]) -> Unreachable:
+    log = Unreachable(cluster.broker)
+    log.away = away
+    return log
+
+
+def test_a_cluster_that_is_away_is_waited_for(cluster: Cluster) -> None:
+    back = cluster.clock.now + 100.0
+    one = thread(cluster, log=unreachable(cluster, lambda: cluster.clock.now < back))
+    while cluster.clock.now < back:
+        one.step()
+        cluster.clock.sleep(0.1)
+    rest(one)
+    assert outputs(cluster) == 8
+    one.stop()
+
+
+def test_a_cluster_that_stays_away_ends_it(cluster: Cluster) -> None:
+    one = thread(cluster, log=unreachable(cluster, lambda: True))
+
+    def wait() -> None:
+        while cluster.clock.now < 1_000:
+            one.step()
+            cluster.clock.sleep(0.1)
+
+    with pytest.raises(UnreachableError):
+        wait()
+    one.close()
