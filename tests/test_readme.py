@@ -41,3 +41,8 @@ def test_the_scenario_of_ones_own_can_be_loaded_from_a_file(tmp_path: Path) -> N
     (tmp_path / "loyalty.py").write_text(source)
     assert load(str(tmp_path / "loyalty.py")).name == "loyalty"
     assert len(source.splitlines()) <= 40
+
+
+def test_words_are_counted_as_it_says() -> None:
+    (source,) = [text for text in PYTHON.findall(README) if "TestDriver(" in text]
+    exec(compile(source, "README.md", "exec"), {})

@@ -232,6 +232,14 @@ def test_a_session_that_ended_too_long_ago_takes_nothing() -> None:
     ]
 
 
+def test_a_record_that_is_only_just_not_late_finds_the_session_that_it_joins() -> None:
+    windows = SessionWindows.with_inactivity_gap(10, grace=2)
+    assert outcome(windows, [("a", 0), ("b", 13), ("c", 1)])[2:] == [
+        ("k", 0, 0, None, 0),
+        ("k", 0, 1, "ac", 1),
+    ]
+
+
 def test_a_merged_session_that_is_held_back_is_forwarded_as_it_came_to_be() -> None:
     windows = SessionWindows.with_inactivity_gap(5, grace=20)
     with driver(lambda b: joined(b, windows), CACHED, auto_commit=False) as running:
