@@ -91,6 +91,7 @@ from store.errors import (
     PositionLostError,
     ProtocolError,
     RecordFailedError,
+    RecordLostError,
     RecordRefusedError,
     RetriableError,
     SerdeError,
@@ -777,7 +778,7 @@ class Task:
         Raises `RecordFailedError` where everything since the last commit has to be processed again without it, see
         `store.streams.handlers`.
         """
-        if isinstance(error, RecordRefusedError):
+        if isinstance(error, RecordRefusedError | RecordLostError):
             context.blames(error)
             return False
         untouched = isinstance(error, DeserializationError)
@@ -923,7 +924,7 @@ class Task:
         except StoreCorruptedError as error:
             self._look_for_corruption(error)
             raise
-        except RecordRefusedError as error:
+        except (RecordRefusedError, RecordLostError) as error:
             assert self._context is not None
             self._context.blames(error)
             raise
