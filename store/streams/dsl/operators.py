@@ -316,7 +316,7 @@ class Aggregate:
     def bind(self, place: Place) -> Forward:
         table = place.owned(self.store, place.forward, sends_old=self.sends_old)
         fold = folding(self.initializer, self.aggregator)
-        dropped = place.dropped(self.store)
+        dropped = place.dropped()
         read, put = table.read, table.put
 
         if not table.capacity:
@@ -494,7 +494,7 @@ class TableSource:
 
             return pass_on
         put = place.owned(self.store, forward, sends_old=self.sends_old).put
-        dropped = place.dropped(self.store)
+        dropped = place.dropped()
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None:

@@ -27,7 +27,7 @@ def test_records_without_key_or_value_are_dropped_and_counted_as_dropped() -> No
     with driver(counted) as running:
         pipe(running, [("in", None, 1, 1), ("in", "a", None, 2), ("in", "a", 1, 3)])
         assert output(running, value_serde=LongSerde()) == [("a", 1, 3)]
-        (metrics,) = running.metrics.as_dict()["0_0"].values()
+        metrics = running.metrics.tasks_as_dict()["0_0"]
         assert metrics["dropped-records-total"] == 2
 
 

@@ -85,7 +85,7 @@ def test_a_record_beyond_the_grace_is_dropped_and_counted() -> None:
     with driver(lambda b: joined(b, windows)) as running:
         pipe(running, [("in", "k", "a", 3), ("in", "k", "b", 15), ("in", "k", "c", 9)])
         assert read(running, windows) == [("k", 0, 10, "a", 3), ("k", 10, 20, "b", 15)]
-        (metrics,) = running.metrics.as_dict()["0_0"].values()
+        metrics = running.metrics.tasks_as_dict()["0_0"]
         assert metrics["dropped-records-total"] == 1
 
 
