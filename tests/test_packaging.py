@@ -125,7 +125,7 @@ def test_an_application_is_tried_in_memory_without_a_package_of_an_extra(tmp_pat
 def test_a_task_on_spark_needs_no_package_of_the_checker(extra: str, tmp_path: Path) -> None:
     """The executor's side is what the simulation runs, so it does without PySpark too."""
     extras = modules_of_extras()
-    module = "store.spark.query" if extra == "check" else "store.spark.executor"
+    module = "store.spark.streams" if extra == "check" else "store.spark.host"
     answer = python(f"import {module}", without=extras[extra] | extras["dev"], cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
 
