@@ -102,6 +102,25 @@ def test_the_store_alone_needs_no_package_of_an_extra(tmp_path: Path) -> None:
     assert told["shown"]
 
 
+def test_an_application_is_tried_in_memory_without_a_package_of_an_extra(tmp_path: Path) -> None:
+    extras = modules_of_extras()
+    answer = python(
+        """
+        from store import StreamsBuilder
+        from store.testing.driver import TestDriver
+
+        builder = StreamsBuilder("app")
+        builder.stream("in").to("out")
+        with TestDriver(builder.build()) as driver:
+            driver.pipe_input("in", "key", "value")
+            print(driver.read_output("out")[0].value.decode())
+        """,
+        without=extras["spark"] | extras["check"] | extras["dev"],
+        cwd=tmp_path,
+    )
+    assert answer.stdout == "value\n", answer.stderr
+
+
 @pytest.mark.parametrize("extra", ["check", "spark"])
 def test_a_task_on_spark_needs_no_package_of_the_checker(extra: str, tmp_path: Path) -> None:
     """The executor's side is what the simulation runs, so it does without PySpark too."""

@@ -55,7 +55,6 @@ _log = logging.getLogger(__name__)
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
 _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
-NOTHING: Mapping[str, int] = MappingProxyType({})
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -69,9 +68,11 @@ class Retry(Protocol):
     def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
-def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = NOTHING) -> str:
-    """What is noted beside the positions that a task of this ordinal commits; its stream time too, if it has one, and
-    what its operators have `observed`."""
+def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = MappingProxyType({})) -> str:
+    """What is noted beside the positions that a task of this ordinal commits.
+
+    Its stream time too, if it has one, and then the largest time that each operator has observed.
+    """
     if stream_time < 0:
         return f"sub-topology {ordinal}"
     times = "".join([f", {operator} at {time}" for operator, time in observed.items()])
