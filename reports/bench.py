@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from harness.bench.store import Figure, Report, Row
+
+if TYPE_CHECKING:
+    from harness.bench import spark
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -19,14 +24,45 @@ def print_report(report: Report, console: Console) -> None:
     for row in report.rows:
         rates.add_row(*_rate_cells(row))
     console.print(rates)
+    console.print(_figures(report.figures))
+    _print_rest([f"{row.name} ({other})" for row in report.rows for other in _missed(row)], report, console)
+
+
+def print_rates(report: spark.Report, console: Console) -> None:
+    """The same of the benchmark on Spark."""
+    rates = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    rates.add_column("records per second")
+    for name in ("", "/ native Spark", "/ Quix"):
+        rates.add_column(name, justify="right")
+    missed = []
+    for row in report.rows:
+        ratios = (
+            ("native Spark", row.ratio_native_spark, row.target_native_spark),
+            ("Quix", row.ratio_quix, row.target_quix),
+        )
+        rates.add_row(
+            row.name,
+            f"{row.records_per_second:,.0f}",
+            *(_ratio(ratio, target) for _, ratio, target in ratios),
+        )
+        missed += [f"{row.name} ({other})" for other, *of in ratios if _is_missed(*of)]
+    console.print(rates)
+    console.print(_figures(report.figures))
+    _print_rest(missed, report, console)
+
+
+def _figures(measured: list[Figure]) -> Table:
     figures = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     figures.add_column("figure")
     for name in ("measured", "at most"):
         figures.add_column(name, justify="right")
-    for figure in report.figures:
+    for figure in measured:
         figures.add_row(*_figure_cells(figure))
-    console.print(figures)
-    missed = [f"{row.name} ({other})" for row in report.rows for other in _missed(row)] + [
+    return figures
+
+
+def _print_rest(missed: list[str], report: Report | spark.Report, console: Console) -> None:
+    missed = missed + [
         figure.name
         for figure in report.figures
         if figure.at_most is not None and figure.value > figure.at_most
@@ -46,8 +82,12 @@ def _missed(row: Row) -> list[str]:
             ("raw", row.ratio_raw, row.target_raw),
             ("Quix", row.ratio_quix, row.target_quix),
         )
-        if ratio is not None and target is not None and ratio < target
+        if _is_missed(ratio, target)
     ]
+
+
+def _is_missed(ratio: float | None, target: float | None) -> bool:
+    return ratio is not None and target is not None and ratio < target
 
 
 def _rate_cells(row: Row) -> list[str]:

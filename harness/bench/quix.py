@@ -30,7 +30,7 @@ class Quix:
 
     def __init__(self) -> None:
         """Raises `QuixUnavailableError`."""
-        python = _environment()
+        python = environment()
         self._process = subprocess.Popen(
             [python, str(Path(__file__).with_name("quix_side.py"))],
             stdin=subprocess.PIPE,
@@ -66,8 +66,8 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _environment() -> str:
-    """The Python of an environment that has it, made once and kept in the cache."""
+def environment() -> str:
+    """The Python of an environment that has it, made once and kept in the cache. Raises `QuixUnavailableError`."""
     directory = cache_directory() / f"quixstreams-{VERSION}"
     python = directory / "bin" / "python"
     complete = directory / "complete"
@@ -78,14 +78,14 @@ def _environment() -> str:
         raise QuixUnavailableError(
             "uv is not installed; `pip install uv` lets it be compared with Quix Streams"
         )
-    environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    variables = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     for command in (
         [uv, "venv", "--clear", "--python", sys.executable, str(directory)],
         [uv, "pip", "install", "--python", str(python), f"quixstreams=={VERSION}"],
     ):
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_MAKING_S, env=environment, check=False
+                command, capture_output=True, text=True, timeout=_MAKING_S, env=variables, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise QuixUnavailableError(f"`{' '.join(command)}` took more than {_MAKING_S:.0f} s") from error

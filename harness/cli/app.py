@@ -38,7 +38,7 @@ from harness.schedule import load
 from harness.spread.masters import Master, master_of
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
-from reports.bench import print_report
+from reports.bench import print_rates, print_report
 from reports.exam import print_exam
 from reports.night import sentence
 from reports.terminal import print_result
@@ -92,6 +92,7 @@ def _options(port: int | None, brokers: int | None, worlds: Iterable[str]) -> Op
 class Bench(StrEnum):
     STORE = "store"
     SIMULATION = "simulation"
+    SPARK = "spark"
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -451,13 +452,21 @@ def replay(
 @app.command()
 def bench(
     what: Annotated[Bench, typer.Argument(help="What to measure.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; done within 50 seconds.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Smaller sizes; done within 50 seconds, that of Spark within 3 minutes."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run; or the
-    simulation, as schedules per second of processor time."""
+    """Measure the store against raw rocksdict and Quix Streams, as ratios of rates measured in one run; counts on
+    Spark and in workers against native Spark and Quix Streams, alike; or the simulation, as schedules per second of
+    processor time."""
     if what is Bench.SIMULATION:
         return _bench_simulation(quick=quick, json=json)
+    if what is Bench.SPARK:
+        return _bench_spark(quick=quick, json=json)
     report = measure_store(quick=quick, progress=lambda name: say(f"measuring {name}"))
     if json:
         _print_json(report)
@@ -465,6 +474,19 @@ def bench(
     with _printing() as console:
         console.width = max(console.width, 118)
         print_report(report, console)
+    return None
+
+
+def _bench_spark(*, quick: bool, json: bool) -> None:
+    # PySpark is an extra.
+    measured = import_module("harness.bench.spark").run(
+        quick=quick, progress=lambda name: say(f"measuring: {name}")
+    )
+    if json:
+        return _print_json(measured)
+    with _printing() as console:
+        console.width = max(console.width, 118)
+        print_rates(measured, console)
     return None
 
 

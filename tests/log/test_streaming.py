@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
@@ -89,6 +90,42 @@ def test_what_is_kept_aside_is_bounded(
         assert sum(inflow.bytes for inflow in kept) == sum(
             len(message.value() or b"") for inflow in kept for messages in inflow.kept for message in messages
         )
+
+
+class Scripted:
+    """A consumer that has these messages, and notes what is taken away from it."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages = messages
+        self.taken_away: list[list[int]] = []
+
+    def consume(self, _most: int, _seconds: float) -> list[Message]:
+        messages, self.messages = self.messages, []
+        return messages
+
+    def incremental_assign(self, partitions: list[ClientPartition]) -> None: ...
+
+    def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
+        self.taken_away.append([one.partition for one in partitions])
+
+
+def test_a_partition_that_comes_in_turns_with_another_is_taken_away_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """librdkafka ends the process with an assertion when it is to unassign a partition twice in one call."""
+    monkeypatch.setattr(intake, "MOST_MESSAGES", 0)
+    consumer = Scripted(
+        [
+            Message("topic", partition, offset, value=b"v", timestamp=(1, 1), headers=[])
+            for offset in range(3)
+            for partition in range(2)
+        ]
+    )
+    taking = intake.Intake(consumer)  # type: ignore[arg-type]
+    taking.begin([(TopicPartition("topic", partition), 0) for partition in range(2)])
+    assert taking.pull(0, 100, ())
+    assert [inflow.waiting for inflow in taking.inflows.values()] == [3, 3]
+    assert consumer.taken_away == [[0, 1]]
 
 
 def test_a_part_of_the_last_read_is_taken_back_without_being_fetched_again(

@@ -236,6 +236,8 @@ class Intake:
     def _hold_back(self, inflows: Collection[Inflow]) -> None:
         if not inflows:
             return
+        # One that came in several runs is here as often, and the client ends its process over one taken away twice.
+        inflows = dict.fromkeys(inflows)
         kept = self.inflows.values()
         if (
             sum(inflow.bytes for inflow in kept) > MOST_BYTES
