@@ -238,3 +238,29 @@ def test_a_suite_of_other_people_runs_as_it_would_without_us(tmp_path: Path) -> 
         "pytest.ini",
         "test_theirs.py",
     ]
+
+
+WORK: dict[str, str] = {
+    "testcontainers": "harness/worlds/containers",
+    "hypothesis": "harness/generate",
+    "pyspark": "store/spark",
+    "confluent_kafka": "store/log/kafka",
+    "rocksdict": "store/engine",
+    "xdist": "harness",
+}
+
+
+@pytest.mark.requirement("card.5")
+@pytest.mark.parametrize("package", WORK)
+def test_each_package_does_the_work_that_it_is_made_for(package: str) -> None:
+    imports = re.compile(rf"^\s*(?:from|import) {package}\b", re.MULTILINE)
+    named = re.compile(rf"\b{package}\b")
+    files = sorted((ROOT / WORK[package]).rglob("*.py"))
+    found = named if package == "xdist" else imports
+    assert any(found.search(file.read_text(encoding="utf-8")) for file in files)
+
+
+@pytest.mark.requirement("card.5")
+def test_the_top_level_is_that_of_the_design_card() -> None:
+    wanted = {"pyproject.toml", "harness", "scenarios", "store", "reports", "tests", "conftest.py"}
+    assert wanted <= {path.name for path in ROOT.iterdir()}
