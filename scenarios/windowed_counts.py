@@ -115,7 +115,6 @@ class Scenario(scenarios.Scenario):
     summary = "Tumbling windows with grace and expiry, counted behind a repartition topic."
     time_step_ms = 15_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS, RETENTION_MS)
-    runtimes = ("worker",)
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         pages = f"{application_id}-pages"

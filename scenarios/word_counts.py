@@ -37,7 +37,6 @@ class Scenario(scenarios.Scenario):
     name = "word_counts"
     summary = "Words counted by the DSL, behind the repartition topic of a group."
     settings: ClassVar[Mapping[str, Any]] = {"statestore.cache.max.bytes": 0}
-    runtimes = ("worker",)
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())

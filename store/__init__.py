@@ -1,7 +1,8 @@
 """A transactional state store, and exactly-once stream processing over it, for Kafka and Spark.
 
-What a pipeline needs by name is here. Queries are in `store.query`, the adapter to Kafka is `store.log.kafka`, tasks
-on Spark are in `store.spark`, and `store.testing.conformance` tests a store of your own.
+What a pipeline needs by name is here; the other words of the DSL are in `store.streams.dsl`. Queries are in
+`store.query`, the adapter to Kafka is `store.log.kafka`, tasks on Spark are in `store.spark`. `store.testing.driver`
+runs an application in memory for its unit tests, and `store.testing.conformance` tests a store of your own.
 """
 
 from store.config import Guarantee, StoreType, StreamsConfig
@@ -15,6 +16,8 @@ from store.state.protocol import StateStore, StoreContext, Sync
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedRecord
 from store.state.windowed import Window, Windowed
+from store.streams.application import Application
+from store.streams.dsl import Materialized, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.suppliers import (
@@ -43,17 +46,21 @@ from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
 
 __all__ = [
+    "Application",
     "BytesSerde",
     "Context",
     "Guarantee",
     "IntSerde",
     "IsolationLevel",
     "JsonSerde",
+    "Materialized",
     "Mechanism",
     "Metrics",
     "ProgressListener",
     "Record",
     "Serde",
+    "SessionWindows",
+    "SlidingWindows",
     "Standby",
     "StateDirectory",
     "StateStore",
@@ -62,8 +69,10 @@ __all__ = [
     "StoreSupplier",
     "StoreType",
     "StrSerde",
+    "StreamsBuilder",
     "StreamsConfig",
     "Sync",
+    "TimeWindows",
     "TopicPartition",
     "Topology",
     "ValueAndTimestamp",

@@ -90,6 +90,14 @@ class FatalLogError(LogError):
     """The producer or reader is of no further use; make a new one."""
 
 
+class RecordLostError(FatalLogError):
+    """What `RecordRefusedError` is, of a producer without transactions: the record is not there, and others may be."""
+
+    def __init__(self, message: str, outputs: Sequence[tuple[str, bytes | None, bytes | None]] = ()) -> None:
+        super().__init__(message)
+        self.outputs = tuple(outputs)
+
+
 class TransactionTimedOutError(FatalLogError):
     """The broker gave a task's transaction up, which was open for longer than `transaction.timeout.ms`.
 

@@ -102,11 +102,30 @@ def test_the_store_alone_needs_no_package_of_an_extra(tmp_path: Path) -> None:
     assert told["shown"]
 
 
+def test_an_application_is_tried_in_memory_without_a_package_of_an_extra(tmp_path: Path) -> None:
+    extras = modules_of_extras()
+    answer = python(
+        """
+        from store import StreamsBuilder
+        from store.testing.driver import TestDriver
+
+        builder = StreamsBuilder("app")
+        builder.stream("in").to("out")
+        with TestDriver(builder.build()) as driver:
+            driver.pipe_input("in", "key", "value")
+            print(driver.read_output("out")[0].value.decode())
+        """,
+        without=extras["spark"] | extras["check"] | extras["dev"],
+        cwd=tmp_path,
+    )
+    assert answer.stdout == "value\n", answer.stderr
+
+
 @pytest.mark.parametrize("extra", ["check", "spark"])
 def test_a_task_on_spark_needs_no_package_of_the_checker(extra: str, tmp_path: Path) -> None:
     """The executor's side is what the simulation runs, so it does without PySpark too."""
     extras = modules_of_extras()
-    module = "store.spark.query" if extra == "check" else "store.spark.executor"
+    module = "store.spark.streams" if extra == "check" else "store.spark.host"
     answer = python(f"import {module}", without=extras[extra] | extras["dev"], cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
 
@@ -219,3 +238,29 @@ def test_a_suite_of_other_people_runs_as_it_would_without_us(tmp_path: Path) -> 
         "pytest.ini",
         "test_theirs.py",
     ]
+
+
+WORK: dict[str, str] = {
+    "testcontainers": "harness/worlds/containers",
+    "hypothesis": "harness/generate",
+    "pyspark": "store/spark",
+    "confluent_kafka": "store/log/kafka",
+    "rocksdict": "store/engine",
+    "xdist": "harness",
+}
+
+
+@pytest.mark.requirement("card.5")
+@pytest.mark.parametrize("package", WORK)
+def test_each_package_does_the_work_that_it_is_made_for(package: str) -> None:
+    imports = re.compile(rf"^\s*(?:from|import) {package}\b", re.MULTILINE)
+    named = re.compile(rf"\b{package}\b")
+    files = sorted((ROOT / WORK[package]).rglob("*.py"))
+    found = named if package == "xdist" else imports
+    assert any(found.search(file.read_text(encoding="utf-8")) for file in files)
+
+
+@pytest.mark.requirement("card.5")
+def test_the_top_level_is_that_of_the_design_card() -> None:
+    wanted = {"pyproject.toml", "harness", "scenarios", "store", "reports", "tests", "conftest.py"}
+    assert wanted <= {path.name for path in ROOT.iterdir()}

@@ -41,3 +41,9 @@ def test_the_scenario_of_ones_own_can_be_loaded_from_a_file(tmp_path: Path) -> N
     (tmp_path / "loyalty.py").write_text(source)
     assert load(str(tmp_path / "loyalty.py")).name == "loyalty"
     assert len(source.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("word", ["count(", "left_join("])
+def test_an_application_of_the_dsl_does_as_it_says(word: str) -> None:
+    (source,) = [text for text in PYTHON.findall(README) if "TestDriver(" in text and word in text]
+    exec(compile(source, "README.md", "exec"), {})

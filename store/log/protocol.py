@@ -53,7 +53,8 @@ class Producer(Protocol):
     """A transactional producer: one transactional id, one thread, at most one open transaction.
 
     Any call may raise `FencedError`, `AbortRequiredError`, `RetriableError`, `FatalLogError` or
-    `UnreachableError`. Calls out of order raise `ProtocolError` and change nothing.
+    `UnreachableError`. Calls out of order raise `ProtocolError` and change nothing. Where the cluster does not take a
+    record for what it is, the abort is required by a `RecordRefusedError`.
     """
 
     def init_transactions(self) -> None:
@@ -113,6 +114,7 @@ class PlainProducer(Protocol):
 
     The client's own repeats neither double records nor change their order. Any call may raise `RetriableError`
     or `UnreachableError`, and `FatalLogError`: then nobody knows which records since the last `flush` are there.
+    Where the cluster does not take a record for what it is, that is a `RecordLostError`.
     """
 
     def produce(

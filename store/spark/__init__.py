@@ -1,22 +1,29 @@
-"""Exactly-once Kafka to Kafka on PySpark: `SparkStreams`.
+"""Exactly-once Kafka to Kafka on PySpark: `SparkStreams`, and a sink for queries without state of ours.
 
-It is imported on first use: `store.spark.host`, which the simulation runs thousands of times a second, must not cost
+They are imported on first use: `store.spark.host`, which the simulation runs thousands of times a second, must not cost
 the import of PySpark.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from store.spark.sink import NewCheckpointError, exactly_once_kafka_sink
     from store.spark.streams import SparkStreams, SparkStreamsQuery
 
-__all__ = ["SparkStreams", "SparkStreamsQuery"]
+_WHERE = {
+    "SparkStreams": "streams",
+    "SparkStreamsQuery": "streams",
+    "exactly_once_kafka_sink": "sink",
+    "NewCheckpointError": "sink",
+}
+
+__all__ = ["NewCheckpointError", "SparkStreams", "SparkStreamsQuery", "exactly_once_kafka_sink"]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        from store.spark import streams
-
-        return getattr(streams, name)
+    if name in _WHERE:
+        return getattr(import_module(f"store.spark.{_WHERE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,6 +15,7 @@ from store.clock import Clock
 from store.errors import (
     LogError,
     ProtocolError,
+    RecordLostError,
     RecordRefusedError,
     RecordTooLargeError,
     SerdeError,
@@ -413,7 +414,7 @@ class TaskContext:
         topic = None if self._handlers is None else self._handlers.dead_letter_topic
         return ErrorHandlerContext(self.record, self._task_id, topic)
 
-    def blames(self, error: RecordRefusedError) -> bool:
+    def blames(self, error: RecordRefusedError | RecordLostError) -> bool:
         """Whether a handler may go on without what was refused; it is then left out when it is made again."""
         if self._handlers is None or self._handlers.production is None or not error.outputs:
             return False

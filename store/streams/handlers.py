@@ -15,11 +15,15 @@ only when they are flushed, and a crash between any two steps. The argument:
   the same holds as in Kafka Streams: under at least once, partial writes stay, and the record counts as processed.
 * An output that the client refuses at once (too large for `message.max.bytes`) has not been sent: it is left out, its
   dead letters are sent, and the record goes on.
-* An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted. The input is
-  read again, and the output, recognised by its topic, key and value, is left out then. The cluster refuses whole
-  batches; where a batch had several records each of them is sent alone first, to find the one at fault.
+* An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted (under at
+  least once the task begins anew). The input is read again, and the output, recognised by its topic, key and value, is
+  left out then. The cluster refuses whole batches; where a batch had several records each of them is sent alone first,
+  to find the one at fault.
 * A record for a changelog is never left out: the store would hold what its changelog does not.
-* Punctuators and what is flushed at a commit belong to no record: their errors are raised.
+* Where an operator has held a result back, and forwards it at a commit or to make room, the record at fault is the last
+  one that went into it. Without that one an earlier one may be it, until none is left. Under at least once such an
+  error is raised.
+* Punctuators belong to no record: their errors are raised.
 
 Dead letters have the key and value of the record that was read, its time, its headers and those of KIP-1034.
 """

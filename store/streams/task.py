@@ -91,6 +91,7 @@ from store.errors import (
     PositionLostError,
     ProtocolError,
     RecordFailedError,
+    RecordLostError,
     RecordRefusedError,
     RetriableError,
     SerdeError,
@@ -771,7 +772,7 @@ class Task:
                 if context.failure is not None:
                     raise context.failure
             except Exception as error:
-                if not self._goes_on(context, tp, record, error):
+                if not self._goes_on(context, error):
                     self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
                     raise
             self._state = in_transaction
@@ -783,13 +784,14 @@ class Task:
                 break
         return done
 
-    def _goes_on(self, context: TaskContext, tp: TopicPartition, record: Record, error: Exception) -> bool:
-        """Whether the record counts as processed all the same, by what a handler says.
+    def _goes_on(self, context: TaskContext, error: Exception) -> bool:
+        """Whether the record counts as processed all the same, by what a handler says. It is the one that the context
+        stands at: where a cache has forwarded, the one that it had last.
 
         Raises `RecordFailedError` where everything since the last commit has to be processed again without it, see
         `store.streams.handlers`.
         """
-        if isinstance(error, RecordRefusedError):
+        if isinstance(error, RecordRefusedError | RecordLostError):
             context.blames(error)
             return False
         untouched = isinstance(error, DeserializationError)
@@ -805,6 +807,10 @@ class Task:
             context.failure = None
             context.bury(response.dead_letters)
             return True
+        record = context.record
+        tp = TopicPartition(record.topic, record.partition)
+        if not self._committed.get(tp, 0) <= record.offset <= self._positions.get(tp, -1):
+            return False
         self._faults.skip(tp, record.offset, response.dead_letters)
         raise RecordFailedError(
             f"task {self.task_id}: processing {tp} offset {record.offset} raised {type(error).__name__}, and it is "
@@ -931,7 +937,7 @@ class Task:
         except StoreCorruptedError as error:
             self._look_for_corruption(error)
             raise
-        except RecordRefusedError as error:
+        except (RecordRefusedError, RecordLostError) as error:
             assert self._context is not None
             self._context.blames(error)
             raise
@@ -1044,6 +1050,8 @@ class Task:
             if self._context.failure is not None:
                 raise self._context.failure
         except Exception as error:
+            if self._producer is not None:
+                self._goes_on(self._context, error)
             error.add_note(f"while task {self.task_id} flushed what its processing held back")
             raise
         for store in self.stores.values():

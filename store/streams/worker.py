@@ -185,6 +185,9 @@ class Worker:
         tasks that were taken over holds here too.
         """
         self.replicas.open_global_stores()
+        # As far as there is anything now; what comes to a global table while tasks advance waits for the next time.
+        while self.replicas.update(busy=False):
+            pass
         due = sorted({tp.partition for tp in ends})
         self._ends = dict(ends)
         self._processed = dict.fromkeys(due, 0)

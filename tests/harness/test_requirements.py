@@ -33,7 +33,7 @@ from pathlib import Path
 def told(word):
     return Path("world.txt").exists() and word in Path("world.txt").read_text()
 
-@pytest.mark.requirement("892.3", "129.3")
+@pytest.mark.requirement("892.3", "129.1")
 def test_right(): pass
 
 @pytest.mark.requirement("892.4")
@@ -164,8 +164,8 @@ def test_the_group_of_a_worker_is_no_part_of_a_tests_name(whole: dict[str, Row])
 
 
 def test_a_row_with_something_open_is_never_passed(whole: dict[str, Row]) -> None:
-    assert whole["129.3"].status == "partly"
-    assert whole["129.3"].missing == partial()["129.3"]
+    assert whole["129.1"].status == "partly"
+    assert whole["129.1"].missing == partial()["129.1"]
 
 
 def test_a_row_with_a_test_that_never_ran_is_not_run(project: Path) -> None:

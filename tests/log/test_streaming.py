@@ -86,6 +86,7 @@ def test_what_is_kept_aside_is_bounded(
         offset = reader.read(TopicPartition(backlog, 0), offset, 100, RC).next_offset
         kept = [inflow for place, inflow in reader._intakes[RC].inflows.items() if place.partition]
         assert sum(inflow.waiting for inflow in kept) <= 1_100
+        assert all(inflow.waiting == sum(map(len, inflow.kept)) for inflow in kept)
         assert sum(inflow.bytes for inflow in kept) == sum(
             len(message.value() or b"") for inflow in kept for messages in inflow.kept for message in messages
         )

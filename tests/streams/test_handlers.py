@@ -330,6 +330,14 @@ def test_an_output_that_the_cluster_refuses_is_left_out_and_the_record_counts(li
     assert headers(dead(cluster)[0])[handlers.EXCEPTION] == "store.errors.RecordRefusedError"
 
 
+def test_under_at_least_once_too_an_output_that_the_cluster_refuses_is_left_out() -> None:
+    cluster = cluster_of(big, b"a", b"bad", b"b")
+    run(cluster, config(production_exception_handler="continue", processing_guarantee="at_least_once"))
+    assert cluster.position() == 3
+    assert set(sink_of(cluster)) == {b"a", b"bad", b"b"}
+    assert {headers(record)[handlers.OFFSET] for record in dead(cluster)} == {"1"}
+
+
 def test_an_output_that_the_cluster_refuses_stops_a_worker_by_default() -> None:
     cluster = Cluster(pipeline(big), [b"bad"])
     with pytest.raises(LogError, match=r"larger than its max\.message\.bytes"):

@@ -377,7 +377,8 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
             _Zombie(
                 f"{cause.words}, by which {actor} was to become a zombie,",
                 cause,
-                lambda: self._successor(actor) is not None,
+                # What it has committed may be asked of its own host again, by another executor of the machine.
+                lambda: at_once or self._successor(actor) is not None,
                 lambda: self.attempt_of(actor) is None,
             )
         )

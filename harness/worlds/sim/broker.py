@@ -54,6 +54,7 @@ from store.errors import (
     LogError,
     OutcomeUnknownError,
     ProtocolError,
+    RecordLostError,
     RecordRefusedError,
     RetriableError,
 )
@@ -955,7 +956,7 @@ class SimPlainProducer:
                 continue
             refusal = _refusal(log, key, value)
             if refusal is not None:
-                self._error = FatalLogError(refusal)
+                self._error = RecordLostError(refusal, [(log.tp.topic, key, value)])
                 return
             topic, number = log.tp
             self._written[log.tp] = self._broker.append(
@@ -966,7 +967,7 @@ class SimPlainProducer:
         if self._closed:
             raise ProtocolError("this producer is closed")
         if self._error is not None:
-            raise FatalLogError(*self._error.args)
+            raise copy(self._error)
 
 
 class SimReader:

@@ -55,6 +55,7 @@ class Inflow:
         "place",
         "served",
         "since",
+        "waiting",
     )
 
     def __init__(self, place: TopicPartition, offset: int) -> None:
@@ -64,6 +65,8 @@ class Inflow:
         self.last: tuple[int, list[Sequence[Message]]] = offset, []
         """Where the last read began, and what it was given."""
         self.bytes = 0
+        self.waiting = 0
+        """How many messages are kept. Counted as they come and go: they may have come in a thousand small pieces."""
         self.fetched = offset
         """Where the consumer stands: behind all that is kept, and behind markers."""
         self.served = offset
@@ -77,11 +80,6 @@ class Inflow:
         self.assigned = False
         self.last_read = time.monotonic()
 
-    @property
-    def waiting(self) -> int:
-        """How many messages are kept."""
-        return sum(map(len, self.kept))
-
     def goes_on_at(self, offset: int) -> bool:
         """Whether what comes next is what follows `offset`; a part of the last read may be taken back for that."""
         began, messages = self.last
@@ -91,6 +89,7 @@ class Inflow:
                 if again:
                     self.kept.appendleft(again)
                     self.bytes += sum(map(len, again))
+                    self.waiting += len(again)
             self.since = self.served = offset
         if not self.since <= offset <= self.served:
             return False
@@ -107,6 +106,7 @@ class Inflow:
                 self.kept.appendleft(messages[room:])
                 messages = messages[:room]
             self.bytes -= sum(map(len, messages))
+            self.waiting -= len(messages)
             records += _records(self.place, messages)
             self.last[1].append(messages)
         if records:
@@ -123,6 +123,7 @@ class Inflow:
                 return
         self.kept.append(messages)
         self.bytes += sum(map(len, messages))
+        self.waiting += len(messages)
         self.fetched = number(messages[-1].offset()) + 1
         self.at_end = False
 

@@ -23,6 +23,7 @@ from store.errors import (
     LogError,
     OutcomeUnknownError,
     ProtocolError,
+    RecordLostError,
     RecordRefusedError,
     RetriableError,
 )
@@ -473,7 +474,10 @@ class KafkaPlainProducer(_Sender):
         # A record that did not arrive is not sent again; only from the committed position on it is made anew.
         failure = self._deliveries.failure
         if failure is not None:
-            raise FatalLogError(f"{self._id}: a record was not delivered: {failure.str()} ({failure.name()})")
+            text = f"{self._id}: a record was not delivered: {failure.str()} ({failure.name()})"
+            if self._deliveries.refused:
+                raise RecordLostError(text, self._deliveries.refused)
+            raise FatalLogError(text)
         if self._deliveries.lost is not None:
             raise FatalLogError(
                 f"{self._id}: the broker has a record in {self._deliveries.lost}, but the answer with its "

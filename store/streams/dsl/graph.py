@@ -350,14 +350,9 @@ class Place:
         """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
         return self.graph.punctuators.schedule(interval_ms, kind, callback)
 
-    def dropped(self, store: str | None = None) -> Callable[[], None]:
-        """What to call for each record that is dropped; counted by the metrics of that store, or of the operator's."""
-        for name in self.vertex.stores if store is None else (store,):
-            metrics = self.graph.metrics_of(name)
-            if metrics is not None:
-                dropped: Callable[[], None] = metrics.dropped
-                return dropped
-        return _nothing
+    def dropped(self) -> Callable[[], None]:
+        """What to call for each record that is dropped. The task counts them, as in Kafka Streams."""
+        return self.task.dropped
 
 
 def to_all(children: Sequence[Forward]) -> Forward:
@@ -435,11 +430,6 @@ class BoundGraph:
                 self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0)
             )
         return self.tables[store]
-
-    def metrics_of(self, store: str) -> Any:
-        """What counts what the store does; None where nothing is measured, and of global stores."""
-        own = self.task.own_stores.get(store)
-        return getattr(getattr(own, "context", None), "metrics", None)
 
     def flush(self) -> None:
         at = self.task.record

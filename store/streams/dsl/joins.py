@@ -212,7 +212,7 @@ class JoinSide:
         before, after = self.windows.before_ms, self.windows.after_ms
         if not left:
             before, after = after, before
-        dropped = place.dropped(self.other)
+        dropped = place.dropped()
         waiting = self._waiting(place)
         key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
 

@@ -116,7 +116,7 @@ class TimeWindowAggregate:
     def bind(self, place: Place) -> Forward:
         table = cast(WindowTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
-        dropped, observe = place.dropped(self.store), observing(place)
+        dropped, observe = place.dropped(), observing(place)
         size, grace, starts = self.windows.size_ms, self.windows.grace_ms, self.windows.starts
         tumbling = self.windows.advance_ms == size
         task, find, adopt, key_of, dirty = place.task, table.find, table.adopt, table.key_of, table.dirty
@@ -184,7 +184,7 @@ class SlidingWindowAggregate:
     def bind(self, place: Place) -> Forward:
         table = cast(WindowTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
-        dropped, observe = place.dropped(self.store), observing(place)
+        dropped, observe = place.dropped(), observing(place)
         size, grace = self.windows.difference_ms, self.windows.grace_ms
         put, windows = table.put, table.windows
 
@@ -302,7 +302,7 @@ class SessionAggregate:
         table = cast(SessionTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
         merge = self._merging()
-        dropped, observe = place.dropped(self.store), observing(place)
+        dropped, observe = place.dropped(), observing(place)
         gap, grace = self.windows.gap_ms, self.windows.grace_ms
         put, sessions = table.put, table.sessions
 
@@ -323,10 +323,10 @@ class SessionAggregate:
             merged, before = Window(first, last), None
             for window, held in found:
                 if first != last:
-                    put(Windowed(key, window), None, window.end, headers, held)
+                    put(Windowed(key, window), None, window.end, headers, held, window.end)
                 elif window == merged:
                     before = held
-            put(Windowed(key, merged), fold(key, value, agg), last, headers, before)
+            put(Windowed(key, merged), fold(key, value, agg), last, headers, before, last)
 
         return process
 

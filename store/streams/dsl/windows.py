@@ -135,11 +135,11 @@ def retention_of(windows: Windows) -> int:
 
 def store_retention_of(windows: Windows, said: int) -> int:
     """How long the store keeps them. What has expired there is gone at once, not with its segment as in Kafka Streams,
-    so a record that is only just not late must find the oldest windows that it looks for."""
+    so a record that is only just not late must find the oldest windows and sessions that it looks for."""
     if isinstance(windows, SlidingWindows):
         return max(said, 3 * windows.difference_ms + windows.grace_ms + 2)
     if isinstance(windows, SessionWindows):
-        return max(said, windows.gap_ms + windows.grace_ms + 1)
+        return max(said, 2 * windows.gap_ms + windows.grace_ms + 1)
     return said
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from store.serdes import LongSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
-from tests.streams.dsl.running import CACHED, driver, output, pipe, results
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -27,7 +27,7 @@ def test_records_without_key_or_value_are_dropped_and_counted_as_dropped() -> No
     with driver(counted) as running:
         pipe(running, [("in", None, 1, 1), ("in", "a", None, 2), ("in", "a", 1, 3)])
         assert output(running, value_serde=LongSerde()) == [("a", 1, 3)]
-        (metrics,) = running.metrics.as_dict()["0_0"].values()
+        metrics = running.metrics.tasks_as_dict()["0_0"]
         assert metrics["dropped-records-total"] == 2
 
 
@@ -129,6 +129,18 @@ def test_a_named_store_can_be_asked_for() -> None:
     with driver(build) as running:
         pipe(running, [("in", "a", 1, 9)])
         assert running.get_store("counts").get("a") == (1, 9)
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_a_value_that_the_store_cannot_write_is_an_error_that_names_the_store(
+    config: dict[str, object],
+) -> None:
+    def build(b: StreamsBuilder) -> None:
+        said = Materialized("sums", value_serde=LongSerde())
+        b.stream("in").group_by_key().aggregate(str, lambda _, v, agg: f"{agg}{v}", materialized=said)
+
+    with driver(build, config) as running, pytest.raises(TypeError, match=r"store sums: .*value='1'"):
+        pipe(running, [("in", "a", 1, 1)])
 
 
 # -- tables -------------------------------------------------------------------------------------------------------

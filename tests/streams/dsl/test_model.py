@@ -128,6 +128,20 @@ def test_with_any_cache_the_last_table_is_that_of_the_reference(given_steps: lis
     assert last(run(aggregated, given_steps, cache)) == last(expected_updates(given_steps))
 
 
+@given(st.lists(st.tuples(KEYS, VALUES, st.integers(0, 50)), max_size=20), CACHES)
+@settings(max_examples=50, deadline=None)
+def test_at_least_once_gives_the_same_where_nothing_fails(
+    records: list[tuple[str, Any, int]], cache: int
+) -> None:
+    config = {"processing.guarantee": "at_least_once", "statestore.cache.max.bytes": cache}
+    with driver(aggregated, config) as running:
+        pipe(running, [("in", *record) for record in records])
+        got = [
+            (one.key, one.value, one.timestamp) for one in running.read_output("out", StrSerde(), JsonSerde())
+        ]
+    assert last(got) == last(expected_updates(list(records)))
+
+
 @given(steps(st.integers(0, 50)), CACHES)
 @settings(max_examples=100, deadline=None)
 def test_reduce_is_that_of_the_reference(given_steps: list[Step], cache: int) -> None:

@@ -85,7 +85,7 @@ def test_a_record_beyond_the_grace_is_dropped_and_counted() -> None:
     with driver(lambda b: joined(b, windows)) as running:
         pipe(running, [("in", "k", "a", 3), ("in", "k", "b", 15), ("in", "k", "c", 9)])
         assert read(running, windows) == [("k", 0, 10, "a", 3), ("k", 10, 20, "b", 15)]
-        (metrics,) = running.metrics.as_dict()["0_0"].values()
+        metrics = running.metrics.tasks_as_dict()["0_0"]
         assert metrics["dropped-records-total"] == 1
 
 
@@ -229,6 +229,14 @@ def test_a_session_that_ended_too_long_ago_takes_nothing() -> None:
     assert outcome(windows, [("a", 20), ("c", 12), ("b", 13)]) == [
         ("k", 20, 20, "a", 20),
         ("k", 13, 13, "b", 13),
+    ]
+
+
+def test_a_record_that_is_only_just_not_late_finds_the_session_that_it_joins() -> None:
+    windows = SessionWindows.with_inactivity_gap(10, grace=2)
+    assert outcome(windows, [("a", 0), ("b", 13), ("c", 1)])[2:] == [
+        ("k", 0, 0, None, 0),
+        ("k", 0, 1, "ac", 1),
     ]
 
 

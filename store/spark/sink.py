@@ -1,0 +1,198 @@
+"""Exactly once into Kafka for streaming queries that keep no state here: `exactly_once_kafka_sink`, for `foreachBatch`.
+
+Spark runs a micro-batch again when its driver died before it was noted as done, and a task again when its process
+died or was slow. Kafka's own sink in Spark writes the rows again then. Here each micro-batch is spread over a fixed
+number of parts by the hash of its rows' keys, so that a row is in the same part whenever the batch is run. Each part is
+one transaction, which also notes, in a small compacted topic, which batch of which query it was. An attempt first
+fences every earlier attempt at its part, and then finds either that its batch was committed, and writes nothing, or
+that it was not.
+
+What a crash leaves, by the last thing done: before the commit, an open transaction, which the next attempt's
+`init_transactions` aborts; after it, rows and note together, and the next attempt skips. A part whose commit has an
+unknown outcome is settled by the next attempt in the same way.
+
+Must survive: attempts of one part side by side (the older one is fenced), a driver that comes back, parts of a batch
+that are committed while others are not (readers may see a batch in part for a while, never a row twice), a checkpoint
+that was lost (batch numbers begin anew, which would make everything look as written: refused, `NewCheckpointError`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from store.errors import ConfigError, CrashproofError, RetriableError
+from store.log import TopicSpec
+from store.log.kafka import KafkaLog
+from store.types import IsolationLevel, TopicPartition
+
+_QUERY_ID = "sql.streaming.queryId"
+_READ_AT_ONCE = 1_000
+_SETTLE_S = 60.0
+_SETTLE_TRIES = 1_200
+
+
+class NewCheckpointError(CrashproofError):
+    """The sink was written to by a query with another checkpoint, whose batches this one cannot tell from its own.
+
+    Nothing was written. Bring the checkpoint back; or, where rows that are written twice do no harm, or the input
+    begins where the other query has ended, name the new one with `continues=`.
+    """
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """The last batch of a part."""
+
+    query: str
+    batch: int
+
+
+def exactly_once_kafka_sink(
+    bootstrap: str,
+    topic: str | None = None,
+    *,
+    application_id: str,
+    parts: int = 2,
+    kafka: Mapping[str, Any] | None = None,
+    continues: str | None = None,
+    transaction_timeout_ms: int = 60_000,
+) -> Callable[[DataFrame, int], None]:
+    """What to give to `foreachBatch`: it writes the rows of each micro-batch to Kafka once.
+
+        df.writeStream.foreachBatch(
+            exactly_once_kafka_sink("127.0.0.1:9092", "totals", application_id="totals")
+        ).option("checkpointLocation", "/var/lib/totals").start()
+
+    The columns are those of Spark's own Kafka sink: `value`, and optionally `key`, `headers` and (without `topic`)
+    `topic`; keys and values are strings or bytes. Rows with one key keep no order among each other within a batch
+    unless Spark gives them one. `parts` is how many transactions a batch is written in; it must stay what it is.
+    `kafka` holds further properties of librdkafka. `application_id` is that of this sink alone: two queries that share
+    it fence each other. Readers have to read committed records.
+
+    The batch must have the same rows whenever Spark runs it: no `rand()`, no `now()`, a source that can be read again.
+    Raises `ConfigError` for arguments and columns that cannot be, and within the query `NewCheckpointError` for a
+    checkpoint that is another one than the sink was written with; `continues` is the id of the query (`query.id`) to be
+    taken for the same.
+    """
+    if parts < 1:
+        raise ConfigError("parts", parts, "a whole number of at least 1")
+    notes = f"{application_id}-sink-batches"
+    settings = dict(kafka or {})
+    prepared: list[bool] = []
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        rows = _rows(batch, topic)
+        query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        if query is None:
+            raise ConfigError("foreachBatch", "no streaming query", "a function that a streaming query calls")
+        if not prepared:
+            _make(bootstrap, settings, notes, parts)
+            prepared.append(True)
+        part = _Part(
+            bootstrap, settings, application_id, notes, query, continues, batch_id, transaction_timeout_ms
+        )
+        keyed = rows.select(f.pmod(f.xxhash64(f.coalesce("key", "value")), f.lit(parts)).alias("part"), "*")
+        spread = keyed.rdd.map(lambda row: (row[0], tuple(row[1:]))).partitionBy(parts, int)
+        spread.mapPartitionsWithIndex(part.write).count()
+
+    return write
+
+
+class _Part(NamedTuple):
+    """One part of one batch, as a Python worker writes it. Pickled to it."""
+
+    bootstrap: str
+    kafka: Mapping[str, Any]
+    application_id: str
+    notes: str
+    query: str
+    continues: str | None
+    batch: int
+    timeout_ms: int
+
+    def write(self, number: int, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> Iterable[int]:
+        """Commit the part, unless its batch is. The rows of Spark partition `number`."""
+        log = KafkaLog(self.bootstrap, config=self.kafka)
+        producer = log.producer(f"{self.application_id}-sink-{number}", self.timeout_ms)
+        try:
+            producer.init_transactions()
+            noted = self._noted(log, TopicPartition(self.notes, number))
+            if noted is not None and noted.query not in (self.query, self.continues):
+                raise NewCheckpointError(
+                    f"part {number} of the sink {self.application_id} was last written by the query {noted.query}, in "
+                    f"its batch {noted.batch}, and this is the query {self.query}: its checkpoint is another one"
+                )
+            if noted is not None and noted.query == self.query and noted.batch >= self.batch:
+                return ()
+            producer.begin_transaction()
+            for _, (topic, key, value, headers) in rows:
+                producer.produce(
+                    topic,
+                    None if key is None else bytes(key),
+                    None if value is None else bytes(value),
+                    headers=tuple((name, None if of is None else bytes(of)) for name, of in headers or ()),
+                )
+            note = msgspec.json.encode(_Note(self.query, self.batch))
+            producer.produce(self.notes, b"%d" % number, note, partition=number)
+            producer.flush()
+            producer.commit_transaction()
+        finally:
+            producer.close()
+        return ()
+
+    def _noted(self, log: KafkaLog, place: TopicPartition) -> _Note | None:
+        reader = log.reader()
+        try:
+            # Every earlier attempt is fenced and settled; its markers may be still on their way.
+            for _ in range(_SETTLE_TRIES):
+                bounds = reader.offsets(place, IsolationLevel.READ_COMMITTED)
+                if bounds.end == reader.offsets(place, IsolationLevel.READ_UNCOMMITTED).end:
+                    break
+                time.sleep(_SETTLE_S / _SETTLE_TRIES)
+            else:
+                raise RetriableError(f"{place} does not come to rest: a transaction is still open in it")
+            position, last = bounds.earliest, None
+            while position < bounds.end:
+                fetch = reader.read(place, position, _READ_AT_ONCE, IsolationLevel.READ_COMMITTED)
+                if fetch.records:
+                    last = fetch.records[-1]
+                if fetch.next_offset <= position:
+                    break
+                position = fetch.next_offset
+        finally:
+            reader.close()
+        return None if last is None or last.value is None else msgspec.json.decode(last.value, type=_Note)
+
+
+def _rows(batch: DataFrame, topic: str | None) -> DataFrame:
+    """Topic, key, value and headers of each row."""
+    columns = set(batch.columns)
+    if "value" not in columns:
+        raise ConfigError("columns", ", ".join(batch.columns), "value, and optionally key, headers and topic")
+    if topic is None and "topic" not in columns:
+        raise ConfigError("topic", None, "the name of a topic, or a column topic")
+    missing = f.lit(None)
+    return batch.select(
+        (f.lit(topic) if topic is not None else f.col("topic")).alias("topic"),
+        (f.col("key").cast("binary") if "key" in columns else missing.cast("binary")).alias("key"),
+        f.col("value").cast("binary").alias("value"),
+        (
+            f.col("headers")
+            if "headers" in columns
+            else missing.cast("array<struct<key:string,value:binary>>")
+        ).alias("headers"),
+    )
+
+
+def _make(bootstrap: str, kafka: Mapping[str, Any], notes: str, parts: int) -> None:
+    log = KafkaLog(bootstrap, config=kafka)
+    admin = log.admin()
+    try:
+        admin.create_topics([TopicSpec(notes, parts, {"cleanup.policy": "compact"})])
+    finally:
+        admin.close()

@@ -1,0 +1,165 @@
+"""`exactly_once_kafka_sink` as a user calls it: real Spark, real Kafka, and what Spark runs again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from store.errors import ConfigError
+from store.log import TopicSpec
+from store.log.kafka import KafkaLog
+from store.spark import exactly_once_kafka_sink
+from store.types import IsolationLevel, TopicPartition
+from tests.waiting import settle
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+Write = Callable[[DataFrame, int], None]
+
+
+class Query:
+    """A query that reads a topic and doubles its values into another."""
+
+    def __init__(self, spark: SparkSession, log: KafkaLog, directory: Path, name: str) -> None:
+        self.spark, self.log, self.directory, self.name = spark, log, directory, name
+        admin = log.admin()
+        admin.create_topics([TopicSpec(f"{name}-in", 2), TopicSpec(f"{name}-out", 1)])
+        admin.close()
+        self.fed = 0
+
+    def feed(self, count: int) -> None:
+        producer = self.log.plain_producer()
+        for _ in range(count):
+            producer.produce(f"{self.name}-in", b"key %d" % (self.fed % 7), b"%d" % self.fed)
+            self.fed += 1
+        producer.flush()
+        producer.close()
+
+    def sink(self, **options: object) -> Write:
+        name = f"{self.name}-out"
+        return exactly_once_kafka_sink(self.log.bootstrap, name, application_id=self.name, **options)  # type: ignore[arg-type]
+
+    def run(self, write: Write, doubled: Callable[[int], int] = lambda number: 2 * number) -> str:
+        """All input that is there. The id of the query."""
+        source = self.spark.readStream.format("kafka").options(
+            **{
+                "kafka.bootstrap.servers": self.log.bootstrap,
+                "subscribe": f"{self.name}-in",
+                "startingOffsets": "earliest",
+            }
+        )
+        double = f.udf(lambda value: str(doubled(int(value))))
+        rows = source.load().select("key", double(f.col("value").cast("string")).alias("value"))
+        query = (
+            rows.writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return str(query.id)
+
+    def output(self) -> list[int]:
+        reader = self.log.reader()
+        try:
+            place = TopicPartition(f"{self.name}-out", 0)
+            settle(reader, place)
+            fetch = reader.read(place, 0, 10_000, IsolationLevel.READ_COMMITTED)
+            return sorted(int(row.value or b"") for row in fetch.records)
+        finally:
+            reader.close()
+
+
+@pytest.fixture
+def query(spark: SparkSession, log: KafkaLog, tmp_path: Path, unique: Callable[[str], str]) -> Query:
+    return Query(spark, log, tmp_path, unique("sink"))
+
+
+def doubles(count: int) -> list[int]:
+    return [2 * number for number in range(count)]
+
+
+@pytest.mark.requirement("card.3", "129.2")
+def test_every_row_of_every_batch_is_written_once(query: Query) -> None:
+    for count in (5, 20):
+        query.feed(count)
+        query.run(query.sink())
+    assert query.output() == doubles(25)
+
+
+@pytest.mark.requirement("card.3", "129.3")
+def test_a_batch_that_spark_did_not_note_as_done_is_not_written_again(query: Query) -> None:
+    query.feed(20)
+    write = query.sink()
+
+    def dies_after_it(batch: DataFrame, batch_id: int) -> None:
+        write(batch, batch_id)
+        raise ArithmeticError("the driver dies here")
+
+    with pytest.raises(StreamingQueryException, match="the driver dies here"):
+        query.run(dies_after_it)
+    assert query.output() == doubles(20)
+    query.feed(3)
+    query.run(query.sink())
+    assert query.output() == doubles(23)
+
+
+@pytest.mark.requirement("card.3", "129.3")
+def test_a_python_worker_that_is_killed_in_the_middle_of_a_part_leaves_nothing_of_it(
+    query: Query, tmp_path: Path
+) -> None:
+    query.feed(40)
+    struck = tmp_path / "struck"
+
+    def dies_once(number: int) -> int:
+        if number == 33 and not struck.exists():
+            struck.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * number
+
+    query.run(query.sink(), dies_once)
+    assert struck.exists()
+    assert query.output() == doubles(40)
+
+
+@pytest.mark.requirement("card.3")
+def test_a_checkpoint_that_was_lost_is_refused_before_anything_is_written(query: Query) -> None:
+    query.feed(10)
+    query.run(query.sink())
+    shutil.rmtree(query.directory / "checkpoint")
+    with pytest.raises(StreamingQueryException, match="its checkpoint is another one"):
+        query.run(query.sink())
+    assert query.output() == doubles(10)
+
+
+def test_a_query_that_continues_another_one_goes_on_writing(query: Query) -> None:
+    query.feed(10)
+    before = query.run(query.sink())
+    shutil.rmtree(query.directory / "checkpoint")
+    query.run(query.sink(continues=before))
+    assert query.output() == sorted(doubles(10) * 2)
+
+
+def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
+    query.feed(1)
+    write = query.sink()
+
+    def renamed(batch: DataFrame, batch_id: int) -> None:
+        write(batch.withColumnRenamed("value", "payload"), batch_id)
+
+    with pytest.raises(StreamingQueryException, match="columns='key, payload' is not allowed"):
+        query.run(renamed)
+
+
+@pytest.mark.parametrize("parts", [0, -1])
+def test_no_parts_are_refused(parts: int) -> None:
+    with pytest.raises(ConfigError, match="parts"):
+        exactly_once_kafka_sink("127.0.0.1:9092", "out", application_id="app", parts=parts)

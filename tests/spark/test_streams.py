@@ -1,0 +1,247 @@
+"""A query of `SparkStreams` from its start to its stop: real Spark, real task hosts, killed and sent off."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from store.log import TopicSpec
+from store.log.kafka import KafkaLog
+from store.spark import SparkStreams, SparkStreamsQuery
+from store.spark.host import Place
+from store.streams.application import Application
+from store.streams.dsl import StreamsBuilder
+from store.streams.topology import Context, Topology
+from store.suppliers import global_store, persistent_key_value_store
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.waiting import settle
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+class Running:
+    """Topics, directories and queries of one application with a name of its own."""
+
+    def __init__(self, spark: SparkSession, log: KafkaLog, directory: Path, name: str) -> None:
+        self.spark, self.log, self.directory, self.name = spark, log, directory, name
+        self.queries: list[SparkStreamsQuery] = []
+
+    def topics(self, *names: str, partitions: int = 2) -> None:
+        admin = self.log.admin()
+        admin.create_topics([TopicSpec(f"{self.name}-{one}", partitions) for one in names])
+        admin.close()
+
+    def feed(self, topic: str, *rows: tuple[bytes, bytes]) -> None:
+        producer = self.log.plain_producer()
+        for key, value in rows:
+            producer.produce(f"{self.name}-{topic}", key, value)
+        producer.flush()
+        producer.close()
+
+    def start(self, application: Application | Topology, **options: object) -> SparkStreamsQuery:
+        streams = SparkStreams(
+            application,
+            bootstrap=self.log.bootstrap,
+            state_dir=self.directory / "state",
+            checkpoint=self.directory / "checkpoint",
+            **options,  # type: ignore[arg-type]
+        )
+        self.queries.append(streams.start(self.spark))
+        return self.queries[-1]
+
+    def output(self, topic: str = "out", partitions: int = 2) -> list[tuple[bytes | None, bytes | None]]:
+        reader = self.log.reader()
+        try:
+            rows: list[Record] = []
+            for partition in range(partitions):
+                place = TopicPartition(f"{self.name}-{topic}", partition)
+                settle(reader, place)
+                rows += reader.read(place, 0, 10_000, IsolationLevel.READ_COMMITTED).records
+            return [(row.key, row.value) for row in rows]
+        finally:
+            reader.close()
+
+    def hosts(self) -> list[int]:
+        """The process ids of the task hosts that listen."""
+        places = (self.directory / "state" / self.name / ".hosts").glob("slot-*.json")
+        return [msgspec.json.decode(place.read_bytes(), type=Place).pid for place in places]
+
+
+@pytest.fixture
+def running(
+    spark: SparkSession, log: KafkaLog, tmp_path: Path, unique: Callable[[str], str]
+) -> Iterator[Running]:
+    made = Running(spark, log, tmp_path, unique("streams"))
+    yield made
+    for query in made.queries:
+        query.stop()
+
+
+class Count:
+    """Counts the records of each key."""
+
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+
+    def __call__(self, context: Context, record: Record) -> None:
+        counts = context.store("counts")
+        number = b"%d" % (int(counts.get(record.key) or 0) + 1)
+        counts.put(record.key, number)
+        context.forward(self.sink, record.key, number)
+
+
+def counting(running: Running) -> Topology:
+    running.topics("in", "out")
+    name = running.name
+    return Topology(name, (f"{name}-in",), (f"{name}-out",), ("counts",), Count(f"{name}-out"))
+
+
+KEYS = [b"%d" % number for number in range(8)]
+
+
+def rows_of(rounds: int) -> list[tuple[bytes, bytes]]:
+    return [(key, b"%d" % (number + 1)) for key in KEYS for number in range(rounds)]
+
+
+@pytest.mark.requirement("card.3")
+def test_tasks_stay_open_in_one_host_over_several_micro_batches(running: Running) -> None:
+    topology = counting(running)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query = running.start(topology)
+    query.process_all_available()
+    before = running.hosts()
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    assert running.hosts() == before
+    assert sorted(running.output()) == sorted(rows_of(2))
+
+
+@pytest.mark.requirement("card.3", "129.3")
+def test_a_task_host_that_is_killed_is_followed_by_another_one_and_nothing_counts_twice(
+    running: Running,
+) -> None:
+    query = running.start(counting(running))
+    for round_ in range(3):
+        running.feed("in", *[(key, b"") for key in KEYS])
+        query.process_all_available()
+        if round_ < 2:
+            for pid in running.hosts():
+                os.kill(pid, signal.SIGKILL)
+    assert sorted(running.output()) == sorted(rows_of(3))
+
+
+def test_a_query_that_is_stopped_leaves_no_host_behind(running: Running) -> None:
+    query = running.start(counting(running))
+    running.feed("in", (b"a", b""))
+    query.process_all_available()
+    pids = running.hosts()
+    assert pids
+    query.stop()
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            psutil.Process(pid).wait(60)
+    assert running.hosts() == []
+    assert not query.is_active
+    assert query.exception() is None
+
+
+def test_a_query_tells_what_it_has_processed_and_how_far_it_is(running: Running) -> None:
+    query = running.start(counting(running))
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    assert sum(one["records"] for one in query.recent_progress) == len(KEYS)
+    assert set(query.lag.values()) <= {0}
+    assert query.last_progress is not None
+    assert sum(query.positions.values()) == len(KEYS)
+
+
+class FailsOnce:
+    """Counts, and fails once in each run of the test, at the record `bad`."""
+
+    def __init__(self, sink: str, mark: Path, times: int) -> None:
+        self.count, self.mark, self.times = Count(sink), mark, times
+
+    def __call__(self, context: Context, record: Record) -> None:
+        if record.value == b"bad" and len(list(self.mark.glob("*"))) < self.times:
+            (self.mark / f"{len(list(self.mark.glob('*')))}").touch()
+            raise ArithmeticError("no such account")
+        self.count(context, record)
+
+
+def failing(running: Running, times: int) -> Topology:
+    topology = counting(running)
+    mark = running.directory / "mark"
+    mark.mkdir()
+    sink = topology.sinks[0]
+    return Topology(running.name, topology.sources, topology.sinks, ("counts",), FailsOnce(sink, mark, times))
+
+
+def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running) -> None:
+    # A task of this Spark is tried 32 times before its query fails.
+    query = running.start(failing(running, 33), restarts=1)
+    running.feed("in", (b"a", b"bad"))
+    while not running.output():
+        assert query.is_active, query.exception()
+    assert running.output() == [(b"a", b"1")]
+
+
+def test_a_query_that_fails_for_good_says_of_what(running: Running) -> None:
+    query = running.start(failing(running, 1_000))
+    running.feed("in", (b"a", b"bad"))
+    with pytest.raises(StreamingQueryException, match="ArithmeticError: no such account"):
+        query.await_termination(300)
+    assert not query.is_active
+
+
+@pytest.mark.requirement("x.4", "card.3")
+def test_an_application_of_two_sub_topologies_runs_as_one_query(running: Running) -> None:
+    running.topics("in", "out")
+    name = running.name
+    builder = StreamsBuilder(name)
+    (
+        builder.stream(f"{name}-in")
+        .flat_map_values(lambda value: value.split())
+        .group_by(lambda _key, word: word)
+        .count()
+        .to_stream()
+        .map_values(lambda number: b"%d" % number)
+        .to(f"{name}-out")
+    )
+    query = running.start(builder.build())
+    running.feed("in", (b"1", b"to be or"), (b"2", b"not to be"))
+    query.process_all_available()
+    while len(dict(running.output())) < 4:
+        query.process_all_available()
+    assert dict(running.output()) == {b"to": b"2", b"be": b"2", b"or": b"1", b"not": b"1"}
+
+
+class Priced:
+    """Looks the price of each record up in a global store."""
+
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+
+    def __call__(self, context: Context, record: Record) -> None:
+        context.forward(self.sink, record.key, context.store("prices").get(record.key))
+
+
+def test_a_global_store_is_there_on_spark_too(running: Running) -> None:
+    running.topics("in", "out", "prices")
+    running.feed("prices", *[(key, b"price of " + key) for key in KEYS])
+    name = running.name
+    prices = global_store(persistent_key_value_store("prices"), f"{name}-prices")
+    topology = Topology(
+        name, (f"{name}-in",), (f"{name}-out",), (), Priced(f"{name}-out"), global_stores=(prices,)
+    )
+    query = running.start(topology)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    assert sorted(running.output()) == [(key, b"price of " + key) for key in KEYS]

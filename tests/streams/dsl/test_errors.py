@@ -1,0 +1,178 @@
+"""Errors of single records in applications of the DSL: what cannot be read, processed or written, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.worlds.sim.disk import Host
+from store.config import StreamsConfig
+from store.errors import LogError, SerdeError
+from store.metrics import Metrics
+from store.points import Point
+from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
+from store.streams.application import Application
+from store.streams.dsl import StreamsBuilder
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.clusters import Cluster
+from tests.streams.test_handlers import Deciding, killed_at
+
+DEAD = "dead"
+CONTINUE = {
+    "deserialization_exception_handler": "continue",
+    "processing_exception_handler": "continue",
+    "production_exception_handler": "continue",
+    "errors_dead_letter_queue_topic_name": DEAD,
+}
+
+
+def counting(builder: StreamsBuilder) -> None:
+    """Counts JSON values by key, and then finds some of them bad."""
+
+    def check(key: str, count: int) -> None:
+        if key == "bad":
+            raise ValueError(f"count {count} of a bad key")
+
+    builder.stream("in").group_by_key().count(materialized="counts").to_stream().peek(check).to("out")
+
+
+def application(build: Callable[[StreamsBuilder], object]) -> Application:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    build(builder)
+    return builder.build()
+
+
+def cluster_of(build: Callable[[StreamsBuilder], object], *records: tuple[bytes, bytes]) -> Cluster:
+    (topology,) = application(build).sub_topologies
+    cluster = Cluster(topology)
+    cluster.broker.create_topic(DEAD, 1)
+    for number, (key, value) in enumerate(records, start=1):
+        cluster.broker.append("in", key, value, partition=0, timestamp=number)
+    return cluster
+
+
+def run(cluster: Cluster, storage: Any = None, **config: Any) -> dict[str, float]:
+    metrics = Metrics(cluster.clock)
+    worker = cluster.worker(StreamsConfig(**{**CONTINUE, **config}), storage=storage, metrics=metrics)
+    try:
+        while worker.poll():
+            pass
+        return metrics.tasks_as_dict()["0_0"]
+    finally:
+        worker.close()
+
+
+def seen(cluster: Cluster, topic: str) -> list[Record]:
+    return cluster.broker.visible(TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED)
+
+
+def offsets(cluster: Cluster) -> list[int]:
+    return [int(dict(record.headers)["__streams.errors.offset"] or b"") for record in seen(cluster, DEAD)]
+
+
+def counts(cluster: Cluster) -> list[tuple[bytes | None, int]]:
+    return [(record.key, LongSerde().deserialize(record.value or b"")) for record in seen(cluster, "out")]
+
+
+GOOD = b'"x"'
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+def test_records_that_are_no_json_are_dead_letters(cache: int) -> None:
+    cluster = cluster_of(counting, (b"a", GOOD), (b"a", b"{"), (b"\xff", GOOD), (b"a", GOOD))
+    metrics = run(cluster, statestore_cache_max_bytes=cache)
+    assert offsets(cluster) == [1, 2]
+    assert counts(cluster)[-1] == (b"a", 2)
+    assert metrics["dropped-records-total"] == 2
+    said = dict(seen(cluster, DEAD)[0].headers)
+    assert said["__streams.errors.exception"] == b"store.errors.DeserializationError"
+    assert b"in-0 offset 1: StrSerde and JsonSerde cannot deserialize" in (
+        said["__streams.errors.message"] or b""
+    )
+
+
+def test_a_record_that_raises_behind_a_store_is_not_counted() -> None:
+    cluster = cluster_of(counting, (b"a", GOOD), (b"bad", GOOD), (b"a", GOOD), (b"bad", GOOD))
+    run(cluster, statestore_cache_max_bytes=0)
+    assert counts(cluster) == [(b"a", 1), (b"a", 2)]
+    assert offsets(cluster) == [1, 3]
+    assert [record.key for record in seen(cluster, "app-counts-changelog")] == [b"a", b"a"]
+
+
+@pytest.mark.parametrize("cache", [1, 1 << 20])
+def test_what_raises_when_a_cache_forwards_is_the_record_that_it_had_last(cache: int) -> None:
+    """One after the other, until none is left that makes it raise."""
+    records = [(b"a", GOOD), (b"bad", GOOD), (b"b", GOOD), (b"bad", GOOD), (b"a", GOOD)]
+    cluster = cluster_of(counting, *records)
+    run(cluster, statestore_cache_max_bytes=cache)
+    assert dict(counts(cluster)) == {b"a": 2, b"b": 1}
+    assert offsets(cluster) == [1, 3]
+    assert b"bad" not in [record.key for record in seen(cluster, "app-counts-changelog")]
+
+
+def test_what_raises_when_a_cache_is_flushed_is_raised_under_at_least_once() -> None:
+    cluster = cluster_of(counting, (b"bad", GOOD))
+    with pytest.raises(ValueError, match="count 1 of a bad key"):
+        run(cluster, processing_guarantee="at_least_once")
+
+
+def writing(builder: StreamsBuilder) -> None:
+    """Forwards each value twice, once as a number."""
+    stream = builder.stream("in")
+    stream.to("out")
+    stream.to("numbers", value_serde=IntSerde())
+
+
+def test_an_output_that_cannot_be_serialized_is_left_out_alone() -> None:
+    cluster = cluster_of(writing, (b"a", b"1"), (b"b", GOOD))
+    metrics = run(cluster)
+    assert [record.key for record in seen(cluster, "out")] == [b"a", b"b"]
+    assert [record.key for record in seen(cluster, "numbers")] == [b"a"]
+    assert offsets(cluster) == [1]
+    assert metrics["dropped-records-total"] == 1
+
+
+def test_an_output_that_cannot_be_serialized_is_an_error_by_default_or_where_the_handler_says_so() -> None:
+    cluster = cluster_of(writing, (b"b", GOOD))
+    with pytest.raises(SerdeError, match="topic numbers: StrSerde and IntSerde cannot serialize"):
+        run(cluster, production_exception_handler=None, processing_exception_handler=None)
+    with pytest.raises(LogError, match="an output cannot be sent: topic numbers"):
+        run(cluster, production_exception_handler=Deciding)
+    assert seen(cluster, "out") == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    records=st.lists(
+        st.tuples(st.sampled_from([b"a", b"b", b"bad", b"\xff"]), st.sampled_from([GOOD, GOOD, b"{"])),
+        min_size=1,
+        max_size=8,
+    ),
+    at=st.sampled_from([Point.RECORD_PROCESSED, Point.ABORTED, Point.FLUSHED, Point.KAFKA_COMMITTED]),
+    times=st.integers(1, 6),
+    each=st.sampled_from([1, 2, 100]),
+    cache=st.sampled_from([0, 1, 1 << 20]),
+)
+def test_a_crash_leaves_each_record_counted_or_dead_once(
+    records: list[tuple[bytes, bytes]], at: Point, times: int, each: int, cache: int
+) -> None:
+    cluster = cluster_of(counting, *records)
+    options = {"statestore_cache_max_bytes": cache, "commit_records": each}
+
+    def work(storage: Any) -> None:
+        run(cluster, storage, **options)
+
+    killed_at(cluster, at, times, work)
+    run(cluster, cluster.storage(Host(1)), **options)
+    good = [key for key, value in records if key in (b"a", b"b") and value == GOOD]
+    if cache:
+        assert dict(counts(cluster)) == {key: good.count(key) for key in good}
+    else:
+        assert counts(cluster) == [(key, good[: at + 1].count(key)) for at, key in enumerate(good)]
+    assert offsets(cluster) == [
+        offset for offset, (key, value) in enumerate(records) if key not in (b"a", b"b") or value != GOOD
+    ]

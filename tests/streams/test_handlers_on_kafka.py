@@ -1,0 +1,93 @@
+"""Outputs that a real broker and its client refuse: what a handler lets be left out, exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.clock import SystemClock
+from store.config import Guarantee, StreamsConfig
+from store.log import TopicSpec
+from store.log.kafka import KafkaLog
+from store.recovery.directory import StateDirectory
+from store.streams.context import Context
+from store.streams.topology import Topology
+from store.streams.worker import Worker
+from store.types import IsolationLevel, Record, TopicPartition
+
+RECORDS = 40
+BAD = (7, 8, 23)
+NEVER_MS = 600_000
+
+
+def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, bytes | None]]]:
+    """Keys and headers of what is committed."""
+    reader = log.reader()
+    try:
+        records = reader.read(TopicPartition(topic, 0), 0, 1_000, IsolationLevel.READ_COMMITTED).records
+        return [(record.key, dict(record.headers)) for record in records]
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+@pytest.mark.parametrize("size", [20_000, 2_000_000], ids=["by the broker", "by the client"])
+def test_what_is_too_large_is_left_out_and_all_else_arrives(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, size: int, guarantee: Guarantee
+) -> None:
+    name = unique("refused")
+    source, sink, dead = f"{name}-in", f"{name}-out", f"{name}-dead"
+    large = Random(7).randbytes(size)
+
+    def process(context: Context, record: Record) -> None:
+        counts = context.store("counts")
+        number = int(counts.get(b"all") or 0)
+        counts.put(b"all", b"%d" % (number + 1))
+        context.forward(sink, record.key, large if record.offset in BAD else b"%d" % number)
+
+    topology = Topology(name, (source,), (sink,), ("counts",), process)
+    admin = log.admin()
+    admin.create_topics(
+        [
+            TopicSpec(source, 1),
+            TopicSpec(sink, 1, {"max.message.bytes": "10000"}),
+            TopicSpec(dead, 1),
+            *topology.internal_topics(1),
+        ]
+    )
+    admin.close()
+    producer = log.plain_producer()
+    now = int(time.time() * 1000)
+    for number in range(RECORDS):
+        producer.produce(source, b"%d" % number, b"v", partition=0, timestamp=now + number)
+    producer.flush()
+    producer.close()
+    config = StreamsConfig(
+        processing_guarantee=guarantee,
+        commit_interval_ms=NEVER_MS // 2,
+        transaction_timeout_ms=NEVER_MS,
+        commit_records=RECORDS,
+        production_exception_handler="continue",
+        errors_dead_letter_queue_topic_name=dead,
+    )
+    worker = Worker(topology, [0], log, StateDirectory(tmp_path, "app"), config, SystemClock())
+    try:
+        while (
+            0 not in worker.tasks or worker.tasks[0].committed_position(TopicPartition(source, 0)) < RECORDS
+        ):
+            worker.poll()
+    finally:
+        worker.close()
+    arrived = [key for key, _ in outputs(log, sink)]
+    good = [b"%d" % number for number in range(RECORDS) if number not in BAD]
+    letters = [headers["__streams.errors.offset"] for _, headers in outputs(log, dead)]
+    if guarantee is Guarantee.EXACTLY_ONCE_V2:
+        assert arrived == good
+        assert letters == [b"%d" % number for number in BAD]
+    else:
+        assert set(arrived) == set(good)
+        assert set(letters) == {b"%d" % number for number in BAD}
