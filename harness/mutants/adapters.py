@@ -18,7 +18,7 @@ MUTANTS = (
         "The adapter lets the client pick the partition, also of changelog records.",
         (
             Edit(
-                f"{_PRODUCER}:_Sender._enqueue",
+                f"{_PRODUCER}:_Sender.produce",
                 "-1 if partition is None else partition",
                 "-1",
             ),
@@ -29,7 +29,7 @@ MUTANTS = (
         "record-times-lost-by-the-adapter",
         OWN,
         "The adapter sends records with the time of sending.",
-        (Edit(f"{_PRODUCER}:_Sender._enqueue", "0 if timestamp is None else timestamp", "0"),),
+        (Edit(f"{_PRODUCER}:_Sender.produce", "0 if timestamp is None else timestamp", "0"),),
         worlds=_LOCAL,
     ),
     Mutant(
@@ -38,7 +38,7 @@ MUTANTS = (
         "The adapter sends records without their headers.",
         (
             Edit(
-                f"{_PRODUCER}:_Sender._enqueue",
+                f"{_PRODUCER}:_Sender.produce",
                 "list(headers) if headers else None",
                 "None",
             ),
@@ -78,8 +78,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_PRODUCER}:_Deliveries.__call__",
-                "self.reached[where] = offset",
-                "self.reached.setdefault(where, offset)",
+                "self.reached[message.topic(), message.partition()] = offset",
+                "self.reached.setdefault((message.topic(), message.partition()), offset)",
             ),
         ),
         worlds=_LOCAL,

@@ -231,7 +231,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_is_due",
-                "            or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000\n",
+                "            or self._monotonic() - self._began >= self._commit_interval_s\n",
                 "",
             ),
         ),
@@ -244,8 +244,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_is_due",
-                "self._processed >= self._config.commit_records",
-                "self._processed > self._config.commit_records",
+                "self._processed >= self._commit_records",
+                "self._processed > self._commit_records",
             ),
         ),
         oracle="progress",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from types import NoneType
 from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
 from store.clock import Clock
@@ -110,6 +111,9 @@ def _methods(kind: type[StateStore]) -> frozenset[str]:
     )
 
 
+_NO_ITERATORS = frozenset({NoneType, bytes, str, int, bool, dict, list, tuple})
+
+
 def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Callable[P, R]:
     def told(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -120,8 +124,11 @@ def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Call
         except StoreError as error:
             failed(error)
             raise
-        # Asked of every call of a store, so not by `isinstance`, which takes as long as the rest of this.
-        return cast(R, _ToldIterator(result, failed)) if hasattr(type(result), "__next__") else result
+        # Asked of every call of a store.
+        kind = type(result)
+        if kind in _NO_ITERATORS or not hasattr(kind, "__next__"):
+            return result
+        return cast(R, _ToldIterator(result, failed))
 
     return told
 
@@ -252,6 +259,7 @@ class TaskContext:
         self.dropped: Callable[[], None] = dropped or _nothing
         """Tell the metrics that a record, or an output, was left out."""
         self._producer = producer
+        self._produce = producer.produce
         self._clock = clock
         self._sinks = frozenset(sinks)
         self._stores: dict[str, ProcessorStore] = {}
@@ -331,30 +339,46 @@ class TaskContext:
             timestamp = self.record.timestamp
         elif timestamp < 0:
             raise ValueError(f"timestamp {timestamp} of a record for {topic}: milliseconds from 0 on")
+        if self._faults.refused or self._faults.suspects:
+            self._forward_with_care(topic, key, value, timestamp, headers, partition)
+            return
+        try:
+            self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
+        except LogError as error:
+            self._not_sent(error)
+
+    def _forward_with_care(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
+        partition: int | None,
+    ) -> None:
+        """Send a record unless it was refused before; one that may have been is sent alone."""
         faults = self._faults
-        alone = False
-        if faults.refused or faults.suspects:
-            known = digest(topic, key, value)
-            if known in faults.refused:
-                self.leave_out(faults.refused[known])
-                return
-            alone = known in faults.suspects
+        known = digest(topic, key, value)
+        if known in faults.refused:
+            self.leave_out(faults.refused[known])
+            return
+        alone = known in faults.suspects
         try:
             if alone:
                 self._producer.flush()
-            self._producer.produce(
-                topic, key, value, partition=partition, timestamp=timestamp, headers=headers
-            )
+            self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
             if alone:
                 self._producer.flush()
                 faults.suspects.discard(known)
-        except RecordTooLargeError as error:
-            if not self.leave_out(error):
-                self.failure = self.failure or error
-                raise
         except LogError as error:
-            self.failure = self.failure or error
-            raise
+            self._not_sent(error)
+
+    def _not_sent(self, error: LogError) -> None:
+        """Raise it, but for an output that is left out."""
+        if isinstance(error, RecordTooLargeError) and self.leave_out(error):
+            return
+        self.failure = self.failure or error
+        raise error
 
     def leave_out(self, error: Exception) -> bool:
         """Ask the handler what becomes of an output that cannot be sent. False where there is none, and the error is to
@@ -405,11 +429,12 @@ class TaskContext:
     def change_logger(self, changelog: TopicPartition) -> LogChange:
         """What a store calls with each write, before it takes it."""
         topic, partition = changelog
+        produce = self._producer.produce
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.record.timestamp if timestamp is None else timestamp
             try:
-                self._producer.produce(topic, key, value, partition=partition, timestamp=at)
+                produce(topic, key, value, partition=partition, timestamp=at)
             except LogError as error:
                 self.failure = self.failure or error
                 raise

@@ -127,6 +127,8 @@ _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
 """How long a changelog may take to settle, or to answer, each time while restoring."""
 
+_RECORD_PROCESSED = Point.RECORD_PROCESSED
+
 T = TypeVar("T")
 
 
@@ -212,6 +214,11 @@ class Task:
         self._committed_stream_time = -1
         self._committed_observed: dict[str, int] = {}
         self._state = _State.NEW
+        # Asked after each record.
+        self._commit_records = config.commit_records
+        self._commit_interval_s = config.commit_interval_ms / 1000
+        self._most_uncommitted = config.statestore_uncommitted_max_bytes
+        self._monotonic = clock.monotonic
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
         self._began = 0.0
@@ -742,13 +749,19 @@ class Task:
         process = processing.process
         positions = self._positions
         skipped = self._faults.skipped.get(tp)
+        commit_is_due, after_failure, in_transaction = (
+            self._commit_is_due,
+            self._after_failure,
+            _State.IN_TRANSACTION,
+        )
         done = 0
         for record in records:
             context.record = record
-            if record.timestamp > context.stream_time:
-                context.stream_time = record.timestamp
+            timestamp = record.timestamp
+            if timestamp > context.stream_time:
+                context.stream_time = timestamp
             # Whatever ends the function early leaves a part of its writes in the transaction.
-            self._state = self._after_failure
+            self._state = after_failure
             try:
                 if skipped and record.offset in skipped:
                     context.bury(skipped[record.offset])
@@ -762,12 +775,12 @@ class Task:
                 if not self._goes_on(context, error):
                     self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
                     raise
-            self._state = _State.IN_TRANSACTION
+            self._state = in_transaction
             positions[tp] = record.offset + 1
             self._processed += 1
             done += 1
-            reach(Point.RECORD_PROCESSED)
-            if self._commit_is_due(context):
+            reach(_RECORD_PROCESSED)
+            if commit_is_due(context):
                 break
         return done
 
@@ -893,14 +906,14 @@ class Task:
 
     def _commit_is_due(self, context: TaskContext) -> bool:
         return (
-            self._processed >= self._config.commit_records
+            self._processed >= self._commit_records
             or context.commit_requested
-            or self._clock.monotonic() - self._began >= self._config.commit_interval_ms / 1000
+            or self._monotonic() - self._began >= self._commit_interval_s
             or self._beyond_its_share()
         )
 
     def _beyond_its_share(self) -> bool:
-        most = self._config.statestore_uncommitted_max_bytes
+        most = self._most_uncommitted
         if most < 0:
             return False
         held = 0

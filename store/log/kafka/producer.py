@@ -43,26 +43,34 @@ class _Deliveries:
 
     def __init__(self) -> None:
         self.refused: list[tuple[str, bytes | None, bytes | None]] = []
-        self.reached: dict[TopicPartition, int] = {}
+        self.reached: dict[tuple[str | None, int | None], int] = {}
+        """By topic and partition, as the client has them: it is told of every record."""
         self.failure: KafkaError | None = None
         self.lost: TopicPartition | None = None
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            # One refused record makes the client purge the others: the first report has the reason, except
-            # that a successor's fencing explains everything.
-            if self.failure is None or error.code() in FENCED:
-                self.failure = error
-            if error.code() in REFUSED:
-                self.refused.append((message.topic() or "", _bytes(message.key()), _bytes(message.value())))
+        """What the client calls for each record."""
+        if error is None:
+            offset = message.offset()
+            if offset is not None and offset >= 0:
+                self.reached[message.topic(), message.partition()] = offset
+            else:
+                # A repeated batch that the broker no longer remembers counts as delivered, without an offset.
+                self.lost = TopicPartition(message.topic() or "", number(message.partition()))
             return
-        where = TopicPartition(message.topic() or "", number(message.partition()))
-        offset = message.offset()
-        if offset is None or offset < 0:
-            # A repeated batch that the broker no longer remembers counts as delivered, without an offset.
-            self.lost = where
-        else:
-            self.reached[where] = offset
+        # One refused record makes the client purge the others: the first report has the reason, except
+        # that a successor's fencing explains everything.
+        if self.failure is None or error.code() in FENCED:
+            self.failure = error
+        if error.code() in REFUSED:
+            self.refused.append((message.topic() or "", _bytes(message.key()), _bytes(message.value())))
+
+    def last(self) -> dict[TopicPartition, int]:
+        """The last offset in each partition."""
+        return {
+            TopicPartition(topic or "", number(partition)): offset
+            for (topic, partition), offset in self.reached.items()
+        }
 
 
 def _bytes(data: str | bytes | None) -> bytes | None:
@@ -90,10 +98,10 @@ def _remembers_fencing(
         try:
             return method(self, *args, **kwargs)
         except FencedError as error:
-            self._fenced = str(error)
+            self._fence(str(error))
             raise
         except (AbortRequiredError, FatalLogError) as error:
-            self._fenced = _fencing(producer)
+            self._fence(_fencing(producer))
             if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
                 raise RecordRefusedError(str(error), self._deliveries.refused) from error
             if self._fenced is None:
@@ -123,9 +131,17 @@ class _Sender:
     def __init__(self, client: Client, producer: ClientProducer, name: str) -> None:
         self._client = client
         self._producer: ClientProducer | None = producer
+        self._send: Callable[..., None] | None = producer.produce
+        """None where it is known that nothing can be produced any more."""
         self._id = name
-        self._deliveries = _Deliveries()
         self._unserved = 0
+        self._deliveries = _Deliveries()
+        self._begin_deliveries()
+
+    def _begin_deliveries(self) -> None:
+        self._deliveries = _Deliveries()
+        # Bound once: it is given along with each record.
+        self._report = self._deliveries.__call__
 
     def _refuse(self, doing: str, exception: KafkaException) -> NoReturn:
         """Raise what an error of the client means."""
@@ -135,49 +151,65 @@ class _Sender:
         """Raise when a record was not delivered."""
         raise NotImplementedError
 
-    def _enqueue(
+    def produce(
         self,
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        partition: int | None,
-        timestamp: int | None,
-        headers: Headers,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Headers = (),
     ) -> None:
+        # Called for each output and each change of a store: whatever is rare is somewhere else.
+        send = self._send
+        self._unserved += 1
+        if send is None or timestamp == 0 or self._unserved >= _SERVE_EVERY:
+            send = self._look_around(topic, timestamp)
+        deadline = 0.0
+        while True:
+            try:
+                send(
+                    topic,
+                    value,
+                    key,
+                    -1 if partition is None else partition,
+                    self._report,
+                    None,
+                    0 if timestamp is None else timestamp,
+                    list(headers) if headers else None,
+                )
+                return
+            except BufferError:
+                deadline = self._wait_for_room(topic, deadline)
+            except KafkaException as exception:
+                self._refuse_record(exception)
+
+    def _look_around(self, topic: str, timestamp: int | None) -> Callable[..., None]:
+        """Raise where nothing, or not this, can be produced, and let the client report. Returns what produces."""
         producer = self._live()
         if timestamp == 0:
             raise LogError(
                 f"{self._id}: a record for {topic} has the time 0 (1970-01-01), which the Kafka client takes for none "
                 "and would replace by the time of day; the first time that it can write is 1 ms later"
             )
-        deadline = 0.0
-        self._unserved += 1
-        if self._unserved >= _SERVE_EVERY:
-            self._unserved = 0
-            self._serve(producer, 0)
-        while True:
-            try:
-                producer.produce(
-                    topic,
-                    value,
-                    key,
-                    -1 if partition is None else partition,
-                    self._deliveries,
-                    timestamp=0 if timestamp is None else timestamp,
-                    headers=list(headers) if headers else None,
-                )
-            except BufferError:
-                now = time.monotonic()
-                deadline = deadline or now + self._client.timeout
-                if now > deadline:
-                    raise self._client.gave_up(
-                        f"{self._id}: produce to {topic}, whose queue is full", None, self._ping
-                    ) from None
-                self._serve(producer, 0.1)
-            except KafkaException as exception:
-                self._refuse("produce", exception)
-            else:
-                return
+        self._unserved = 0
+        self._serve(producer, 0)
+        return producer.produce
+
+    def _wait_for_room(self, topic: str, deadline: float) -> float:
+        """Let records leave the client's queue, which is full; until when that may go on, 0.0 being unknown."""
+        now = time.monotonic()
+        deadline = deadline or now + self._client.timeout
+        if now > deadline:
+            raise self._client.gave_up(
+                f"{self._id}: produce to {topic}, whose queue is full", None, self._ping
+            ) from None
+        self._serve(self._live(), 0.1)
+        return deadline
+
+    def _refuse_record(self, exception: KafkaException) -> NoReturn:
+        self._refuse("produce", exception)
 
     def _drain(self) -> Mapping[TopicPartition, int]:
         producer = self._live()
@@ -202,10 +234,11 @@ class _Sender:
             elif time.monotonic() > deadline:
                 raise self._client.gave_up(f"{self._id}: flush of {left} records", None, self._ping)
         self._check_fatal("flush")
-        return dict(self._deliveries.reached)
+        return self._deliveries.last()
 
     def close(self) -> None:
         producer, self._producer = self._producer, None
+        self._send = None
         if producer is None:
             return
         # The client's own close() would abort the open transaction, and wait for a broker that may be gone.
@@ -261,21 +294,20 @@ class KafkaProducer(_Sender):
     def begin_transaction(self) -> None:
         producer = self._live()
         self._repeat("begin_transaction", lambda _seconds: producer.begin_transaction())
-        self._deliveries = _Deliveries()
+        self._begin_deliveries()
         self._open = True
 
     @_remembers_fencing
-    def produce(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        *,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        headers: Headers = (),
-    ) -> None:
-        self._enqueue(topic, key, value, partition, timestamp, headers)
+    def _look_around(self, topic: str, timestamp: int | None) -> Callable[..., None]:
+        return super()._look_around(topic, timestamp)
+
+    @_remembers_fencing
+    def _wait_for_room(self, topic: str, deadline: float) -> float:
+        return super()._wait_for_room(topic, deadline)
+
+    @_remembers_fencing
+    def _refuse_record(self, exception: KafkaException) -> NoReturn:
+        super()._refuse_record(exception)
 
     @_remembers_fencing
     def flush(self) -> Mapping[TopicPartition, int]:
@@ -333,10 +365,15 @@ class KafkaProducer(_Sender):
         self._repeat("abort_transaction", lambda seconds: producer.abort_transaction(seconds))
         self._end()
 
+    def _fence(self, why: str | None) -> None:
+        self._fenced = why
+        if why is not None:
+            self._send = None
+
     def _end(self) -> None:
         self._open = False
         self._commit_sent = False
-        self._deliveries = _Deliveries()
+        self._begin_deliveries()
 
     def _repeat(self, doing: str, call: Callable[[float], object]) -> None:
         try:
@@ -392,21 +429,9 @@ class KafkaPlainProducer(_Sender):
         self._make_committer = committer
         self._committers: dict[str, Consumer] = {}
 
-    def produce(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        *,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        headers: Headers = (),
-    ) -> None:
-        self._enqueue(topic, key, value, partition, timestamp, headers)
-
     def flush(self) -> Mapping[TopicPartition, int]:
         reached = self._drain()
-        self._deliveries = _Deliveries()
+        self._begin_deliveries()
         return reached
 
     def commit_offsets(
