@@ -43,6 +43,6 @@ def test_the_scenario_of_ones_own_can_be_loaded_from_a_file(tmp_path: Path) -> N
     assert len(source.splitlines()) <= 40
 
 
-def test_words_are_counted_as_it_says() -> None:
-    (source,) = [text for text in PYTHON.findall(README) if "TestDriver(" in text]
+@pytest.mark.parametrize("source", [text for text in PYTHON.findall(README) if "TestDriver(" in text])
+def test_an_example_with_the_driver_gives_what_it_says(source: str) -> None:
     exec(compile(source, "README.md", "exec"), {})
