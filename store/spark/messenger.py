@@ -84,13 +84,19 @@ def _start(deployment: Deployment, place: Path) -> Place:
     if pid == 0:
         become_host(deployment, place, log, executor)
     # It outlives this process or it does not; its end is noticed in either case.
-    threading.Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+    threading.Thread(target=_reap, args=(pid,), daemon=True).start()
     deadline = time.monotonic() + _START_S
     while (found := _known(place)) is None or found.pid != pid:
         if not psutil.pid_exists(pid) or time.monotonic() > deadline:
             raise TaskHostError(f"the task host could not be started; its log {log} ends with: {_tail(log)}")
         time.sleep(_POLL_S)
     return found
+
+
+def _reap(pid: int) -> None:
+    # Spark's daemon, whose child this process may be, may have waited for it already.
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 def _send_off(found: Place) -> None:

@@ -64,7 +64,7 @@ class SparkStreams:
     def __init__(
         self,
         application: Application | Topology,
-        config: StreamsConfig | None = None,
+        config: StreamsConfig | Mapping[str, object] | None = None,
         *,
         bootstrap: str,
         state_dir: Path | str,
@@ -93,7 +93,7 @@ class SparkStreams:
         self.application = (
             application if isinstance(application, Application) else Application.of(application)
         )
-        self.config = config if config is not None else StreamsConfig()
+        self.config = config if isinstance(config, StreamsConfig) else StreamsConfig.of(config or {})
         self.checkpoint = str(checkpoint)
         self.max_offsets_per_trigger = max_offsets_per_trigger
         self.trigger = dict(trigger) if trigger is not None else None

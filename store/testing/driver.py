@@ -2,7 +2,8 @@
 
     with TestDriver(application) as driver:
         driver.pipe_input("lines", "k", "some words", timestamp=10, key_serde=StrSerde(), value_serde=StrSerde())
-        assert driver.read_output("counts", StrSerde(), LongSerde()) == [("some", 1), ("words", 1)]
+        counts = driver.read_output("counts", StrSerde(), LongSerde())
+        assert counts == [("some", 1, 10, ()), ("words", 1, 10, ())]  # key, value, timestamp, headers
 
 It runs the tasks that a worker runs, with their transactions, stores and changelogs, over a log and state directories
 in memory. Records go through all sub-topologies, by way of their repartition topics. By default everything is committed
@@ -12,19 +13,21 @@ readers of committed records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from store.config import StreamsConfig
-from store.errors import ProtocolError
+from store.errors import ProtocolError, RecordFailedError
 from store.log import TopicSpec
 from store.log.partitioner import partition_for
 from store.metrics import Metrics
 from store.serdes import BytesSerde, Serde
 from store.streams.application import Application
 from store.streams.context import ProcessorStore
+from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
@@ -98,6 +101,7 @@ class TestDriver:
         self._exit = ExitStack()
         self._tasks: list[Task] = []
         self._replicas: list[Replicas] = []
+        self._faults: dict[str, Faults] = {}
         self._read: dict[tuple[str, int], int] = {}
         count = partitions if isinstance(partitions, Mapping) else {}
         default = 1 if isinstance(partitions, Mapping) else partitions
@@ -117,6 +121,8 @@ class TestDriver:
             )
             if topic not in made
         )
+        if dead_letters := self._config.errors_dead_letter_queue_topic_name:
+            outside[dead_letters] = None
         admin = self.log.admin()
         admin.create_topics([*[TopicSpec(topic, partitions_of(topic)) for topic in outside], *internal])
 
@@ -127,19 +133,21 @@ class TestDriver:
             self._exit.callback(replicas.close)
             replicas.open_global_stores()
             self._replicas.append(replicas)
-            for partition in range(count):
-                task = Task(
-                    topology,
-                    partition,
-                    self.log,
-                    self._storage,
-                    self._config,
-                    self.clock,
-                    metrics=self.metrics,
-                    global_stores=replicas.global_stores,
-                )
-                self._exit.enter_context(task)
-                self._tasks.append(task)
+            self._tasks += [self._open_task(topology, partition, replicas) for partition in range(count)]
+
+    def _open_task(self, topology: Topology, partition: int, replicas: Replicas) -> Task:
+        task = Task(
+            topology,
+            partition,
+            self.log,
+            self._storage,
+            self._config,
+            self.clock,
+            metrics=self.metrics,
+            global_stores=replicas.global_stores,
+            faults=self._faults.setdefault(topology.task_id(partition), Faults()),
+        )
+        return self._exit.enter_context(task)
 
     # -- input --------------------------------------------------------------------------------------------------
 
@@ -176,7 +184,7 @@ class TestDriver:
         """Process all that was written and committed so far. What asks for a commit gets one."""
         for replicas in self._replicas:
             replicas.update(busy=False)
-        while sum(self._step(task) for task in self._tasks):
+        while sum(self._attempt(task, partial(self._step, task)) for task in list(self._tasks)):
             pass
 
     def _step(self, task: Task) -> bool:
@@ -187,11 +195,26 @@ class TestDriver:
             done += apply(task, fetch.records)
         return done > 0
 
+    def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
+        """What `work` says. True where a record failed that is to be passed over: then all since the last commit is
+        to be processed again without it, which a worker does in the same way."""
+        try:
+            return work()
+        except RecordFailedError:
+            if task.can_abort:
+                task.abort()
+                return True
+            task.close()
+            at = self._tasks.index(task)
+            replicas = self._replicas[self.application.sub_topologies.index(task.topology)]
+            self._tasks[at] = self._open_task(task.topology, task.partition, replicas)
+            return True
+
     def advance_wall_clock(self, by: Duration) -> None:
         """Let time go by, and run the punctuators that are due then."""
         self.clock.advance(milliseconds("by", by))
-        for task in self._tasks:
-            task.punctuate()
+        for task in list(self._tasks):
+            self._attempt(task, task.punctuate)
         self.process()
         if self._auto_commit:
             self.commit()
@@ -203,7 +226,7 @@ class TestDriver:
             if not open_ones:
                 return
             for task in open_ones:
-                task.commit()
+                self._attempt(task, partial(_commit, task))
             self.process()
 
     # -- output -------------------------------------------------------------------------------------------------
@@ -271,6 +294,11 @@ class TestDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _commit(task: Task) -> bool:
+    task.commit()
+    return True
 
 
 def _as_seen(task: Task, name: str) -> Any:

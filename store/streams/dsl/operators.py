@@ -111,10 +111,16 @@ def _deserializer(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
 
 
 def _unread(record: Record, serdes: tuple[Serde[Any], Serde[Any]], error: Exception) -> DeserializationError:
-    names = " and ".join(type(serde).__name__ for serde in serdes)
+    key_serde, value_serde = serdes
+    what, serde = "value", value_serde
+    try:
+        if record.key is not None:
+            key_serde.deserialize(record.key)
+    except Exception:  # noqa: BLE001 - whatever a serde of the user raises
+        what, serde = "key", key_serde
     return DeserializationError(
-        f"{record.topic}-{record.partition} offset {record.offset}: {names} cannot deserialize its key and value: "
-        f"{error}"
+        f"{record.topic}-{record.partition} offset {record.offset}: {type(serde).__name__} cannot deserialize its "
+        f"{what}: {error}"
     )
 
 

@@ -15,8 +15,10 @@ from store.errors import LogError, SerdeError
 from store.metrics import Metrics
 from store.points import Point
 from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
+from store.streams import handlers
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
+from store.testing.driver import TestDriver
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clusters import Cluster
 from tests.streams.test_handlers import Deciding, killed_at
@@ -90,7 +92,7 @@ def test_records_that_are_no_json_are_dead_letters(cache: int) -> None:
     assert metrics["dropped-records-total"] == 2
     said = dict(seen(cluster, DEAD)[0].headers)
     assert said["__streams.errors.exception"] == b"store.errors.DeserializationError"
-    assert b"in-0 offset 1: StrSerde and JsonSerde cannot deserialize" in (
+    assert b"in-0 offset 1: JsonSerde cannot deserialize its value" in (
         said["__streams.errors.message"] or b""
     )
 
@@ -176,3 +178,32 @@ def test_a_crash_leaves_each_record_counted_or_dead_once(
     assert offsets(cluster) == [
         offset for offset, (key, value) in enumerate(records) if key not in (b"a", b"b") or value != GOOD
     ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"statestore.transactional.enabled": False},
+        {"processing.guarantee": "at_least_once", "statestore.cache.max.bytes": 0},
+    ],
+)
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_the_driver_goes_on_without_records_and_has_their_dead_letters(
+    settings: dict[str, object], auto_commit: bool
+) -> None:
+    config = {
+        "deserialization.exception.handler": "continue",
+        "processing.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": DEAD,
+    }
+    with TestDriver(application(counting), config | settings, auto_commit=auto_commit) as driver:
+        records = [("a", "1"), ("bad", "1"), ("a", "{"), (b"\xff", "1"), ("a", "1")]
+        for time, (key, value) in enumerate(records, start=1):
+            driver.pipe_input("in", key, value, timestamp=time)
+        driver.commit()
+        assert driver.read_output("out", StrSerde(), LongSerde())[-1][:2] == ("a", 2)
+        errors = {letter.key: dict(letter.headers)[handlers.MESSAGE] for letter in driver.read_output(DEAD)}
+    assert errors[b"bad"] == b"count 1 of a bad key"
+    assert b"JsonSerde cannot deserialize its value" in errors[b"a"]
+    assert b"StrSerde cannot deserialize its key" in errors[b"\xff"]
