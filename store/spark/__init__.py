@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from store.spark.sink import NewCheckpointError, exactly_once_kafka_sink
+    from store.spark.sink import NewCheckpointError, StaleCheckpointError, exactly_once_kafka_sink
     from store.spark.streams import SparkStreams, SparkStreamsQuery
 
 _WHERE = {
@@ -18,9 +18,16 @@ _WHERE = {
     "SparkStreamsQuery": "streams",
     "exactly_once_kafka_sink": "sink",
     "NewCheckpointError": "sink",
+    "StaleCheckpointError": "sink",
 }
 
-__all__ = ["NewCheckpointError", "SparkStreams", "SparkStreamsQuery", "exactly_once_kafka_sink"]
+__all__ = [
+    "NewCheckpointError",
+    "SparkStreams",
+    "SparkStreamsQuery",
+    "StaleCheckpointError",
+    "exactly_once_kafka_sink",
+]
 
 
 def __getattr__(name: str) -> object:

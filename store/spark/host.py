@@ -32,7 +32,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -43,7 +42,7 @@ import psutil
 from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import CrashproofError, TaskLostError
+from store.errors import CrashproofError, TaskHostError, TaskLostError
 from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -91,6 +90,8 @@ class Host(Protocol):
     def carry_out(self, orders: Orders) -> list[Carried]: ...
 
     def tick(self) -> None: ...
+
+    def leave(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -160,6 +161,7 @@ class TaskHost:
         self._clock = clock
         self._workers: dict[int, Worker] = {}
         self._partitions: dict[int, list[int]] = {}
+        self._leaving = threading.Event()
 
     @classmethod
     def of(cls, deployment: Deployment) -> TaskHost:
@@ -202,6 +204,7 @@ class TaskHost:
                 self._clock,
                 tasks_in_process=tasks,
                 streaming=None if self._streaming is None else self._streaming(),
+                leaving=self._leaving.is_set,
             )
         worker.assign(known)
         ends = {
@@ -215,6 +218,8 @@ class TaskHost:
             # Whoever orders them next has them opened anew.
             self._partitions[ordinal] = [one for one in known if one not in lost.lost]
             raise
+        if self._leaving.is_set():
+            raise TaskHostError("the task host was told to end in the middle of an order")
         return [
             Carried(
                 ordinal,
@@ -235,6 +240,10 @@ class TaskHost:
         for worker in self._workers.values():
             worker.punctuate()
 
+    def leave(self) -> None:
+        """Any thread: whatever order is carried out now need not be carried on. `close` commits what is processed."""
+        self._leaving.set()
+
     def close(self) -> None:
         """Commit what is processed, and let go of every task."""
         for worker in self._workers.values():
@@ -252,10 +261,13 @@ def serve(deployment: Deployment, place: Path) -> None:
     """Carry out orders until the lease ends, or until told to go."""
     key = os.urandom(32)
     waiting: queue.SimpleQueue[tuple[Orders, Connection]] = queue.SimpleQueue()
+    leaving = threading.Event()
+    # Without the key: whoever calls and says nothing would keep all others waiting.
     with Listener((_ADDRESS, 0)) as listener:
-        threading.Thread(target=_listen, args=(listener, key, waiting), daemon=True).start()
+        threading.Thread(target=_listen, args=(listener, key, waiting, leaving), daemon=True).start()
         _publish(place, Place(deployment.run, os.getpid(), listener.address[1], key.hex()))
         host = (deployment.host or TaskHost.of)(deployment)
+        threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
         try:
             _serve(host, deployment.run, waiting)
         finally:
@@ -297,27 +309,43 @@ def _words(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def _listen(listener: Listener, key: bytes, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+def _when_set(event: threading.Event, call: Callable[[], None]) -> None:
+    event.wait()
+    call()
+
+
+def _listen(
+    listener: Listener,
+    key: bytes,
+    waiting: queue.SimpleQueue[tuple[Orders, Connection]],
+    leaving: threading.Event,
+) -> None:
     while True:
         try:
             connection = listener.accept()
         except OSError as error:
             _log.warning("a caller was turned away: %s", error)
             continue
-        # Each by a thread of its own: one that stands still keeps no other one waiting.
-        threading.Thread(target=_hear, args=(connection, key, waiting), daemon=True).start()
+        threading.Thread(target=_hear, args=(connection, key, waiting, leaving), daemon=True).start()
 
 
-def _hear(connection: Connection, key: bytes, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+def _hear(
+    connection: Connection,
+    key: bytes,
+    waiting: queue.SimpleQueue[tuple[Orders, Connection]],
+    leaving: threading.Event,
+) -> None:
     try:
         deliver_challenge(connection, key)
         answer_challenge(connection, key)
         orders = msgspec.json.decode(connection.recv_bytes(), type=Orders)
-    except (OSError, EOFError, AuthenticationError, msgspec.DecodeError) as error:
+    except Exception as error:  # noqa: BLE001 - AuthenticationError is no OSError; a stranger ends nothing
         _log.warning("a caller was turned away: %s", error)
         connection.close()
-    else:
-        waiting.put((orders, connection))
+        return
+    waiting.put((orders, connection))
+    if not orders.orders:
+        leaving.set()
 
 
 def _publish(place: Path, what: Place) -> None:

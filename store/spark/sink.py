@@ -50,6 +50,17 @@ class _Note(msgspec.Struct, frozen=True):
 
     query: str
     batch: int
+    rows: int = -1
+    """How many it had; -1: from a version that did not say."""
+
+
+class StaleCheckpointError(CrashproofError):
+    """The sink has written batches that the checkpoint does not know of, so it is a copy from before them.
+
+    Nothing was written. Spark has planned a batch anew whose number is taken, and its rows are not those that were
+    written under it. Bring the newest checkpoint back; or begin with a new one where the last batch ended, with
+    `continues=`.
+    """
 
 
 def exactly_once_kafka_sink(
@@ -76,8 +87,8 @@ def exactly_once_kafka_sink(
 
     The batch must have the same rows whenever Spark runs it: no `rand()`, no `now()`, a source that can be read again.
     Raises `ConfigError` for arguments and columns that cannot be, and within the query `NewCheckpointError` for a
-    checkpoint that is another one than the sink was written with; `continues` is the id of the query (`query.id`) to be
-    taken for the same.
+    checkpoint that is another one than the sink was written with, and `StaleCheckpointError` for an old copy of it;
+    `continues` is the id of the query (`query.id`) to be taken for the same.
     """
     if parts < 1:
         raise ConfigError("parts", parts, "a whole number of at least 1")
@@ -128,8 +139,10 @@ class _Part(NamedTuple):
                     f"its batch {noted.batch}, and this is the query {self.query}: its checkpoint is another one"
                 )
             if noted is not None and noted.query == self.query and noted.batch >= self.batch:
+                self._check_same(number, noted, rows)
                 return ()
             producer.begin_transaction()
+            count = 0
             for _, (topic, key, value, headers) in rows:
                 producer.produce(
                     topic,
@@ -137,13 +150,30 @@ class _Part(NamedTuple):
                     None if value is None else bytes(value),
                     headers=tuple((name, None if of is None else bytes(of)) for name, of in headers or ()),
                 )
-            note = msgspec.json.encode(_Note(self.query, self.batch))
+                count += 1
+            note = msgspec.json.encode(_Note(self.query, self.batch, count))
             producer.produce(self.notes, b"%d" % number, note, partition=number)
             producer.flush()
             producer.commit_transaction()
         finally:
             producer.close()
         return ()
+
+    def _check_same(self, number: int, noted: _Note, rows: Iterable[object]) -> None:
+        """Raise `StaleCheckpointError` where what was written is not what this batch has. Spark runs none but its last
+        batch again."""
+        if noted.batch > self.batch:
+            raise StaleCheckpointError(
+                f"part {number} of the sink {self.application_id} has the batch {noted.batch} of the query "
+                f"{self.query}, and this is its batch {self.batch} again: the checkpoint is an old copy"
+            )
+        has = sum(1 for _ in rows)
+        if noted.rows not in (-1, has):
+            raise StaleCheckpointError(
+                f"part {number} of the sink {self.application_id} was written with {noted.rows} rows in the batch "
+                f"{self.batch} of the query {self.query}, and has {has} now: the checkpoint is an old copy, or the "
+                "batch has other rows each time it is run"
+            )
 
     def _noted(self, log: KafkaLog, place: TopicPartition) -> _Note | None:
         reader = log.reader()

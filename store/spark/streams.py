@@ -158,7 +158,9 @@ class SparkStreamsQuery:
         self._batches = 0
         self._homes: dict[int, str] = {}
         """Slot → the machine that its task host is on, if Spark still has it."""
-        self._stopping = False
+        self._stopping = threading.Event()
+        self._changing = threading.Lock()
+        """Held while the query is started again, and while it is told to stop."""
         self._failed: BaseException | None = None
         self._ended = threading.Event()
         topologies = streams.application.sub_topologies
@@ -229,8 +231,9 @@ class SparkStreamsQuery:
 
     def stop(self) -> None:
         """End the query. Task hosts commit what they have processed, close their tasks and end."""
-        self._stopping = True
-        self.query.stop()
+        self._stopping.set()
+        with self._changing:
+            self.query.stop()
         self._ended.wait()
 
     # -- one micro-batch ------------------------------------------------------------------------------------------
@@ -270,7 +273,7 @@ class SparkStreamsQuery:
         reach(Point.BATCH_PLANNED)
         began = time.monotonic()
         ends = _planned_ends(self._context, self._streams.checkpoint, batch_id)
-        self._check_partitions(ends)
+        self._check_ends(ends)
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
         carried = self._run(slots) if slots else []
@@ -290,15 +293,19 @@ class SparkStreamsQuery:
         )
         reach(Point.BATCH_APPLIED)
 
-    def _check_partitions(self, ends: Iterable[TopicPartition]) -> None:
-        grown = sorted({tp.topic for tp in ends if tp.partition >= self._partitions[tp.topic]})
-        if grown:
-            raise LogError(
-                f"partitions were added to {', '.join(grown)} after {self.name} was started with "
-                f"{', '.join(str(self._partitions[topic]) for topic in grown)}: keys may have moved to other "
-                "partitions than their state, and there are no changelogs for the new ones. Nothing of the new "
-                "partitions was processed. Start an application with another id on topics of their final size"
-            )
+    def _check_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Raise `LogError` for input that no task would read."""
+        for tp, end in ends.items():
+            if tp.partition >= self._partitions.get(tp.topic, 0):
+                raise LogError(
+                    f"{tp} is new: the topic had {self._partitions.get(tp.topic, 0)} partitions when the query was "
+                    "started. Start it again; that tells which topics of its own lack partitions for the new tasks"
+                )
+            if end < self._planned.get(tp, 0):
+                raise LogError(
+                    f"{tp} ends at {end}, and was planned up to {self._planned[tp]} before: the topic was made anew, "
+                    "or has lost records"
+                )
 
     def _orders(self, ends: Mapping[TopicPartition, int]) -> list[Slot]:
         """What each slot has to do. A task without news has no order, and costs nothing."""
@@ -351,30 +358,39 @@ class SparkStreamsQuery:
 
     def _watch(self) -> None:
         """Wait for the end of the query, and start it again while that is allowed."""
-        left, pause, done = self._streams.restarts, 1.0, -1
-        while True:
-            try:
-                self.query.awaitTermination()
-            except StreamingQueryException as error:
-                if self._batches > done:
-                    left, pause, done = self._streams.restarts, 1.0, self._batches
-                if self._stopping:
-                    break
-                if left <= 0 or any(f"TaskHostError: {name}" in str(error) for name in PERMANENT):
-                    self._failed = error
-                    break
-                _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
-                time.sleep(pause)
-                left, pause = left - 1, min(2 * pause, 60.0)
-                self.query = self._start()
-            else:
-                break
+        try:
+            self._run_on()
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told, whatever it was
+            self._failed = error
         try:
             self._dismiss()
         except (Py4JError, PySparkException) as error:
             # Spark is gone, or cannot run anything any more. Its executors take the hosts with them.
             _log.info("the task hosts of %s were not told that the query has ended: %s", self.name, error)
-        self._ended.set()
+        finally:
+            self._ended.set()
+
+    def _run_on(self) -> None:
+        """Returns when it was stopped, and raises what it has failed with for good."""
+        left, pause, done = self._streams.restarts, 1.0, -1
+        while True:
+            try:
+                self.query.awaitTermination()
+                return
+            except StreamingQueryException as error:
+                if self._batches > done:
+                    left, pause, done = self._streams.restarts, 1.0, self._batches
+                if self._stopping.is_set():
+                    return
+                if left <= 0 or any(f"TaskHostError: {name}" in str(error) for name in PERMANENT):
+                    raise
+                _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
+            self._stopping.wait(pause)
+            left, pause = left - 1, min(2 * pause, 60.0)
+            with self._changing:
+                if self._stopping.is_set():
+                    return
+                self.query = self._start()
 
 
 def _planned_ends(context: SparkContext, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:

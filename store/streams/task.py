@@ -1178,11 +1178,11 @@ def _last_records(positions: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     return {tp: offset - 1 for tp, offset in positions.items() if offset > 0}
 
 
-def apply(task: Task, records: Sequence[Record]) -> int:
+def apply(task: Task, records: Sequence[Record], leaving: Callable[[], bool] = lambda: False) -> int:
     """Process records of one input partition and commit whenever a commit is due. Returns how many were new.
 
     They come in offset order, every visible one from the task's position on; those before it are skipped. What was
-    processed since the last commit is left uncommitted.
+    processed since the last commit is left uncommitted. After a commit the rest is left, where one is `leaving`.
     """
     if not records:
         return 0
@@ -1193,4 +1193,6 @@ def apply(task: Task, records: Sequence[Record]) -> int:
         done += task.process_batch(records[done:] if done else records)
         if task.should_commit():
             task.commit()
+            if leaving():
+                break
     return done - first

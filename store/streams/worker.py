@@ -30,6 +30,7 @@ from store.errors import (
     CrashproofError,
     FatalLogError,
     FencedError,
+    LogError,
     OutcomeUnknownError,
     RecordFailedError,
     RetriableError,
@@ -94,6 +95,7 @@ class Worker:
         on_lost: Callable[[int, FencedError], None] | None = None,
         standbys: Iterable[int] = (),
         streaming: StreamingReader | None = None,
+        leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
         gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
@@ -104,6 +106,8 @@ class Worker:
         `streaming` is a reader for all that the worker and its tasks read, which it closes. Then `poll` handles what
         has come by itself, without asking each input for its end; a task commits early only while nothing comes to
         any of them; and a task whose directory somebody else still holds waits for it.
+
+        Once it is `leaving`, `advance` returns at the next commit of each task, wherever that is.
         """
         self._topology = topology
         self._log: Log = log if streaming is None else LentLog(log, streaming)
@@ -111,6 +115,7 @@ class Worker:
         self._partitions = list(partitions)
         self._arrivals = None if streaming is None else Arrivals(streaming)
         self._reader: _Inputs = log.reader() if self._arrivals is None else self._arrivals
+        self._leaving = leaving
         self._busy = False
         """Whether something has come to any task in this round, as far as that is known."""
         self._waiting: set[int] = set()
@@ -192,7 +197,7 @@ class Worker:
         self._ends = dict(ends)
         self._processed = dict.fromkeys(due, 0)
         try:
-            while due:
+            while due and not self._leaving():
                 if self._arrivals is not None:
                     self._gather(self._arrivals, due, _LONGEST_WAIT_S)
                 for partition in list(due):
@@ -373,6 +378,8 @@ class Worker:
             )
             task.open()
             self.tasks[partition] = task
+            if self._ends:
+                self._check_reaches(task)
             self._waiting.discard(partition)
             # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
             self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
@@ -403,6 +410,24 @@ class Worker:
             self._drop(partition)
             return True
 
+    def _check_reaches(self, task: Task) -> None:
+        """Raise `LogError` for an input that ends before the task's position.
+
+        Who reads on finds out by that. To a task that is given ends before its position there is nothing to read.
+        """
+        reader = self._log.reader()
+        try:
+            for tp in task.inputs:
+                end = reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
+                if task.position(tp) > end:
+                    raise LogError(
+                        f"task {task.task_id} has processed {tp} up to {task.position(tp)}, and it ends at {end}: the "
+                        "topic was made anew, or has lost records. Bring it back as it was; or, to start over, move "
+                        "the state directory away, and delete the application's own topics and the group's positions"
+                    )
+        finally:
+            reader.close()
+
     def _process(self, partition: int, task: Task) -> bool:
         progress = False
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
@@ -412,7 +437,9 @@ class Worker:
             if self._ends is not None and next_offset > (end := self._ends[tp]):
                 records = records[: bisect_left(records, end, key=attrgetter("offset"))]
                 next_offset = end
-            applied = apply(task, records)
+            applied = apply(task, records, self._leaving)
+            if self._leaving():
+                return True
             self._passed[tp] = task.position(tp), next_offset
             self._processed[partition] = self._processed.get(partition, 0) + applied
             progress |= applied > 0

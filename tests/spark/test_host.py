@@ -8,11 +8,11 @@ from harness.worlds.sim.broker import SimLog
 from harness.worlds.sim.disk import Host
 from store import points
 from store.config import StreamsConfig
-from store.errors import LogError, TaskLostError
+from store.errors import LogError, TaskHostError, TaskLostError
 from store.points import Point
 from store.spark.host import Carried, Order, Orders, TaskHost
 from store.streams.application import Application
-from store.streams.topology import Context
+from store.streams.topology import Context, Topology
 from store.types import Record
 from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
 
@@ -156,4 +156,33 @@ def test_an_order_survives_an_aborted_transaction() -> None:
     order(host, 1)
     cluster.broker.advance(120_000)
     assert order(host, 3).records >= 2
+    assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+
+
+def forward(context: Context, record: Record) -> None:
+    context.forward(SINK.topic, record.key, record.value)
+
+
+def test_a_source_that_was_made_anew_is_not_passed_over_in_silence() -> None:
+    """Its ends are before the position that the application has kept by itself, which leaves nothing to do."""
+    cluster = Cluster(Topology("stateless", (SOURCE.topic,), (SINK.topic,), (), forward), (b"a", b"b"))
+    host = host_of(cluster)
+    order(host, 2)
+    host.close()
+    cluster.broker.delete_topic(SOURCE.topic)
+    cluster.broker.create_topic(SOURCE.topic, 1)
+    cluster.feed(b"c")
+    with pytest.raises(LogError, match="the topic was made anew"):
+        order(host_of(cluster), 1)
+
+
+def test_a_host_that_is_told_to_leave_carries_no_order_to_its_end() -> None:
+    cluster = numbered(b"a", b"b", b"c")
+    host = host_of(cluster, config=StreamsConfig(commit_records=1, poll_records=1))
+    order(host, 1)
+    host.leave()
+    with pytest.raises(TaskHostError, match="told to end"):
+        order(host, 3)
+    host.close()
+    assert order(host_of(cluster), 3).records == 2
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]

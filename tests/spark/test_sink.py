@@ -148,6 +148,24 @@ def test_a_query_that_continues_another_one_goes_on_writing(query: Query) -> Non
     assert query.output() == sorted(doubles(10) * 2)
 
 
+@pytest.mark.parametrize("later", [1, 2])
+def test_an_old_copy_of_the_checkpoint_is_refused_before_rows_are_passed_over(
+    query: Query, later: int
+) -> None:
+    query.feed(10)
+    query.run(query.sink())
+    shutil.copytree(query.directory / "checkpoint", query.directory / "copy")
+    for _ in range(later):
+        query.feed(10)
+        query.run(query.sink())
+    shutil.rmtree(query.directory / "checkpoint")
+    (query.directory / "copy").rename(query.directory / "checkpoint")
+    query.feed(10)
+    with pytest.raises(StreamingQueryException, match="the checkpoint is an old copy"):
+        query.run(query.sink())
+    assert query.output() == doubles(10 + 10 * later)
+
+
 def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
     query.feed(1)
     write = query.sink()

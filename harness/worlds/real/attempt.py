@@ -126,6 +126,9 @@ class LedHost:
     def tick(self) -> None:
         """Nothing happens but at points, and between two orders there is none."""
 
+    def leave(self) -> None:
+        """An order is carried out to its end, which is a schedule's to say."""
+
     def close(self) -> None:
         try:
             if self._host is not None:

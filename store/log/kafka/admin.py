@@ -123,7 +123,7 @@ class KafkaAdmin:
         if found != spec.partitions:
             raise LogError(
                 f"topic {spec.name} exists with {found} partitions, {spec.partitions} were asked for. "
-                "Delete it or use another name"
+                "Where it holds data, it has to keep as many as it has; delete it only if what is in it may go"
             )
 
     def _repeat(self, doing: str, call: Callable[[float], T]) -> T:

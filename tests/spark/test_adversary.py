@@ -1,0 +1,163 @@
+"""What an adversary has done to a query: at bad moments, and to what it relies on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from store.errors import LogError
+from store.log.kafka import KafkaLog
+from store.spark import streams
+from store.spark.host import Place
+from store.streams.topology import Context, Topology
+from store.types import Record
+from tests.spark.test_streams import KEYS, Count, Running, counting, rows_of
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def running(
+    spark: SparkSession, log: KafkaLog, tmp_path: Path, unique: Callable[[str], str]
+) -> Iterator[Running]:
+    made = Running(spark, log, tmp_path, unique("adversary"))
+    yield made
+    for query in made.queries:
+        query.stop()
+
+
+def within(seconds: float, call: Callable[[], object]) -> bool:
+    """Whether the call returns in time; if not, it is left behind."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def test_a_query_that_is_stopped_while_it_waits_to_be_started_again_ends(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("no plan")
+
+    monkeypatch.setattr(streams, "_planned_ends", fail)
+    query = running.start(counting(running), restarts=5)
+    running.queries.clear()
+    failed = query.query
+    running.feed("in", (b"a", b""))
+    while failed.isActive:
+        time.sleep(0.05)
+    assert within(30, query.stop)
+    assert not query.is_active
+
+
+def test_a_caller_that_says_nothing_keeps_no_order_from_its_host(running: Running) -> None:
+    query = running.start(counting(running))
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    places = list((running.directory / "state" / running.name / ".hosts").glob("slot-*.json"))
+    silent = [
+        socket.create_connection(("127.0.0.1", msgspec.json.decode(place.read_bytes(), type=Place).port))
+        for place in places
+    ]
+    try:
+        running.feed("in", *[(key, b"") for key in KEYS])
+        assert within(30, query.process_all_available)
+    finally:
+        for one in silent:
+            one.close()
+    assert sorted(running.output()) == sorted(rows_of(2))
+
+
+class Slow:
+    """Counts, and takes its time."""
+
+    def __init__(self, sink: str, seconds: float) -> None:
+        self.count, self.seconds = Count(sink), seconds
+
+    def __call__(self, context: Context, record: Record) -> None:
+        time.sleep(self.seconds)
+        self.count(context, record)
+
+
+def test_a_query_that_is_stopped_in_the_middle_of_a_long_batch_ends_its_hosts_soon(running: Running) -> None:
+    topology = counting(running)
+    slow = Slow(topology.sinks[0], 0.1)
+    running.feed("in", *[(key, b"") for key in KEYS for _ in range(200)])
+    query = running.start(Topology(running.name, topology.sources, topology.sinks, ("counts",), slow))
+    while not (pids := running.hosts()):
+        time.sleep(0.05)
+    time.sleep(3)
+    query.stop()
+    deadline = time.monotonic() + 10
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(map(psutil.pid_exists, pids))
+    again = running.start(topology)
+    again.process_all_available()
+    assert sorted(running.output()) == sorted(rows_of(200))
+
+
+class Pass:
+    """Keeps no state."""
+
+    def __init__(self, sink: str) -> None:
+        self.sink = sink
+
+    def __call__(self, context: Context, record: Record) -> None:
+        context.forward(self.sink, record.key, b"")
+
+
+def passing(running: Running) -> Topology:
+    running.topics("in", "out")
+    name = running.name
+    return Topology(name, (f"{name}-in",), (f"{name}-out",), (), Pass(f"{name}-out"))
+
+
+def test_partitions_that_are_added_while_it_runs_are_not_passed_over_in_silence(running: Running) -> None:
+    topology, name = passing(running), running.name
+    query = running.start(topology)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    admin = AdminClient({"bootstrap.servers": running.log.bootstrap})
+    for future in admin.create_partitions([NewPartitions(f"{name}-in", 4)]).values():
+        future.result()
+    deadline = time.monotonic() + 60
+    while query.is_active and time.monotonic() < deadline:
+        running.feed("in", *[(b"%d" % number, b"") for number in range(100)])
+        time.sleep(1)
+    with pytest.raises(StreamingQueryException, match="partitions"):
+        query.await_termination(1)
+    with pytest.raises(LogError, match="exists with 2 partitions, 4 were asked for"):
+        running.start(topology)
+    for future in admin.create_partitions([NewPartitions(f"{name}-0-positions", 4)]).values():
+        future.result()
+    running.start(topology).process_all_available()
+    assert len(running.output(partitions=2)) > len(KEYS)
+
+
+def test_a_query_that_cannot_be_started_again_ends_with_that(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArithmeticError("no plan")
+
+    monkeypatch.setattr(streams, "_planned_ends", fail)
+    query = running.start(counting(running), restarts=5)
+    running.queries.clear()
+    monkeypatch.setattr(query, "_start", fail)
+    running.feed("in", (b"a", b""))
+    with pytest.raises(ArithmeticError, match="no plan"):
+        query.await_termination(60)
+    assert not query.is_active
