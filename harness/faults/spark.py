@@ -12,7 +12,7 @@ _WHEN = (0, 1)
 FAULTS = (
     Fault(
         "kill_executor",
-        "The executor of the attempt is killed with all attempts that it runs, and Spark runs them again.",
+        "The executor whose task host the task has is killed with all that it runs, and Spark brings the orders again.",
         Where.POINT,
         needs=_EXECUTORS,
         deadly=True,
@@ -21,7 +21,7 @@ FAULTS = (
     ),
     Fault(
         "pause_attempt",
-        "The Python worker of the attempt stands still for a moment that Spark does not notice.",
+        "The task host stands still for a moment that Spark does not notice.",
         Where.POINT,
         needs=_EXECUTORS,
         runtimes=_SPARK,
@@ -29,8 +29,7 @@ FAULTS = (
     ),
     Fault(
         "slow_attempt",
-        "The Python worker of the attempt stands still until Spark, by speculation, runs another attempt of its task "
-        "beside it.",
+        "The task host stands still until Spark, by speculation, has the order brought to another machine.",
         Where.POINT,
         needs=_EXECUTORS,
         excuses=STARTS_AGAIN,
@@ -40,8 +39,8 @@ FAULTS = (
     ),
     Fault(
         "pause_executor",
-        "The executor of the attempt stands still until Spark gives it up and runs the attempt elsewhere; the attempt "
-        "itself goes on, as a zombie.",
+        "The executor of the task host stands still until Spark gives it up and has the order brought elsewhere; the "
+        "host itself goes on, as a zombie.",
         Where.POINT,
         needs=_EXECUTORS,
         excuses=STARTS_AGAIN,
@@ -51,8 +50,8 @@ FAULTS = (
     ),
     Fault(
         "cut_executor",
-        "The machine of the attempt is cut off from Spark's driver and master, though not from the brokers, until they "
-        "give it up and run the attempt elsewhere; the attempt goes on, as a zombie.",
+        "The machine of the task host is cut off from Spark's driver and master, though not from the brokers, until "
+        "they give it up and have the order brought elsewhere; the host goes on, as a zombie.",
         Where.POINT,
         needs=_EXECUTORS | {Capability.NETWORK},
         excuses=STARTS_AGAIN,

@@ -32,7 +32,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Listener
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -251,8 +252,8 @@ def serve(deployment: Deployment, place: Path) -> None:
     """Carry out orders until the lease ends, or until told to go."""
     key = os.urandom(32)
     waiting: queue.SimpleQueue[tuple[Orders, Connection]] = queue.SimpleQueue()
-    with Listener((_ADDRESS, 0), authkey=key) as listener:
-        threading.Thread(target=_listen, args=(listener, waiting), daemon=True).start()
+    with Listener((_ADDRESS, 0)) as listener:
+        threading.Thread(target=_listen, args=(listener, key, waiting), daemon=True).start()
         _publish(place, Place(deployment.run, os.getpid(), listener.address[1], key.hex()))
         host = (deployment.host or TaskHost.of)(deployment)
         try:
@@ -296,17 +297,26 @@ def _words(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", ())])
 
 
-def _listen(listener: Listener, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+def _listen(listener: Listener, key: bytes, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
     while True:
         try:
             connection = listener.accept()
-            orders = msgspec.json.decode(connection.recv_bytes(), type=Orders)
-        except (OSError, EOFError, msgspec.DecodeError) as error:
+        except OSError as error:
             _log.warning("a caller was turned away: %s", error)
             continue
-        except Exception as error:  # noqa: BLE001 - AuthenticationError is no OSError; a stranger ends nothing
-            _log.warning("a caller was turned away: %s", error)
-            continue
+        # Each by a thread of its own: one that stands still keeps no other one waiting.
+        threading.Thread(target=_hear, args=(connection, key, waiting), daemon=True).start()
+
+
+def _hear(connection: Connection, key: bytes, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+    try:
+        deliver_challenge(connection, key)
+        answer_challenge(connection, key)
+        orders = msgspec.json.decode(connection.recv_bytes(), type=Orders)
+    except (OSError, EOFError, AuthenticationError, msgspec.DecodeError) as error:
+        _log.warning("a caller was turned away: %s", error)
+        connection.close()
+    else:
         waiting.put((orders, connection))
 
 

@@ -270,6 +270,7 @@ class SparkStreamsQuery:
         reach(Point.BATCH_PLANNED)
         began = time.monotonic()
         ends = _planned_ends(self._context, self._streams.checkpoint, batch_id)
+        self._check_partitions(ends)
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
         carried = self._run(slots) if slots else []
@@ -288,6 +289,16 @@ class SparkStreamsQuery:
             }
         )
         reach(Point.BATCH_APPLIED)
+
+    def _check_partitions(self, ends: Iterable[TopicPartition]) -> None:
+        grown = sorted({tp.topic for tp in ends if tp.partition >= self._partitions[tp.topic]})
+        if grown:
+            raise LogError(
+                f"partitions were added to {', '.join(grown)} after {self.name} was started with "
+                f"{', '.join(str(self._partitions[topic]) for topic in grown)}: keys may have moved to other "
+                "partitions than their state, and there are no changelogs for the new ones. Nothing of the new "
+                "partitions was processed. Start an application with another id on topics of their final size"
+            )
 
     def _orders(self, ends: Mapping[TopicPartition, int]) -> list[Slot]:
         """What each slot has to do. A task without news has no order, and costs nothing."""
