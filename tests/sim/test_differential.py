@@ -351,5 +351,5 @@ def test_the_seeds_of_the_comparison_reach_every_kind_of_step_and_answer() -> No
     }
     fenced = {op for op, _, error in reached if error == "FencedError"}
     assert fenced >= {"begin", "produce_flush", "produce_commit", "send_offsets", "commit", "abort", "flush"}
-    assert {op for op, _, error in reached if error == "AbortRequiredError"} >= {"produce_large", "commit"}
+    assert {op for op, _, error in reached if error == "RecordRefusedError"} >= {"produce_large", "commit"}
     assert ("committed", "error", "RetriableError") in reached

@@ -205,5 +205,5 @@ def test_the_driver_goes_on_without_records_and_has_their_dead_letters(
         assert driver.read_output("out", StrSerde(), LongSerde())[-1][:2] == ("a", 2)
         errors = {letter.key: dict(letter.headers)[handlers.MESSAGE] for letter in driver.read_output(DEAD)}
     assert errors[b"bad"] == b"count 1 of a bad key"
-    assert b"JsonSerde cannot deserialize its value" in errors[b"a"]
-    assert b"StrSerde cannot deserialize its key" in errors[b"\xff"]
+    assert b"JsonSerde cannot deserialize its value" in (errors[b"a"] or b"")
+    assert b"StrSerde cannot deserialize its key" in (errors[b"\xff"] or b"")
