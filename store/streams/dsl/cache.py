@@ -41,8 +41,6 @@ HEADERS: Final = 4
 ROW: Final = 5
 """The key as the table has it: of a window or session a `Windowed`."""
 SIZE: Final = 6
-FORWARDED_TIME: Final = 7
-"""The time of the value that was forwarded last."""
 
 Entry = list[Any]
 Found = tuple[Any, int] | None
@@ -136,24 +134,7 @@ class Table:
             return self.read(row)
         return value, entry[TIME]
 
-    def get_forwarded(self, row: Any) -> Found:
-        """What the row held when it was forwarded last: what a join with another table has to go by.
-
-        With what is held back, two rows that are deleted together would not be seen to have joined, and the old value
-        of a result would be one that never was.
-        """
-        if not self.capacity:
-            return self.read(row)
-        key = row if self.encode is None else self.encode(row)
-        entry = self.dirty.get(key) or self._written.get(key)
-        if entry is not None:
-            value = entry[FORWARDED]
-            return None if value is None else (value, entry[FORWARDED_TIME])
-        return self.get(row)
-
-    def put(
-        self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN, old_time: int = -1
-    ) -> None:
+    def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
         """Let the row hold that, None for nothing. `old` is what `get` has found, if the caller has asked.
 
         Not for who changes objects in place: such a caller has an `entry` of its own.
@@ -173,7 +154,7 @@ class Table:
             if old is UNKNOWN or not immutable(old) or key in self._written or key in self._clean:
                 entry = self.find(key, row)
             else:
-                entry = [old, old_time, old, None, (), row, 0, old_time]
+                entry = [old, -1, old, None, (), row, 0]
             self.adopt(key, entry)
         entry[VALUE] = value
         entry[TIME] = time
@@ -192,13 +173,13 @@ class Table:
             entry[VALUE], entry[TIME] = (None, -1) if found is None else found
             return entry
         if found is None:
-            return [None, -1, None, None, (), row, 0, -1]
+            return [None, -1, None, None, (), row, 0]
         value, time = found
         old = value
         if self.sends_old and not immutable(value):
             again = self.read(row)
             old = None if again is None else again[0]
-        return [value, time, old, None, (), row, 0, time]
+        return [value, time, old, None, (), row, 0]
 
     def adopt(self, key: Hashable, entry: Entry) -> None:
         """The entry is about to become dirty: take it from where it was, and make room for it."""
@@ -255,7 +236,6 @@ class Table:
     def _forward_entry(self, entry: Entry) -> None:
         value, old = entry[VALUE], entry[FORWARDED]
         entry[FORWARDED] = value
-        entry[FORWARDED_TIME] = entry[TIME]
         if value is None and old is None:
             return
         self.task.record = entry[RECORD]
@@ -297,10 +277,8 @@ class _OfOwners(Table):
         self._owned: dict[Hashable, dict[Hashable, None]] = {}
         """Key → the rows of it that were put since everything was written."""
 
-    def put(
-        self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN, old_time: int = -1
-    ) -> None:
-        super().put(row, value, time, headers, old, old_time)
+    def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
+        super().put(row, value, time, headers, old)
         if self.capacity:
             assert self.encode is not None
             self._owned.setdefault(self.key_of(row.key), {})[self.encode(row)] = None

@@ -1,8 +1,7 @@
 """The operators, bound: for each a closure per task that does its work for one record, and calls its children.
 
-What is dropped, forwarded and with which time is as in Kafka Streams, but for what would depend on a cache there: the
-old value that is forwarded with the first aggregate of a key is None, and never the initializer's; and a join of tables
-goes by what they have forwarded, so that its results, and the old ones with them, are those that came to be.
+What is dropped, forwarded and with which time is as in Kafka Streams. One thing is not: the old value that is forwarded
+with the first aggregate of a key is None with a cache and without, and never the initializer's.
 
 Headers go along with the record through all operators; those of an aggregate are the last record's.
 """
@@ -408,8 +407,8 @@ class Getter(Protocol):
     def stores(self) -> tuple[str, ...]:
         """The stores that have to be at hand."""
 
-    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:
-        """Key to value and time: the latest ones, or with `forwarded` those that were forwarded last."""
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        """Key to value and time."""
 
 
 @dataclass(frozen=True)
@@ -422,9 +421,8 @@ class FromStore:
     def stores(self) -> tuple[str, ...]:
         return (self.store,)
 
-    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:
-        table = place.table(self.store)
-        return table.get_forwarded if forwarded else table.get
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        return place.table(self.store).get
 
 
 @dataclass(frozen=True)
@@ -438,8 +436,8 @@ class Mapped:
     def stores(self) -> tuple[str, ...]:
         return self.of.stores
 
-    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:
-        get, function = self.of.bind(place, forwarded=forwarded), self.function
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        get, function = self.of.bind(place), self.function
 
         def getter(key: Any) -> Found:
             found = get(key)
@@ -464,10 +462,8 @@ class OfBoth:
     def stores(self) -> tuple[str, ...]:
         return (*self.left.stores, *self.right.stores)
 
-    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:
-        left = self.left.bind(place, forwarded=forwarded)
-        right = self.right.bind(place, forwarded=forwarded)
-        joiner, kind = self.joiner, self.kind
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        left, right, joiner, kind = self.left.bind(place), self.right.bind(place), self.joiner, self.kind
 
         def getter(key: Any) -> Found:
             one, two = left(key), right(key)
@@ -655,7 +651,7 @@ class TableAggregate:
             if new is not None:
                 value = add(key, new, value)
                 timestamp = max(timestamp, time)
-            put(key, value, timestamp, headers, before, time)
+            put(key, value, timestamp, headers, before)
 
         return process
 
@@ -676,8 +672,7 @@ class TableJoin:
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
-        forward, joiner = place.forward, self.joiner
-        get = self.other.bind(place, forwarded=True)
+        forward, get, joiner = place.forward, self.other.bind(place), self.joiner
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
@@ -767,7 +762,7 @@ class FromGlobal:
     def stores(self) -> tuple[str, ...]:
         return (self.store,)
 
-    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:  # noqa: ARG002
+    def bind(self, place: Place) -> Callable[[Any], Found]:
         get = place.task.store(self.store).get
 
         def getter(key: Any) -> Found:

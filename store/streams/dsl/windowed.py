@@ -323,10 +323,10 @@ class SessionAggregate:
             merged, before = Window(first, last), None
             for window, held in found:
                 if first != last:
-                    put(Windowed(key, window), None, window.end, headers, held, window.end)
+                    put(Windowed(key, window), None, window.end, headers, held)
                 elif window == merged:
                     before = held
-            put(Windowed(key, merged), fold(key, value, agg), last, headers, before, last)
+            put(Windowed(key, merged), fold(key, value, agg), last, headers, before)
 
         return process
 

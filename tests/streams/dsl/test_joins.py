@@ -260,25 +260,3 @@ def test_updates_of_a_table_can_be_streamed_under_other_keys() -> None:
         b.table("in").to_stream(lambda k, v: f"{k}{v}").to("out")
 
     assert results(build, [("in", "a", 1, 1)]) == [("a1", 1, 1)]
-
-
-def test_rows_that_are_deleted_together_delete_what_they_joined_to() -> None:
-    def build(b: StreamsBuilder) -> None:
-        stream = b.stream("in")
-        stream.to_table().join(stream.to_table(), both).to_stream().to("out")
-
-    with driver(build, CACHED) as running:
-        pipe(running, [("in", "a", 1, 1), ("in", "a", None, 2)])
-        assert output(running) == [("a", "1+1", 1), ("a", None, 2)]
-
-
-def test_what_follows_a_join_takes_off_what_was_added_though_both_sides_changed_together() -> None:
-    def build(b: StreamsBuilder) -> None:
-        stream = b.stream("in")
-        joined = stream.to_table().join(stream.map_values(lambda v: v * 10).to_table(), lambda x, y: x + y)
-        groups = joined.group_by(lambda _, v: ("all", v))
-        groups.aggregate(int, lambda _, v, agg: agg + v, lambda _, v, agg: agg - v).to_stream().to("out")
-
-    with driver(build, CACHED) as running:
-        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2), ("in", "b", 5, 3), ("in", "a", 3, 4)])
-        assert output(running)[-1] == ("all", 88, 4)
