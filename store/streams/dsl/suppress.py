@@ -300,10 +300,9 @@ class Unsuppressed:
     def stores(self) -> tuple[str, ...]:
         return (self.store, *self.of.stores)
 
-    def bind(self, place: Place, *, forwarded: bool = False) -> Callable[[Any], Found]:  # noqa: ARG002
-        # What nobody has forwarded to the buffer cannot have come out of it.
-        get = self.of.bind(place, forwarded=True)
+    def bind(self, place: Place) -> Callable[[Any], Found]:
         buffer = _shared(place, self.store, self.key_serde, self.value_serde)
+        get = self.of.bind(place)
 
         def getter(key: Any) -> Found:
             held, prior = buffer.prior(key)
