@@ -6,7 +6,8 @@ in between is neither. With a capacity of 0 nothing is held back: each update is
 
 Must survive: folds that change their aggregate in place (an object that could change is not kept beyond the commit,
 and the old value is one of its own), keys that are equal to Python and are not as bytes (such are told apart by their
-bytes), and readers of the same store by its name (what is held back is written first, and forwarded still later).
+bytes), readers of the same store by its name (what is held back is written first, and forwarded still later), and
+joins that look into a table whose update of that key is still held back, or on its way to other operators.
 
 An entry is a list, see the constants; it is dirty (neither written nor forwarded), written (not forwarded), or clean.
 """
@@ -78,6 +79,21 @@ def size_of(value: object, depth: int = 8) -> int:
     return size
 
 
+class Flight:
+    """Whether an update is on its way through the operators of a task, and what results of joins have so far."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.shown: list[dict[Hashable, Found]] = []
+        """Of each side of each join: what the result of a key has of that side. Known while an update is on its way."""
+
+    def landed(self) -> None:
+        self.depth -= 1
+        if not self.depth:
+            for shown in self.shown:
+                shown.clear()
+
+
 class Table:
     """The store of a table, shared by all operators of a task that read or write it. One thread.
 
@@ -105,11 +121,38 @@ class Table:
         self._written: OrderedDict[Hashable, Entry] = OrderedDict()
         self._clean: OrderedDict[Hashable, Entry] = OrderedDict()
         self._written_by_others = False
+        self._in_flight: dict[Hashable, Any] = {}
+        """Rows whose update is on its way, with the value that was forwarded before."""
+        self._flight: Flight | None = None
 
     def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
         """Where updates go: (row, new value, old value, time, headers). Without `sends_old` the old one is None."""
-        self.forward = forward
+        self.forward = forward if self._flight is None else self._watched(forward, self._flight)
         self.sends_old = sends_old
+
+    def watch(self, flight: Flight) -> None:
+        """Have `forwarded` know of updates that are on their way. Before `forward_to`, which is to send old values."""
+        self._flight = flight
+
+    def _watched(self, forward: Callable[..., None], flight: Flight) -> Callable[..., None]:
+        in_flight, identify = self._in_flight, self.identify
+
+        def watched(row: Any, value: Any, old: Any, time: int, headers: Headers) -> None:
+            key = identify(row)
+            in_flight[key] = old
+            flight.depth += 1
+            try:
+                forward(row, value, old, time, headers)
+            finally:
+                del in_flight[key]
+                flight.landed()
+
+        return watched
+
+    def identify(self, row: Any) -> Hashable:
+        """What tells the row from others."""
+        key: Hashable = row if self.encode is None else self.encode(row)
+        return key
 
     # -- reading and writing ----------------------------------------------------------------------------------
 
@@ -189,6 +232,17 @@ class Table:
             if self.used > self.capacity:
                 self._make_room()
 
+    def forwarded(self, row: Any) -> Any:
+        """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.
+
+        While an update is on its way it is the value before; somebody may know better.
+        """
+        key = self.identify(row)
+        if key in self._in_flight:
+            return self._in_flight[key]
+        entry = self.dirty.get(key) or self._written.get(key)
+        return UNKNOWN if entry is None else entry[FORWARDED]
+
     # -- what is held back ------------------------------------------------------------------------------------
 
     def write_through(self) -> None:
@@ -207,20 +261,35 @@ class Table:
     def flush(self) -> None:
         """Write what is dirty, and forward each change once. The task's record is that of the last one then."""
         self.write_through()
-        if not self._written:
-            return
-        batch = list(self._written.items())
-        self._written.clear()
+        while self._written:
+            # One by one: whoever gets one may look for others.
+            self._forward_written(*self._written.popitem(last=False))
         self._written_by_others = False
-        for key, entry in batch:
-            size = entry[SIZE]
-            if immutable(entry[VALUE]):
-                entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
-                self.used += entry[SIZE] - size
-                self._clean[key] = entry
-            else:
-                self.used -= size
-            self._forward_entry(entry)
+
+    def settle(self, row: Any) -> None:
+        """Write and forward what is held back of one row."""
+        key = self.identify(row)
+        at = self.task.record
+        entry = self.dirty.pop(key, None)
+        if entry is not None:
+            self.task.record = entry[RECORD]
+            self._write_entry(entry)
+        else:
+            entry = self._written.pop(key, None)
+            if entry is None:
+                return
+        self._forward_written(key, entry)
+        self.task.record = at
+
+    def _forward_written(self, key: Hashable, entry: Entry) -> None:
+        size = entry[SIZE]
+        if immutable(entry[VALUE]) and not self._written_by_others:
+            entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
+            self.used += entry[SIZE] - size
+            self._clean[key] = entry
+        else:
+            self.used -= size
+        self._forward_entry(entry)
 
     def changed_by_others(self) -> None:
         """Somebody has written to the store past this, after `write_through`."""

@@ -18,7 +18,7 @@ from store.errors import ConfigError
 from store.serdes import Serde
 from store.streams.application import Application, Repartition
 from store.streams.context import TaskContext
-from store.streams.dsl.cache import Table, open_table
+from store.streams.dsl.cache import Flight, Table, open_table
 from store.streams.dsl.operators import Filter, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
 from store.streams.dsl.stores import DslStore
@@ -386,6 +386,7 @@ class BoundGraph:
         self.tables: dict[str, Table] = {}
         self.shared: dict[str, Any] = {}
         """What several operators of this task have in common, by a name that they agree on."""
+        self.flight = Flight()
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
