@@ -346,9 +346,10 @@ def test_sessions_are_the_records_that_follow_each_other_within_the_gap(
     sessions: dict[str, list[tuple[int, int, list[int]]]] = {}
     for key, value, time, latest in with_stream_time(given_steps):
         known = sessions.setdefault(key, [])
-        near = [one for one in known if one[0] - SIZE <= time <= one[1] + SIZE]
+        closed = latest - grace - SIZE
+        near = [one for one in known if one[0] - SIZE <= time <= one[1] + SIZE and one[1] >= closed]
         start, end = min([time, *[one[0] for one in near]]), max([time, *[one[1] for one in near]])
-        if end < latest - grace - SIZE:
+        if end < closed:
             continue
         for one in near:
             known.remove(one)
