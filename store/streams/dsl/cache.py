@@ -14,7 +14,7 @@ An entry is a list, see the constants; it is dirty (neither written nor forwarde
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from sys import getsizeof
 from typing import Any, Final
@@ -80,18 +80,33 @@ def size_of(value: object, depth: int = 8) -> int:
 
 
 class Flight:
-    """Whether an update is on its way through the operators of a task, and what results of joins have so far."""
+    """An update on its way through the operators of a task, with all that it leads to. One for all of the task."""
 
     def __init__(self) -> None:
-        self.depth = 0
         self.shown: list[dict[Hashable, Found]] = []
         """Of each side of each join: what the result of a key has of that side. Known while an update is on its way."""
+        self._depth = 0
+        self._unsettled: deque[tuple[Callable[[Any], None], Any]] = deque()
 
-    def landed(self) -> None:
-        self.depth -= 1
-        if not self.depth:
-            for shown in self.shown:
-                shown.clear()
+    def settle_later(self, settle: Callable[[Any], None], key: Any) -> None:
+        """Call that with the key once the update has come to all operators: else some would get a newer one first."""
+        self._unsettled.append((settle, key))
+
+    def take(self, forward: Callable[..., None], *update: Any) -> None:
+        """Send an update on its way: the first, or one that it leads to."""
+        self._depth += 1
+        try:
+            forward(*update)
+            if self._depth == 1:
+                while self._unsettled:
+                    settle, key = self._unsettled.popleft()
+                    settle(key)
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._unsettled.clear()
+                for shown in self.shown:
+                    shown.clear()
 
 
 class Table:
@@ -107,6 +122,7 @@ class Table:
         encode: Callable[[Any], Hashable] | None,
         task: TaskContext,
         capacity: int,
+        flight: Flight,
     ) -> None:
         self.read = read
         self.write = write
@@ -123,31 +139,26 @@ class Table:
         self._written_by_others = False
         self._in_flight: dict[Hashable, Any] = {}
         """Rows whose update is on its way, with the value that was forwarded before."""
-        self._flight: Flight | None = None
+        self._flight = flight
 
     def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
         """Where updates go: (row, new value, old value, time, headers). Without `sends_old` the old one is None."""
-        self.forward = forward if self._flight is None else self._watched(forward, self._flight)
+        self.forward = self._in_sight(forward) if self._flight.shown else forward
         self.sends_old = sends_old
 
-    def watch(self, flight: Flight) -> None:
-        """Have `forwarded` know of updates that are on their way. Before `forward_to`, which is to send old values."""
-        self._flight = flight
+    def _in_sight(self, forward: Callable[..., None]) -> Callable[..., None]:
+        """The same, and the joins further down can tell that the update is on its way. They are bound before."""
+        in_flight, identify, take = self._in_flight, self.identify, self._flight.take
 
-    def _watched(self, forward: Callable[..., None], flight: Flight) -> Callable[..., None]:
-        in_flight, identify = self._in_flight, self.identify
-
-        def watched(row: Any, value: Any, old: Any, time: int, headers: Headers) -> None:
+        def in_sight(row: Any, value: Any, old: Any, time: int, headers: Headers) -> None:
             key = identify(row)
             in_flight[key] = old
-            flight.depth += 1
             try:
-                forward(row, value, old, time, headers)
+                take(forward, row, value, old, time, headers)
             finally:
                 del in_flight[key]
-                flight.landed()
 
-        return watched
+        return in_sight
 
     def identify(self, row: Any) -> Hashable:
         """What tells the row from others."""
@@ -398,28 +409,32 @@ class SessionTable(_OfOwners):
         return sorted(rows.items(), key=lambda one: (one[0].end, one[0].start))
 
 
-def open_table(store: StateStore, task: TaskContext, capacity: int) -> Table:
+def open_table(store: StateStore, task: TaskContext, capacity: int, flight: Flight) -> Table:
     """The table over a store, by the type of that. Raises `TypeError` for a type that no table has."""
     if isinstance(store, MeteredTimestampedKeyValueStore):
-        return _key_value(store, task, capacity)
+        return _key_value(store, task, capacity, flight)
     if isinstance(store, MeteredTimestampedWindowStore):
-        return _windows(store, task, capacity)
+        return _windows(store, task, capacity, flight)
     if isinstance(store, MeteredSessionStore):
-        return _sessions(store, task, capacity)
+        return _sessions(store, task, capacity, flight)
     raise TypeError(f"store {store.name} is a {type(store).__name__}, which is no table")
 
 
-def _key_value(store: MeteredTimestampedKeyValueStore[Any, Any], task: TaskContext, capacity: int) -> Table:
+def _key_value(
+    store: MeteredTimestampedKeyValueStore[Any, Any], task: TaskContext, capacity: int, flight: Flight
+) -> Table:
     put = store.put
 
     def write(row: Any, value: Any, time: int) -> None:
         put(row, None if value is None else ValueAndTimestamp(value, time))
 
     encode = None if _exact(store) else store._codec.key_bytes
-    return Table(store.get, write, encode, task, capacity)
+    return Table(store.get, write, encode, task, capacity, flight)
 
 
-def _windows(store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, capacity: int) -> WindowTable:
+def _windows(
+    store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, capacity: int, flight: Flight
+) -> WindowTable:
     exact, key_bytes = _exact(store), store._codec.key_bytes
 
     def read(row: Windowed[Any]) -> Found:
@@ -432,13 +447,15 @@ def _windows(store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, 
         key, window = row
         return (key if exact else key_bytes(key)), window.start
 
-    table = WindowTable(read, write, encode, task, capacity)
+    table = WindowTable(read, write, encode, task, capacity, flight)
     table.store = store
     table.key_of = _itself if exact else key_bytes
     return table
 
 
-def _sessions(store: MeteredSessionStore[Any, Any], task: TaskContext, capacity: int) -> SessionTable:
+def _sessions(
+    store: MeteredSessionStore[Any, Any], task: TaskContext, capacity: int, flight: Flight
+) -> SessionTable:
     exact, key_bytes = _exact(store), store._codec.key_bytes
 
     def read(row: Windowed[Any]) -> Found:
@@ -456,7 +473,7 @@ def _sessions(store: MeteredSessionStore[Any, Any], task: TaskContext, capacity:
         key, window = row
         return (key if exact else key_bytes(key)), window
 
-    table = SessionTable(read, write, encode, task, capacity)
+    table = SessionTable(read, write, encode, task, capacity, flight)
     table.store = store
     table.key_of = _itself if exact else key_bytes
     return table

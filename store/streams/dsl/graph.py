@@ -433,7 +433,7 @@ class BoundGraph:
     def table(self, store: str) -> Table:
         if store not in self.tables:
             self.tables[store] = open_table(
-                self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0)
+                self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0), self.flight
             )
         return self.tables[store]
 

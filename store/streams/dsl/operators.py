@@ -441,7 +441,6 @@ class FromStore:
 
     def view(self, place: Place) -> View:
         table = place.table(self.store)
-        table.watch(place.graph.flight)
         return View(table.get, table.forwarded, table.settle, table.identify)
 
 
@@ -731,8 +730,9 @@ class TableJoin:
     """One side of a join of two tables: an update of it, with what the other one has.
 
     The other one may have an update of the same key held back, which the result has then before it is forwarded. So
-    that is forwarded next, and each side notes what the result has of it: of the other side's update, when it comes,
-    nothing is new. Old values are what the result had, not what it would have had with the other side's value of now.
+    that is forwarded once this update has come to all operators, and each side notes what the result has of it: of
+    the other side's update, when it comes, nothing is new. Old values are what the result had, not what it would have
+    had with the other side's value of now.
     """
 
     join: str
@@ -793,14 +793,9 @@ class TableJoin:
             forward(key, joined(new, other), before, timestamp, headers)
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                return
-            flight.depth += 1
-            try:
-                update(key, new, old, timestamp, headers)
-                settle(key)
-            finally:
-                flight.landed()
+            if key is not None:
+                flight.settle_later(settle, key)
+                flight.take(update, key, new, old, timestamp, headers)
 
         return process
 

@@ -165,6 +165,25 @@ def test_an_update_that_a_join_has_seen_and_that_is_taken_back_is_not_in_the_res
         assert output(running) == [("a", "1+2", 10), ("a", "1+2", 10), ("a", None, 20)]
 
 
+def test_an_update_that_a_kept_join_forwards_comes_to_all_before_the_next_of_its_key() -> None:
+    """A cache of one row each: what falls out of it is joined with a table that leads back to the kept join."""
+
+    def build(b: StreamsBuilder) -> None:
+        left, right = b.table("left"), b.table("right")
+        kept = left.left_join(right, both, materialized="kept")
+        kept.join(right, both).group_by(lambda _, v: (v, v)).count().to_stream().to("out")
+        kept.to_stream().to("kept")
+
+    with driver(build, {"statestore.cache.max.bytes": 900}, auto_commit=False) as running:
+        pipe(running, [("left", "a", 0, 1), ("right", "a", 0, 1), ("left", "b", 2, 1)])
+        pipe(running, [("left", "a", 2, 1), ("right", "b", 3, 1)])
+        running.commit()
+        updates = output(running, "kept")
+        assert {key: value for key, value, _ in updates} == {"a": "2+0", "b": "2+3"}
+        counts = {key: count for key, count, _ in output(running, value_serde=LongSerde())}
+        assert {key: count for key, count in counts.items() if count} == {"2+0+0": 1, "2+3+3": 1}
+
+
 @pytest.mark.parametrize("config", [UNCACHED, CACHED])
 def test_a_table_that_is_joined_with_what_is_made_of_it_loses_a_key(config: dict[str, object]) -> None:
     def build(b: StreamsBuilder) -> None:
