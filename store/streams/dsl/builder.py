@@ -832,8 +832,12 @@ class KTable:
         this_name = graph.new_name("KTABLE-JOINTHIS-", None if name is None else f"{name}-join-this")
         other_name = graph.new_name("KTABLE-JOINOTHER-", None if name is None else f"{name}-join-other")
         mine, others = self.getter(), other.getter()
-        this_side = TableJoin(others, joiner, needs_this=kind != "outer", needs_other=kind == "inner")
-        other_side = TableJoin(mine, Swapped(joiner), needs_this=kind == "inner", needs_other=kind != "outer")
+        this_side = TableJoin(
+            merged, True, others, joiner, needs_this=kind != "outer", needs_other=kind == "inner"
+        )
+        other_side = TableJoin(
+            merged, False, mine, Swapped(joiner), needs_this=kind == "inner", needs_other=kind != "outer"
+        )
         store = self._result_store(said, said.value_serde)
         nodes = [
             graph.add(this_name, this_side, [self.node], stores=others.stores),

@@ -6,14 +6,15 @@ in between is neither. With a capacity of 0 nothing is held back: each update is
 
 Must survive: folds that change their aggregate in place (an object that could change is not kept beyond the commit,
 and the old value is one of its own), keys that are equal to Python and are not as bytes (such are told apart by their
-bytes), and readers of the same store by its name (what is held back is written first, and forwarded still later).
+bytes), readers of the same store by its name (what is held back is written first, and forwarded still later), and
+joins that look into a table whose update of that key is still held back, or on its way to other operators.
 
 An entry is a list, see the constants; it is dirty (neither written nor forwarded), written (not forwarded), or clean.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from sys import getsizeof
 from typing import Any, Final
@@ -78,6 +79,36 @@ def size_of(value: object, depth: int = 8) -> int:
     return size
 
 
+class Flight:
+    """An update on its way through the operators of a task, with all that it leads to. One for all of the task."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[Hashable, Found]] = []
+        """Of each side of each join: what the result of a key has of that side. Known while an update is on its way."""
+        self._depth = 0
+        self._unsettled: deque[tuple[Callable[[Any], None], Any]] = deque()
+
+    def settle_later(self, settle: Callable[[Any], None], key: Any) -> None:
+        """Call that with the key once the update has come to all operators: else some would get a newer one first."""
+        self._unsettled.append((settle, key))
+
+    def take(self, forward: Callable[..., None], *update: Any) -> None:
+        """Send an update on its way: the first, or one that it leads to."""
+        self._depth += 1
+        try:
+            forward(*update)
+            if self._depth == 1:
+                while self._unsettled:
+                    settle, key = self._unsettled.popleft()
+                    settle(key)
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._unsettled.clear()
+                for shown in self.shown:
+                    shown.clear()
+
+
 class Table:
     """The store of a table, shared by all operators of a task that read or write it. One thread.
 
@@ -91,6 +122,7 @@ class Table:
         encode: Callable[[Any], Hashable] | None,
         task: TaskContext,
         capacity: int,
+        flight: Flight,
     ) -> None:
         self.read = read
         self.write = write
@@ -105,11 +137,33 @@ class Table:
         self._written: OrderedDict[Hashable, Entry] = OrderedDict()
         self._clean: OrderedDict[Hashable, Entry] = OrderedDict()
         self._written_by_others = False
+        self._in_flight: dict[Hashable, Any] = {}
+        """Rows whose update is on its way, with the value that was forwarded before."""
+        self._flight = flight
 
     def forward_to(self, forward: Callable[..., None], *, sends_old: bool) -> None:
         """Where updates go: (row, new value, old value, time, headers). Without `sends_old` the old one is None."""
-        self.forward = forward
+        self.forward = self._in_sight(forward) if self._flight.shown else forward
         self.sends_old = sends_old
+
+    def _in_sight(self, forward: Callable[..., None]) -> Callable[..., None]:
+        """The same, and the joins further down can tell that the update is on its way. They are bound before."""
+        in_flight, identify, take = self._in_flight, self.identify, self._flight.take
+
+        def in_sight(row: Any, value: Any, old: Any, time: int, headers: Headers) -> None:
+            key = identify(row)
+            in_flight[key] = old
+            try:
+                take(forward, row, value, old, time, headers)
+            finally:
+                del in_flight[key]
+
+        return in_sight
+
+    def identify(self, row: Any) -> Hashable:
+        """What tells the row from others."""
+        key: Hashable = row if self.encode is None else self.encode(row)
+        return key
 
     # -- reading and writing ----------------------------------------------------------------------------------
 
@@ -189,6 +243,17 @@ class Table:
             if self.used > self.capacity:
                 self._make_room()
 
+    def forwarded(self, row: Any) -> Any:
+        """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.
+
+        While an update is on its way it is the value before; somebody may know better.
+        """
+        key = self.identify(row)
+        if key in self._in_flight:
+            return self._in_flight[key]
+        entry = self.dirty.get(key) or self._written.get(key)
+        return UNKNOWN if entry is None else entry[FORWARDED]
+
     # -- what is held back ------------------------------------------------------------------------------------
 
     def write_through(self) -> None:
@@ -207,20 +272,35 @@ class Table:
     def flush(self) -> None:
         """Write what is dirty, and forward each change once. The task's record is that of the last one then."""
         self.write_through()
-        if not self._written:
-            return
-        batch = list(self._written.items())
-        self._written.clear()
+        while self._written:
+            # One by one: whoever gets one may look for others.
+            self._forward_written(*self._written.popitem(last=False))
         self._written_by_others = False
-        for key, entry in batch:
-            size = entry[SIZE]
-            if immutable(entry[VALUE]):
-                entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
-                self.used += entry[SIZE] - size
-                self._clean[key] = entry
-            else:
-                self.used -= size
-            self._forward_entry(entry)
+
+    def settle(self, row: Any) -> None:
+        """Write and forward what is held back of one row."""
+        key = self.identify(row)
+        at = self.task.record
+        entry = self.dirty.pop(key, None)
+        if entry is not None:
+            self.task.record = entry[RECORD]
+            self._write_entry(entry)
+        else:
+            entry = self._written.pop(key, None)
+            if entry is None:
+                return
+        self._forward_written(key, entry)
+        self.task.record = at
+
+    def _forward_written(self, key: Hashable, entry: Entry) -> None:
+        size = entry[SIZE]
+        if immutable(entry[VALUE]) and not self._written_by_others:
+            entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
+            self.used += entry[SIZE] - size
+            self._clean[key] = entry
+        else:
+            self.used -= size
+        self._forward_entry(entry)
 
     def changed_by_others(self) -> None:
         """Somebody has written to the store past this, after `write_through`."""
@@ -329,28 +409,32 @@ class SessionTable(_OfOwners):
         return sorted(rows.items(), key=lambda one: (one[0].end, one[0].start))
 
 
-def open_table(store: StateStore, task: TaskContext, capacity: int) -> Table:
+def open_table(store: StateStore, task: TaskContext, capacity: int, flight: Flight) -> Table:
     """The table over a store, by the type of that. Raises `TypeError` for a type that no table has."""
     if isinstance(store, MeteredTimestampedKeyValueStore):
-        return _key_value(store, task, capacity)
+        return _key_value(store, task, capacity, flight)
     if isinstance(store, MeteredTimestampedWindowStore):
-        return _windows(store, task, capacity)
+        return _windows(store, task, capacity, flight)
     if isinstance(store, MeteredSessionStore):
-        return _sessions(store, task, capacity)
+        return _sessions(store, task, capacity, flight)
     raise TypeError(f"store {store.name} is a {type(store).__name__}, which is no table")
 
 
-def _key_value(store: MeteredTimestampedKeyValueStore[Any, Any], task: TaskContext, capacity: int) -> Table:
+def _key_value(
+    store: MeteredTimestampedKeyValueStore[Any, Any], task: TaskContext, capacity: int, flight: Flight
+) -> Table:
     put = store.put
 
     def write(row: Any, value: Any, time: int) -> None:
         put(row, None if value is None else ValueAndTimestamp(value, time))
 
     encode = None if _exact(store) else store._codec.key_bytes
-    return Table(store.get, write, encode, task, capacity)
+    return Table(store.get, write, encode, task, capacity, flight)
 
 
-def _windows(store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, capacity: int) -> WindowTable:
+def _windows(
+    store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, capacity: int, flight: Flight
+) -> WindowTable:
     exact, key_bytes = _exact(store), store._codec.key_bytes
 
     def read(row: Windowed[Any]) -> Found:
@@ -363,13 +447,15 @@ def _windows(store: MeteredTimestampedWindowStore[Any, Any], task: TaskContext, 
         key, window = row
         return (key if exact else key_bytes(key)), window.start
 
-    table = WindowTable(read, write, encode, task, capacity)
+    table = WindowTable(read, write, encode, task, capacity, flight)
     table.store = store
     table.key_of = _itself if exact else key_bytes
     return table
 
 
-def _sessions(store: MeteredSessionStore[Any, Any], task: TaskContext, capacity: int) -> SessionTable:
+def _sessions(
+    store: MeteredSessionStore[Any, Any], task: TaskContext, capacity: int, flight: Flight
+) -> SessionTable:
     exact, key_bytes = _exact(store), store._codec.key_bytes
 
     def read(row: Windowed[Any]) -> Found:
@@ -387,7 +473,7 @@ def _sessions(store: MeteredSessionStore[Any, Any], task: TaskContext, capacity:
         key, window = row
         return (key if exact else key_bytes(key)), window
 
-    table = SessionTable(read, write, encode, task, capacity)
+    table = SessionTable(read, write, encode, task, capacity, flight)
     table.store = store
     table.key_of = _itself if exact else key_bytes
     return table

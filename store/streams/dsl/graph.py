@@ -18,7 +18,7 @@ from store.errors import ConfigError
 from store.serdes import Serde
 from store.streams.application import Application, Repartition
 from store.streams.context import TaskContext
-from store.streams.dsl.cache import Table, open_table
+from store.streams.dsl.cache import Flight, Table, open_table
 from store.streams.dsl.operators import Filter, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
 from store.streams.dsl.stores import DslStore
@@ -381,6 +381,7 @@ class BoundGraph:
         self.tables: dict[str, Table] = {}
         self.shared: dict[str, Any] = {}
         """What several operators of this task have in common, by a name that they agree on."""
+        self.flight = Flight()
         self.flushes: list[Callable[[], None]] = []
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
@@ -427,7 +428,7 @@ class BoundGraph:
     def table(self, store: str) -> Table:
         if store not in self.tables:
             self.tables[store] = open_table(
-                self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0)
+                self.task.own_stores[store], self.task, self.task.cache_max_bytes.get(store, 0), self.flight
             )
         return self.tables[store]
 

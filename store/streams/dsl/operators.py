@@ -8,13 +8,13 @@ Headers go along with the record through all operators; those of an aggregate ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from store.errors import DeserializationError, SerdeError
 from store.serdes import BytesSerde, Serde, StrSerde
-from store.streams.dsl.cache import Found
+from store.streams.dsl.cache import UNKNOWN, Found
 from store.types import Headers, Record
 
 if TYPE_CHECKING:
@@ -400,7 +400,7 @@ def _count(_key: Any, _value: Any, old: int | None) -> int:
 # -- tables -----------------------------------------------------------------------------------------------------
 
 
-class Getter(Protocol):
+class Finder(Protocol):
     """How the value of a key is found in a table. Picklable."""
 
     @property
@@ -409,6 +409,27 @@ class Getter(Protocol):
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
         """Key to value and time."""
+
+
+class Getter(Finder, Protocol):
+    """That of a table with updates, which can be joined with another."""
+
+    def view(self, place: Place) -> View:
+        """The table as a join sees it."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a table has now, and what those that get its updates know of that; for joins."""
+
+    current: Callable[[Any], Found] | None
+    """What the table has now, with what is held back; None if nobody may know of that before it is forwarded."""
+    forwarded: Callable[[Any], Any]
+    """The value that was forwarded last; `UNKNOWN` if it is the current one. See `Table.forwarded`."""
+    settle: Callable[[Any], None]
+    """Forwards what is held back of a key."""
+    identify: Callable[[Any], Hashable]
+    """A key to what tells it from others."""
 
 
 @dataclass(frozen=True)
@@ -424,6 +445,10 @@ class FromStore:
     def bind(self, place: Place) -> Callable[[Any], Found]:
         return place.table(self.store).get
 
+    def view(self, place: Place) -> View:
+        table = place.table(self.store)
+        return View(table.get, table.forwarded, table.settle, table.identify)
+
 
 @dataclass(frozen=True)
 class Mapped:
@@ -437,7 +462,20 @@ class Mapped:
         return self.of.stores
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
-        get, function = self.of.bind(place), self.function
+        return self._mapping(self.of.bind(place))
+
+    def view(self, place: Place) -> View:
+        of, function = self.of.view(place), self.function
+
+        def forwarded(key: Any) -> Any:
+            value = of.forwarded(key)
+            return value if value is None or value is UNKNOWN else function(key, value)
+
+        current = None if of.current is None else self._mapping(of.current)
+        return View(current, forwarded, of.settle, of.identify)
+
+    def _mapping(self, get: Callable[[Any], Found]) -> Callable[[Any], Found]:
+        function = self.function
 
         def getter(key: Any) -> Found:
             found = get(key)
@@ -463,7 +501,28 @@ class OfBoth:
         return (*self.left.stores, *self.right.stores)
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
-        left, right, joiner, kind = self.left.bind(place), self.right.bind(place), self.joiner, self.kind
+        return self._joining(self.left.bind(place), self.right.bind(place))
+
+    def view(self, place: Place) -> View:
+        left, right = self.left.view(place), self.right.view(place)
+
+        def forwarded(key: Any) -> Any:
+            if left.forwarded(key) is UNKNOWN and right.forwarded(key) is UNKNOWN:
+                return UNKNOWN
+            found = before(key)
+            return None if found is None else found[0]
+
+        def settle(key: Any) -> None:
+            left.settle(key)
+            right.settle(key)
+
+        before = self._joining(_known(left), _known(right))
+        if left.current is None or right.current is None:
+            return View(None, forwarded, settle, left.identify)
+        return View(self._joining(left.current, right.current), forwarded, settle, left.identify)
+
+    def _joining(self, left: Callable[[Any], Found], right: Callable[[Any], Found]) -> Callable[[Any], Found]:
+        joiner, kind = self.joiner, self.kind
 
         def getter(key: Any) -> Found:
             one, two = left(key), right(key)
@@ -476,6 +535,19 @@ class OfBoth:
             return None if value is None else (value, time)
 
         return getter
+
+
+def _known(view: View) -> Callable[[Any], Found]:
+    """What those that get the updates know."""
+
+    def getter(key: Any) -> Found:
+        value = view.forwarded(key)
+        if value is UNKNOWN:
+            assert view.current is not None
+            return view.current(key)
+        return None if value is None else (value, -1)
+
+    return getter
 
 
 @dataclass
@@ -661,8 +733,17 @@ class TableAggregate:
 
 @dataclass
 class TableJoin:
-    """One side of a join of two tables: an update of it, with what the other one has."""
+    """One side of a join of two tables: an update of it, with what the other one has.
 
+    The other one may have an update of the same key held back, which the result has then before it is forwarded. So
+    that is forwarded once this update has come to all operators, and each side notes what the result has of it: of
+    the other side's update, when it comes, nothing is new. Old values are what the result had, not what it would have
+    had with the other side's value of now.
+    """
+
+    join: str
+    """Which both sides share."""
+    left: bool
     other: Getter
     joiner: Callable[[Any, Any], Any]
     """(value of this side, value of the other side)."""
@@ -672,28 +753,74 @@ class TableJoin:
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
-        forward, get, joiner = place.forward, self.other.bind(place), self.joiner
+        forward, view, joiner, flight = place.forward, self.other.view(place), self.joiner, place.graph.flight
+        current, forwarded, settle = view.current, view.forwarded, view.settle
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
+        identify, this_shown, other_shown = self._sides(place, view)
 
-        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-            if key is None:
-                return
-            found = get(key)
+        def joined(this: Any, other: Any) -> Any:
+            if this is None and (needs_this or other is None):
+                return None
+            return None if other is None and needs_other else joiner(this, other)
+
+        def update(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            row = identify(key)
+            this_before = this_shown.get(row, _KEPT)
+            if this_before is _KEPT:
+                this_before = None if old is None else (old, timestamp)
+            other_before = other_shown.get(row, _KEPT)
+            if other_before is _KEPT:
+                value = forwarded(key)
+                if value is not UNKNOWN:
+                    other_before = None if value is None else (value, -1)
+            found = other_before if current is None else current(key)
+            if other_before is _KEPT:
+                other_before = found
+            this_shown[row] = None if new is None else (new, timestamp)
+            if found is None:
+                if needs_other and other_before is not None:
+                    # The other side's deletion is still to come here, and sees what this side has now.
+                    if not (needs_this and new is None and this_before is not None):
+                        this_shown[row] = this_before
+                        return
+                elif needs_other or (new is None and old is None):
+                    return
+            other_shown[row] = found
             other = None
             if found is not None:
                 other, time = found
                 timestamp = max(timestamp, time)
-            elif needs_other or (new is None and old is None):
-                return
+            before = None
+            if sends_old:
+                before = joined(
+                    None if this_before is None else this_before[0],
+                    None if other_before is None else other_before[0],
+                )
+            forward(key, joined(new, other), before, timestamp, headers)
 
-            def joined(value: Any) -> Any:
-                if value is None and (needs_this or other is None):
-                    return None
-                return joiner(value, other)
-
-            forward(key, joined(new), joined(old) if sends_old else None, timestamp, headers)
+        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            if key is not None:
+                flight.settle_later(settle, key)
+                flight.take(update, key, new, old, timestamp, headers)
 
         return process
+
+    def _sides(
+        self, place: Place, view: View
+    ) -> tuple[Callable[[Any], Hashable], dict[Hashable, Any], dict[Hashable, Any]]:
+        """How both sides tell keys apart, and what the result has of this side and the other."""
+        graph = place.graph
+        if self.join not in graph.shared:
+            left: dict[Hashable, Found] = {}
+            right: dict[Hashable, Found] = {}
+            graph.flight.shown += [left, right]
+            graph.shared[self.join] = view.identify, left, right
+        identify, left, right = graph.shared[self.join]
+        return (identify, left, right) if self.left else (identify, right, left)
+
+
+_KEPT: Any = object()
+"""In place of what the result has of a side: nothing but what that side has forwarded."""
 
 
 @dataclass
@@ -728,7 +855,7 @@ class Swapped:
 class LookUp:
     """Records of a stream, each with what a table has for it now. The record's time and headers stay."""
 
-    table: Getter
+    table: Finder
     joiner: Callable[[Any, Any], Any]
     left: bool
     key_of: Callable[[Any, Any], Any] | None = None

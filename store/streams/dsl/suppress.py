@@ -24,6 +24,8 @@ import msgspec
 from store.errors import BufferFullError, ConfigError, StoreCorruptedError
 from store.serdes import Serde
 from store.state.windowed import Windowed
+from store.streams.dsl.cache import UNKNOWN, Found
+from store.streams.dsl.operators import View
 from store.streams.dsl.stores import Logged
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -31,7 +33,6 @@ from store.suppliers import Duration, milliseconds
 from store.types import Headers
 
 if TYPE_CHECKING:
-    from store.streams.dsl.cache import Found
     from store.streams.dsl.graph import Forward, Node, Place
     from store.streams.dsl.operators import Getter
 
@@ -311,3 +312,23 @@ class Unsuppressed:
             return None if prior is None else (prior, -1)
 
         return getter
+
+    def view(self, place: Place) -> View:
+        """Nobody is to know of an update before it is due, so no update is settled early."""
+        buffer = _shared(place, self.store, self.key_serde, self.value_serde)
+        of, get = self.of.view(place), self.of.bind(place)
+
+        def forwarded(key: Any) -> Any:
+            held, prior = buffer.prior(key)
+            if held:
+                return prior
+            value = of.forwarded(key)
+            if value is not UNKNOWN:
+                return value
+            found = get(key)
+            return None if found is None else found[0]
+
+        return View(None, forwarded, _stays, of.identify)
+
+
+def _stays(_key: Any) -> None: ...

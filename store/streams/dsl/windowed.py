@@ -289,7 +289,11 @@ class SlidingWindowAggregate:
 
 @dataclass
 class SessionAggregate:
-    """A value for each key and session. A record that joins sessions takes their place: they are deleted first."""
+    """A value for each key and session. A record that joins sessions takes their place: they are deleted first.
+
+    A session that is closed takes no record and is joined with no other, whether or not it is still to be found in the
+    store or the cache: its result may have been forwarded as the last.
+    """
 
     store: str
     windows: SessionWindows
@@ -311,7 +315,7 @@ class SessionAggregate:
                 dropped()
                 return
             closed = observe(timestamp) - grace - gap
-            found = sessions(key, timestamp - gap, timestamp + gap)
+            found = sessions(key, max(timestamp - gap, closed), timestamp + gap)
             first = last = timestamp
             agg = None
             for (start, end), held in found:

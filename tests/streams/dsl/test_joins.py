@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from store.serdes import JsonSerde, StrSerde
+from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import KTable, StreamsBuilder
-from tests.streams.dsl.running import CACHED, driver, output, pipe, results
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -94,6 +94,109 @@ def test_a_join_that_is_held_back_forwards_the_last_result() -> None:
         pipe(running, LEFT_RIGHT[:3])
         running.commit()
         assert output(running)[-1] == ("a", "3+2", 7)
+
+
+BOTH_THERE = [("left", "a", 1, 10), ("right", "a", 2, 10)]
+
+
+def after_commit(
+    build: Callable[[StreamsBuilder], object], before: list[Any], held_back: list[Any], **serdes: Any
+) -> list[tuple[Any, Any, int]]:
+    """What one commit forwards of updates that were held back, after others."""
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, before)
+        running.commit()
+        output(running, **serdes)
+        pipe(running, held_back)
+        running.commit()
+        return output(running, **serdes)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+def test_a_key_that_both_tables_lose_in_one_commit_is_deleted(kind: str, first: int) -> None:
+    gone = [("left", "a", None, 20), ("right", "a", None, 20)]
+    assert after_commit(join(kind), BOTH_THERE, [gone[first], gone[1 - first]])[-1] == ("a", None, 20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held_back", "expected"),
+    [
+        ("join", [("left", "a", 3, 20), ("right", "a", 4, 20)], [("a", "3+4", 20), ("a", "3+4", 20)]),
+        ("join", [("left", "a", None, 20), ("right", "a", None, 20)], [("a", None, 20)]),
+        ("join", [("left", "a", 3, 20), ("right", "a", None, 20)], [("a", None, 20)]),
+        ("join", [("left", "a", None, 20), ("right", "a", 4, 20)], [("a", None, 20)]),
+        (
+            "left_join",
+            [("left", "a", 3, 20), ("right", "a", None, 20)],
+            [("a", "3+None", 20), ("a", "3+None", 20)],
+        ),
+        ("left_join", [("left", "a", None, 20), ("right", "a", 4, 20)], [("a", None, 20)]),
+    ],
+)
+def test_a_commit_forwards_of_both_tables_what_kafka_streams_forwards_and_the_last_deletion(
+    kind: str, held_back: list[Any], expected: list[object]
+) -> None:
+    """All but the second case are what Kafka Streams forwards."""
+    assert after_commit(join(kind), BOTH_THERE, held_back) == expected
+
+
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+def test_what_a_group_gave_to_a_join_is_what_is_taken_off_though_both_tables_changed(kind: str) -> None:
+    """The joined value decides the group, so an old value that never was would be taken off a group that is not."""
+
+    def build(b: StreamsBuilder) -> None:
+        left, right = b.table("left"), b.table("right")
+        joined: KTable = getattr(left, kind)(right, both)
+        joined.group_by(lambda _, v: (v, v)).count().to_stream().to("out")
+
+    held_back = [("left", "a", 3, 20), ("right", "a", 4, 20)]
+    got = after_commit(build, BOTH_THERE, held_back, value_serde=LongSerde())
+    assert {key: count for key, count, _ in got} == {"1+2": 0, "3+4": 1}
+
+
+def test_an_update_that_a_join_has_seen_and_that_is_taken_back_is_not_in_the_result() -> None:
+    """The left update falls out of the cache, and finds a right one that is held back and deleted before the commit."""
+    with driver(join("join"), {"statestore.cache.max.bytes": 2000}, auto_commit=False) as running:
+        pipe(running, [("right", "a", 2, 10), ("left", "a", 1, 10)])
+        pipe(running, [("left", "b", 1, 10), ("left", "c", 1, 10)])
+        pipe(running, [("right", "a", None, 20)])
+        running.commit()
+        assert output(running) == [("a", "1+2", 10), ("a", "1+2", 10), ("a", None, 20)]
+
+
+def test_an_update_that_a_kept_join_forwards_comes_to_all_before_the_next_of_its_key() -> None:
+    """A cache of one row each: what falls out of it is joined with a table that leads back to the kept join."""
+
+    def build(b: StreamsBuilder) -> None:
+        left, right = b.table("left"), b.table("right")
+        kept = left.left_join(right, both, materialized="kept")
+        kept.join(right, both).group_by(lambda _, v: (v, v)).count().to_stream().to("out")
+        kept.to_stream().to("kept")
+
+    with driver(build, {"statestore.cache.max.bytes": 900}, auto_commit=False) as running:
+        pipe(running, [("left", "a", 0, 1), ("right", "a", 0, 1), ("left", "b", 2, 1)])
+        pipe(running, [("left", "a", 2, 1), ("right", "b", 3, 1)])
+        running.commit()
+        updates = output(running, "kept")
+        assert {key: value for key, value, _ in updates} == {"a": "2+0", "b": "2+3"}
+        counts = {key: count for key, count, _ in output(running, value_serde=LongSerde())}
+        assert {key: count for key, count in counts.items() if count} == {"2+0+0": 1, "2+3+3": 1}
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED])
+def test_a_table_that_is_joined_with_what_is_made_of_it_loses_a_key(config: dict[str, object]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("in")
+        table.join(table.map_values(lambda v: v * 2), both).to_stream().to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 10)])
+        running.commit()
+        assert output(running) == [("a", "1+2", 10), ("a", "1+2", 10)]
+        pipe(running, [("in", "a", None, 20)])
+        running.commit()
+        assert output(running) == [("a", None, 20)]
 
 
 def test_the_result_of_a_join_can_be_joined_and_grouped_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.serdes import JsonSerde, StrSerde
+from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import (
+    KTable,
     SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
@@ -38,7 +40,11 @@ def steps(times: st.SearchStrategy[int]) -> st.SearchStrategy[list[Step]]:
 
 
 def run(
-    build: Callable[[StreamsBuilder], object], given_steps: list[Step], cache: int, key_serde: Any = None
+    build: Callable[[StreamsBuilder], object],
+    given_steps: list[Step],
+    cache: int,
+    key_serde: Any = None,
+    value_serde: Any = None,
 ) -> list[tuple[Any, Any, int]]:
     """Key, value and time of all that is forwarded. After crashes and aborts the input is read again."""
     with driver(build, {"statestore.cache.max.bytes": cache}, auto_commit=False) as running:
@@ -56,7 +62,7 @@ def run(
                 running.process()
         running.commit()
         _check_changelogs(running)
-        records = running.read_output("out", key_serde or StrSerde(), JsonSerde())
+        records = running.read_output("out", key_serde or StrSerde(), value_serde or JsonSerde())
         return [(record.key, record.value, record.timestamp) for record in records]
 
 
@@ -224,6 +230,75 @@ def test_a_join_of_tables_ends_as_the_join_of_their_last_rows(
     assert {key: value for key, (value, _) in got.items()} == expected
 
 
+def joined_each(kind: str, one: KTable, other: KTable) -> KTable:
+    joined: KTable = getattr(one, kind)(other, lambda x, y: f"{x}+{y}")
+    return joined
+
+
+def join_of_rows(kind: str, one: dict[str, Any], other: dict[str, Any]) -> dict[str, str]:
+    rows = {}
+    for key in "abc":
+        x, y = one.get(key), other.get(key)
+        there = {"join": x is not None and y is not None, "left_join": x is not None}
+        if there.get(kind, x is not None or y is not None):
+            rows[key] = f"{x}+{y}"
+    return rows
+
+
+@given(
+    steps(st.integers(0, 50)),
+    CACHES,
+    st.sampled_from(["join", "left_join", "outer_join"]),
+    st.sampled_from(["join", "left_join", "outer_join"]),
+    st.sampled_from(["two", "self", "three", "three again", "kept", "mapped"]),
+)
+@settings(max_examples=400, deadline=None)
+def test_a_join_takes_off_groups_what_it_has_given_them(
+    given_steps: list[Step], cache: int, kind: str, again: str, shape: str
+) -> None:
+    """Each joined value is a group, which counts its rows; joins of joins, of one table, of what is made of another."""
+
+    def build(b: StreamsBuilder) -> None:
+        one = b.stream("in").filter(lambda _, v: v is None or v % 2 == 0).to_table()
+        other = b.stream("in").filter(lambda _, v: v is None or v % 3 == 0).to_table()
+        match shape:
+            case "two":
+                table = joined_each(kind, one, other)
+            case "self":
+                table = joined_each(kind, one, one.filter(lambda _, v: v < 3))
+            case "three":
+                table = joined_each(again, joined_each(kind, one, other), one)
+            case "three again":
+                table = joined_each(again, other, joined_each(kind, one, other))
+            case "kept":
+                kept: KTable = getattr(one, kind)(other, lambda x, y: f"{x}+{y}", materialized="kept")
+                table = joined_each(again, kept, other)
+            case _:
+                kept = one.map_values(lambda v: v, materialized="kept")
+                table = joined_each(kind, kept, one)
+        table.group_by(lambda _, v: (v, v)).count().to_stream().to("out")
+
+    one: dict[str, Any] = {}
+    other: dict[str, Any] = {}
+    for key, value, _ in records_of(given_steps):
+        if value is None or value % 2 == 0:
+            one[key] = value
+        if value is None or value % 3 == 0:
+            other[key] = value
+    two = join_of_rows(kind, one, other)
+    small = {key: value for key, value in one.items() if value is not None and value < 3}
+    rows = {
+        "two": two,
+        "self": join_of_rows(kind, one, small),
+        "three": join_of_rows(again, two, one),
+        "three again": join_of_rows(again, other, two),
+        "kept": join_of_rows(again, two, other),
+        "mapped": join_of_rows(kind, one, one),
+    }[shape]
+    got = {key: count for key, (count, _) in last(run(build, given_steps, cache, None, LongSerde())).items()}
+    assert {key: count for key, count in got.items() if count} == Counter(rows.values())
+
+
 # -- windows --------------------------------------------------------------------------------------------------------
 
 SIZE = 10
@@ -285,9 +360,10 @@ def test_sessions_are_the_records_that_follow_each_other_within_the_gap(
     sessions: dict[str, list[tuple[int, int, list[int]]]] = {}
     for key, value, time, latest in with_stream_time(given_steps):
         known = sessions.setdefault(key, [])
-        near = [one for one in known if one[0] - SIZE <= time <= one[1] + SIZE]
+        closed = latest - grace - SIZE
+        near = [one for one in known if one[0] - SIZE <= time <= one[1] + SIZE and one[1] >= closed]
         start, end = min([time, *[one[0] for one in near]]), max([time, *[one[1] for one in near]])
-        if end < latest - grace - SIZE:
+        if end < closed:
             continue
         for one in near:
             known.remove(one)

@@ -171,7 +171,7 @@ def test_what_a_serde_cannot_read_is_an_error_that_says_where() -> None:
     builder.stream("in").to("out")
     with (
         TestDriver(builder.build()) as running,
-        pytest.raises(SerdeError, match="in-0 offset 0: BytesSerde and IntS"),
+        pytest.raises(SerdeError, match="in-0 offset 0: IntSerde cannot deserialize its value"),
     ):
         running.pipe_input("in", b"k", b"no number")
 

@@ -232,12 +232,32 @@ def test_a_session_that_ended_too_long_ago_takes_nothing() -> None:
     ]
 
 
-def test_a_record_that_is_only_just_not_late_finds_the_session_that_it_joins() -> None:
+@pytest.mark.parametrize("config", [UNCACHED, CACHED])
+@pytest.mark.parametrize("retention", [None, 1000])
+def test_a_session_that_is_closed_takes_no_record_that_is_not_late_itself(
+    config: dict[str, object], retention: int | None
+) -> None:
+    """Whether the session is still in the cache or the store makes no difference."""
     windows = SessionWindows.with_inactivity_gap(10, grace=2)
-    assert outcome(windows, [("a", 0), ("b", 13), ("c", 1)])[2:] == [
-        ("k", 0, 0, None, 0),
-        ("k", 0, 1, "ac", 1),
-    ]
+
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key().windowed_by(windows)
+        table = group.reduce(lambda one, two: one + two, materialized=Materialized(retention=retention))
+        table.to_stream().to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("in", "k", value, time) for value, time in [("a", 0), ("b", 13), ("c", 1)]])
+        running.commit()
+        assert read(running, windows) == [("k", 0, 0, "a", 0), ("k", 13, 13, "b", 13), ("k", 1, 1, "c", 1)]
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED])
+def test_a_session_is_open_until_stream_time_is_past_its_end_gap_and_grace(config: dict[str, object]) -> None:
+    windows = SessionWindows.with_inactivity_gap(10, grace=2)
+    with driver(lambda b: joined(b, windows), config, auto_commit=False) as running:
+        pipe(running, [("in", "k", value, time) for value, time in [("a", 1), ("b", 13), ("c", 1)]])
+        running.commit()
+        assert ("k", 1, 1, "ac", 1) in read(running, windows)
 
 
 def test_a_merged_session_that_is_held_back_is_forwarded_as_it_came_to_be() -> None:
