@@ -42,7 +42,7 @@ import psutil
 from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import CrashproofError, TaskHostError, TaskLostError
+from store.errors import CrashproofError, TaskHostError
 from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -214,9 +214,8 @@ class TaskHost:
         }
         try:
             records = worker.advance(ends)
-        except TaskLostError as lost:
-            # Whoever orders them next has them opened anew.
-            self._partitions[ordinal] = [one for one in known if one not in lost.lost]
+        except Exception:
+            self._let_go_of_closed(ordinal)
             raise
         if self._leaving.is_set():
             raise TaskHostError("the task host was told to end in the middle of an order")
@@ -235,10 +234,20 @@ class TaskHost:
             for order in orders
         ]
 
+    def _let_go_of_closed(self, ordinal: int) -> None:
+        """Tasks that were lost, or have failed, are opened anew when somebody orders them, which may be elsewhere."""
+        worker = self._workers[ordinal]
+        self._partitions[ordinal] = [one for one in self._partitions[ordinal] if one in worker.tasks]
+        worker.assign(self._partitions[ordinal])
+
     def tick(self) -> None:
         """Do what is due by the wall clock."""
-        for worker in self._workers.values():
-            worker.punctuate()
+        for ordinal, worker in self._workers.items():
+            try:
+                worker.punctuate()
+            except Exception as error:  # noqa: BLE001 - of a user's punctuator, or of a task that is another host's by now
+                _log.warning("between two orders: %s", _words(error))
+                self._let_go_of_closed(ordinal)
 
     def leave(self) -> None:
         """Any thread: whatever order is carried out now need not be carried on. `close` commits what is processed."""
@@ -252,11 +261,6 @@ class TaskHost:
         self._workers.clear()
 
 
-def _positions(worker: Worker, order: Order) -> dict[str, int]:
-    task = worker.tasks[order.partition]
-    return {topic: task.committed_position(TopicPartition(topic, order.partition)) for topic in order.ends}
-
-
 def serve(deployment: Deployment, place: Path) -> None:
     """Carry out orders until the lease ends, or until told to go."""
     key = os.urandom(32)
@@ -266,7 +270,14 @@ def serve(deployment: Deployment, place: Path) -> None:
     with Listener((_ADDRESS, 0)) as listener:
         threading.Thread(target=_listen, args=(listener, key, waiting, leaving), daemon=True).start()
         _publish(place, Place(deployment.run, os.getpid(), listener.address[1], key.hex()))
-        host = (deployment.host or TaskHost.of)(deployment)
+        try:
+            host = (deployment.host or TaskHost.of)(deployment)
+        except Exception as error:
+            # Told to whoever has started it, so that it need not be guessed from a log.
+            with waiting.get(timeout=LEASE_S)[1] as connection:
+                _reply(connection, Answer(error=type(error).__name__, message=_words(error)))
+            _withdraw(place)
+            raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
         try:
             _serve(host, deployment.run, waiting)

@@ -20,6 +20,18 @@ _LOCAL_MASTER = re.compile(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?")
 _SAME = ("security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
 """Properties that both clients name alike."""
 
+_OF_A_CLIENT = frozenset(
+    {
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.key.location",
+        "ssl.key.pem",
+        "ssl.key.password",
+        "ssl.ca.pem",
+    }
+)
+"""What identifies a client to librdkafka, and has no translation."""
+
 _LOGIN = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -66,10 +78,11 @@ def check_settings(spark: SparkSession, streams: SparkStreams) -> None:
             raise ConfigError(key, number, "a whole number of at least 1, or None")
 
 
-def security_of_spark(kafka: Mapping[str, Any]) -> dict[str, str]:
+def security_of_spark(kafka: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
     """TLS and SASL properties of librdkafka as Kafka's Java client names them, which Spark's planner uses.
 
-    Raises `ConfigError` for a SASL mechanism that has no such translation: give it as `spark_kafka` then.
+    `given` are those that the user has named in its words already. Raises `ConfigError` for a SASL mechanism, or for
+    keys of a client, that have no such translation and are not among them.
     """
     found = {key: str(kafka[key]) for key in _SAME if key in kafka}
     if "ssl.ca.location" in kafka:
@@ -78,8 +91,16 @@ def security_of_spark(kafka: Mapping[str, Any]) -> dict[str, str]:
         found |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": str(kafka["ssl.keystore.location"])}
         if "ssl.keystore.password" in kafka:
             found["ssl.keystore.password"] = str(kafka["ssl.keystore.password"])
+    mine = sorted(key for key in kafka if key in _OF_A_CLIENT)
+    if mine and "ssl.keystore.location" not in given:
+        raise ConfigError(
+            mine[0],
+            "given",
+            "of librdkafka alone: Kafka's Java client, by which Spark plans, takes a certificate and its key from one "
+            "keystore; give that as spark_kafka: ssl.keystore.location, ssl.keystore.type and ssl.keystore.password",
+        )
     mechanism = kafka.get("sasl.mechanism", kafka.get("sasl.mechanisms"))
-    if mechanism is None:
+    if mechanism is None or "sasl.jaas.config" in given:
         return found
     module = _LOGIN.get(str(mechanism))
     if module is None:

@@ -99,7 +99,7 @@ class SparkStreams:
         self.trigger = dict(trigger) if trigger is not None else None
         self.restarts = restarts
         self.slots = slots
-        self.spark_kafka = {**security_of_spark(kafka or {}), **(spark_kafka or {})}
+        self.spark_kafka = {**security_of_spark(kafka or {}, spark_kafka or {}), **(spark_kafka or {})}
         self.deployment = Deployment(
             self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {}), host
         )

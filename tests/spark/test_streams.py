@@ -245,3 +245,14 @@ def test_a_global_store_is_there_on_spark_too(running: Running) -> None:
     running.feed("in", *[(key, b"") for key in KEYS])
     query.process_all_available()
     assert sorted(running.output()) == [(key, b"price of " + key) for key in KEYS]
+
+
+def test_a_host_that_cannot_begin_says_why(running: Running) -> None:
+    topology = counting(running)
+    state = running.directory / "state" / running.name
+    state.mkdir(parents=True)
+    (state / "0_0").write_text("a file where a directory has to be")
+    query = running.start(topology)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    with pytest.raises(StreamingQueryException, match="TaskHostError: StoreIOError"):
+        query.await_termination(300)

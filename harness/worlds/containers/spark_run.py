@@ -234,6 +234,12 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
         super().drop(attempt)
         self._executors.pop(attempt, None)
 
+    def finish(self) -> None:
+        # Of a machine whose task host died no other one may have asked since.
+        for worker in self._cluster.workers:
+            make_room(worker.disk)
+        super().finish()
+
     def look(self) -> None:
         for actor, answers in list(self._held.items()):
             attempt = self.attempt_of(actor)

@@ -1,0 +1,45 @@
+"""TLS and SASL of librdkafka in the words of Kafka's Java client, by which Spark plans."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.errors import ConfigError
+from store.spark.settings import security_of_spark
+
+
+def test_a_password_login_is_translated_with_its_quotes() -> None:
+    kafka = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "/etc/ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "me",
+        "sasl.password": 'a"b\\c',
+    }
+    assert security_of_spark(kafka, {}) == {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/etc/ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="me" password="a\\"b\\\\c";',
+    }
+
+
+def test_settings_that_are_no_security_are_left_to_the_hosts() -> None:
+    assert security_of_spark({"linger.ms": 5}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("kafka", "given"),
+    [
+        ({"ssl.certificate.location": "/etc/me.pem"}, {"ssl.keystore.location": "/etc/me.p12"}),
+        ({"sasl.mechanism": "OAUTHBEARER"}, {"sasl.jaas.config": "mine"}),
+    ],
+)
+def test_what_has_no_translation_is_refused_unless_it_is_given(
+    kafka: dict[str, str], given: dict[str, str]
+) -> None:
+    with pytest.raises(ConfigError, match="spark_kafka"):
+        security_of_spark(kafka, {})
+    security_of_spark(kafka, given)
