@@ -41,7 +41,7 @@ def test_production_code_that_loops_between_two_points_is_a_violation() -> None:
 
 
 def test_each_run_that_does_not_end_is_a_violation_and_those_beside_it_are_judged() -> None:
-    with looping_forever("process"):
+    with looping_forever("process_batch"):
         judged = simulate_all(
             0.2, BALANCES, [Schedule("balances", items) for items in (RECORDS, (), RECORDS, ())]
         )

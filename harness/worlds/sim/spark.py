@@ -142,7 +142,9 @@ class Driver:
 
     def _order(self, task: str) -> bool:
         """Bring the order for a task to a host that has it open. Whether there is one."""
-        idle = [actor for actor in self._idle.get(task, ()) if actor.life is Life.RUNNING]
+        idle = [
+            actor for actor in self._idle.get(task, ()) if actor.life is Life.RUNNING and not actor.stopping
+        ]
         if not idle:
             return False
         actor = idle[self._run.chooser.choose("task host that gets the order", len(idle)) if idle[1:] else 0]
@@ -152,6 +154,7 @@ class Driver:
 
     def _bring(self, actor: Actor) -> None:
         self._orders[actor] = len(self._offset_log)
+        self._run.resting.pop(actor, None)
         self._run.runnable.appendleft(actor)
         self._running[actor.task] = self._running.get(actor.task, 0) + 1
 
@@ -170,6 +173,8 @@ class Driver:
                 }
                 host.carry_out(Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1))
                 self._carried_out(actor)
+                # No input wakes it up: an order does, or that it is asked to end.
+                run.resting[actor] = None
                 run.hub.switch()
             host.close()
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is judged
@@ -209,7 +214,8 @@ class Driver:
     def _dismiss(self) -> None:
         """Tell every host to go."""
         for actors in self._idle.values():
-            self._run.runnable += [actor for actor in actors if actor.life is Life.RUNNING]
+            for actor in actors:
+                self._run.wake(actor)
         self._idle = {}
 
     def ended(self, reason: End | None) -> None:
