@@ -251,8 +251,8 @@ def test_a_topic_that_the_scenario_does_not_read_is_refused() -> None:
 
 
 def test_a_runtime_that_the_scenario_does_not_run_on_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="runtime is spark, scenario windowed_counts runs on worker"):
-        check_input(SCENARIOS["windowed_counts"], Schedule("windowed_counts", runtime=Runtime.SPARK))
+    with pytest.raises(ScheduleError, match="runtime is spark, scenario enrichment runs on worker"):
+        check_input(SCENARIOS["enrichment"], Schedule("enrichment", runtime=Runtime.SPARK))
 
 
 @pytest.mark.parametrize(("task", "store"), [("0_0", "nowhere"), ("1_0", "accounts")])
