@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -143,7 +144,9 @@ class Side:
         seen: list[object] = []
         for isolation in ISOLATIONS:
             bounds = self.reader.offsets(tp, isolation)
-            fetch = self.reader.read(tp, bounds.earliest, 1_000, isolation)
+            # By a reader of its own: one that reads an offset again may give what it had before the cleaning.
+            with closing(self.log.reader()) as reader:
+                fetch = reader.read(tp, bounds.earliest, 1_000, isolation)
             records = [(record.offset, record.key, record.value) for record in fetch.records]
             seen += [tuple(bounds), fetch.next_offset, records]
         if batches:
