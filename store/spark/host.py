@@ -160,7 +160,6 @@ class TaskHost:
         self._storage = storage
         self._clock = clock
         self._workers: dict[int, Worker] = {}
-        self._partitions: dict[int, list[int]] = {}
         self._leaving = threading.Event()
 
     @classmethod
@@ -191,8 +190,6 @@ class TaskHost:
         return carried
 
     def _advance(self, ordinal: int, orders: list[Order], tasks: int) -> list[Carried]:
-        known = self._partitions.setdefault(ordinal, [])
-        known += [order.partition for order in orders if order.partition not in known]
         worker = self._workers.get(ordinal)
         if worker is None:
             worker = self._workers[ordinal] = Worker(
@@ -206,7 +203,7 @@ class TaskHost:
                 streaming=None if self._streaming is None else self._streaming(),
                 leaving=self._leaving.is_set,
             )
-        worker.assign(known)
+        worker.assign([*worker.tasks, *(order.partition for order in orders)])
         ends = {
             TopicPartition(topic, order.partition): end
             for order in orders
@@ -215,7 +212,7 @@ class TaskHost:
         try:
             records = worker.advance(ends)
         except Exception:
-            self._let_go_of_closed(ordinal)
+            _let_go_of_closed(worker)
             raise
         if self._leaving.is_set():
             raise TaskHostError("the task host was told to end in the middle of an order")
@@ -234,20 +231,14 @@ class TaskHost:
             for order in orders
         ]
 
-    def _let_go_of_closed(self, ordinal: int) -> None:
-        """Tasks that were lost, or have failed, are opened anew when somebody orders them, which may be elsewhere."""
-        worker = self._workers[ordinal]
-        self._partitions[ordinal] = [one for one in self._partitions[ordinal] if one in worker.tasks]
-        worker.assign(self._partitions[ordinal])
-
     def tick(self) -> None:
         """Do what is due by the wall clock."""
-        for ordinal, worker in self._workers.items():
+        for worker in self._workers.values():
             try:
                 worker.punctuate()
             except Exception as error:  # noqa: BLE001 - of a user's punctuator, or of a task that is another host's by now
                 _log.warning("between two orders: %s", _words(error))
-                self._let_go_of_closed(ordinal)
+                _let_go_of_closed(worker)
 
     def leave(self) -> None:
         """Any thread: whatever order is carried out now need not be carried on. `close` commits what is processed."""
@@ -259,6 +250,11 @@ class TaskHost:
             worker.assign(())
             worker.close()
         self._workers.clear()
+
+
+def _let_go_of_closed(worker: Worker) -> None:
+    """Tasks that were lost, or have failed, are opened anew when somebody orders them, which may be elsewhere."""
+    worker.assign(list(worker.tasks))
 
 
 def serve(deployment: Deployment, place: Path) -> None:
@@ -275,7 +271,7 @@ def serve(deployment: Deployment, place: Path) -> None:
         except Exception as error:
             # Told to whoever has started it, so that it need not be guessed from a log.
             with waiting.get(timeout=LEASE_S)[1] as connection:
-                _reply(connection, Answer(error=type(error).__name__, message=_words(error)))
+                _reply(connection, _refusal(error))
             _withdraw(place)
             raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
@@ -301,11 +297,10 @@ def _serve(host: Host, run: str, waiting: queue.SimpleQueue[tuple[Orders, Connec
                 return
             try:
                 answer = Answer(host.carry_out(orders))
-            except CrashproofError as error:
-                answer = Answer(error=type(error).__name__, message=_words(error))
             except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and Spark is told of it
-                _log.exception("an order failed")
-                answer = Answer(error=type(error).__name__, message=_words(error))
+                if not isinstance(error, CrashproofError):
+                    _log.exception("an order failed")
+                answer = _refusal(error)
             _reply(connection, answer)
         heard = time.monotonic()
 
@@ -314,6 +309,10 @@ def _reply(connection: Connection, answer: Answer) -> None:
     # Whoever asked may be gone by now: killed, or overtaken. What was done is done.
     with suppress(OSError):
         connection.send_bytes(msgspec.json.encode(answer))
+
+
+def _refusal(error: Exception) -> Answer:
+    return Answer(error=type(error).__name__, message=_words(error))
 
 
 def _words(error: BaseException) -> str:
