@@ -41,7 +41,7 @@ from store.errors import ConfigError, LogError
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
 from store.spark.host import Carried, Deployment, Host, Order
-from store.spark.messenger import bring, dismiss
+from store.spark.messenger import acknowledge_at_once, bring, dismiss
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
 from store.streams.topology import Topology
@@ -149,6 +149,7 @@ class SparkStreamsQuery:
         self._streams = streams
         self._spark = spark
         self._context = spark.sparkContext
+        self._jvm = _Jvm(self._context)
         self._deployment = replace(streams.deployment, run=uuid4().hex)
         self._partitions = partitions
         self._planned: dict[TopicPartition, int] = {}
@@ -272,7 +273,7 @@ class SparkStreamsQuery:
         """What Spark calls for each micro-batch. Its rows are not asked for: its end offsets are in the offset log."""
         reach(Point.BATCH_PLANNED)
         began = time.monotonic()
-        ends = _planned_ends(self._context, self._streams.checkpoint, batch_id)
+        ends = _planned_ends(self._jvm, self._streams.checkpoint, batch_id)
         self._check_ends(ends)
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
@@ -324,6 +325,7 @@ class SparkStreamsQuery:
         deployment = self._deployment
 
         def work(slots: Iterable[Slot]) -> Iterable[Carried]:
+            acknowledge_at_once()
             for slot, orders, tasks in slots:
                 yield from bring(deployment, slot, orders, tasks)
 
@@ -337,13 +339,12 @@ class SparkStreamsQuery:
             if self._homes.get(slot) not in machines:
                 taken = [home for home in self._homes.values() if home in machines]
                 self._homes[slot] = min(machines, key=lambda machine: (taken.count(machine), machine))
-        jvm: Any = context._jvm
+        jvm = self._jvm
         pairs = [
-            jvm.scala.Tuple2(bytearray(pickle.dumps(slot)), jvm.PythonUtils.toSeq([self._homes[slot[0]]]))
+            jvm.tuple_of_two(bytearray(pickle.dumps(slot)), jvm.to_seq([self._homes[slot[0]]]))
             for slot in slots
         ]
-        tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
-        made = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(pairs), tag).toJavaRDD()
+        made = context._jsc.sc().makeRDD(jvm.to_seq(pairs), jvm.tag_of_bytes).toJavaRDD()
         return RDD(made, context, CPickleSerializer())
 
     def _dismiss(self) -> None:
@@ -393,13 +394,25 @@ class SparkStreamsQuery:
                 self.query = self._start()
 
 
-def _planned_ends(context: SparkContext, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:
+class _Jvm:
+    """What is called in Spark's JVM for each micro-batch. Each part of such a name is looked up there, so but once."""
+
+    def __init__(self, context: SparkContext) -> None:
+        jvm: Any = context._jvm
+        self.path = jvm.org.apache.hadoop.fs.Path
+        self.settings = context._jsc.hadoopConfiguration()
+        self.read = jvm.org.apache.commons.io.IOUtils.toString
+        self.to_seq = jvm.PythonUtils.toSeq
+        self.tuple_of_two = jvm.scala.Tuple2
+        self.tag_of_bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+
+
+def _planned_ends(jvm: _Jvm, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:
     """Up to where a micro-batch goes, from Spark's offset log: a version, the settings, and a line for each source."""
-    jvm: Any = context._jvm
-    path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/{batch_id}")
-    stream = path.getFileSystem(context._jsc.hadoopConfiguration()).open(path)
+    path = jvm.path(f"{checkpoint}/offsets/{batch_id}")
+    stream = path.getFileSystem(jvm.settings).open(path)
     try:
-        lines = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8").splitlines()
+        lines = jvm.read(stream, "UTF-8").splitlines()
     finally:
         stream.close()
     try:
