@@ -247,6 +247,7 @@ _BASE: Mapping[str, Any] = {
     "restore.batch.records": 2,
     "task.timeout.ms": 4 * TRANSACTION_TIMEOUT_MS,
     "statestore.cache.max.bytes": 0,
+    "num.commit.threads": 1,
 }
 
 

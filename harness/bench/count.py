@@ -1,11 +1,12 @@
 """What `crashproof bench spark` has all sides do: count records per key, from one topic to another.
 
-Each side counts by itself what lies in the same input topics. The keys come in an order of their own, and each is in
-one partition alone, whatever the number of partitions.
+Each side counts by itself what lies in the same input topics. The keys come in an order of their own, and lie where
+Kafka's Java producer puts them, so that a key that is forwarded stays in its partition.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -14,6 +15,7 @@ from confluent_kafka import Producer
 
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.log.partitioner import partition_for
 from store.serdes import StrSerde
 from store.streams.application import Application
 from store.streams.dsl import Materialized, StreamsBuilder
@@ -52,10 +54,10 @@ class Input(msgspec.Struct, frozen=True):
 
     def ends(self, records: int) -> dict[TopicPartition, int]:
         """Where each partition ends after that many records of all of them."""
+        of_key = [partition_for(key, self.partitions) for key in _keys()]
+        ends = Counter(of_key[number * _STEP % KEYS] for number in range(records))
         return {
-            TopicPartition(self.topic, partition): (records - partition + self.partitions - 1)
-            // self.partitions
-            for partition in range(self.partitions)
+            TopicPartition(self.topic, partition): ends[partition] for partition in range(self.partitions)
         }
 
 
@@ -83,6 +85,10 @@ def application(kind: Kind, application_id: str, source: str) -> Application:
     return builder.build()
 
 
+def _keys() -> list[bytes]:
+    return [b"key-%05d" % number for number in range(KEYS)]
+
+
 def output_of(application_id: str) -> str:
     return f"{application_id}-output"
 
@@ -98,12 +104,13 @@ def produce(bootstrap: str, made: Input) -> None:
     """Make the topic with all that is to be counted."""
     KafkaLog(bootstrap).admin().create_topics([TopicSpec(made.topic, made.partitions)])
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
+    keys = _keys()
+    of_key = [partition_for(key, made.partitions) for key in keys]
     for number in range(made.warm + made.records):
+        at = number * _STEP % KEYS
         while True:
             try:
-                producer.produce(
-                    made.topic, _VALUE, b"key-%05d" % (number * _STEP % KEYS), number % made.partitions
-                )
+                producer.produce(made.topic, _VALUE, keys[at], of_key[at])
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -56,6 +57,7 @@ def _count(request: Request, log: KafkaLog, config: StreamsConfig) -> Answer:
     """Seconds from the first record behind the warm part to the commit of the last."""
     made = request.input
     (topology,) = application(request.kind, request.application_id, made.topic).sub_topologies
+    pool = ThreadPoolExecutor(config.num_commit_threads)
     worker = Worker(
         topology,
         range(made.partitions),
@@ -64,6 +66,7 @@ def _count(request: Request, log: KafkaLog, config: StreamsConfig) -> Answer:
         config,
         SystemClock(),
         streaming=log.reader(),
+        pool=pool,
     )
     try:
         worker.advance(made.ends(made.warm))
@@ -72,6 +75,7 @@ def _count(request: Request, log: KafkaLog, config: StreamsConfig) -> Answer:
         seconds = time.perf_counter() - began
     finally:
         worker.close()
+        pool.shutdown()
     if processed != made.records:
         raise AssertionError(f"{processed} of {made.records} records were processed")
     return Answer(seconds, [])

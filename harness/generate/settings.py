@@ -28,6 +28,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "default.state.isolation.level": ("READ_UNCOMMITTED", "READ_COMMITTED"),
     "commit.records": (3, 1, 2, 5),
     "num.standby.replicas": (0, 1),
+    # Any number above 1 is alike to who runs one thing at a time.
+    "num.commit.threads": (1, 2),
     "restore.batch.records": (2, 1, 1_000),
     "poll.records": (3, 1, 2, 5),
     "metrics.recording.level": ("INFO", "DEBUG"),

@@ -17,11 +17,11 @@ MUTANTS = (
         (
             Edit(
                 _COMMIT,
-                "        ends = self._retry(producer.flush)\n",
+                "        ends = yield partial(self._retry, producer.flush)\n",
                 "        group = self.topology.application_id\n"
                 f"        {_POSITIONS}\n"
                 "        reach(Point.COMMIT_STARTED)\n"
-                "        ends = self._retry(producer.flush)\n",
+                "        ends = yield partial(self._retry, producer.flush)\n",
             ),
         ),
     ),
@@ -60,7 +60,7 @@ MUTANTS = (
         (
             Edit(
                 _COMMIT,
-                "        ends = self._retry(producer.flush)\n",
+                "        ends = yield partial(self._retry, producer.flush)\n",
                 "        ends = {}\n",
             ),
         ),

@@ -47,9 +47,9 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "            self._retry(producer.commit_transaction)\n",
+                "            yield partial(self._retry, producer.commit_transaction)\n",
                 "            self._commit_stores(ends)\n"
-                "            self._retry(producer.commit_transaction)\n",
+                "            yield partial(self._retry, producer.commit_transaction)\n",
             ),
         ),
     ),
@@ -66,8 +66,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))",
-                "pass",
+                "        yield partial(self._retry, send)\n",
+                "",
             ),
         ),
     ),
@@ -78,8 +78,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "producer.send_offsets(group, self._positions, self._committed_by)",
-                "producer.send_offsets(group, dict(list(self._positions.items())[:1]), self._committed_by)",
+                "partial(producer.send_offsets, group, self._positions, self._committed_by)",
+                "partial(producer.send_offsets, group, dict([*self._positions.items()][:1]), self._committed_by)",
             ),
         ),
     ),
@@ -133,7 +133,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "        ends = self._retry(producer.flush)\n",
+                "        ends = yield partial(self._retry, producer.flush)\n",
                 "        try:\n"
                 "            ends = producer.flush()\n"
                 "        except RetriableError:\n"
@@ -148,11 +148,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_exactly_once",
-                "        self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))\n",
-                "        try:\n"
-                "            producer.send_offsets(group, self._positions, self._committed_by)\n"
-                "        except RetriableError:\n"
-                "            pass\n",
+                "        yield partial(self._retry, send)\n",
+                "        try:\n            send()\n        except RetriableError:\n            pass\n",
             ),
         ),
     ),
@@ -167,7 +164,7 @@ MUTANTS = (
         OWN,
         "A worker that is asked to end leaves its last transaction open.",
         (
-            Edit(f"{_WORKER}._commit_all", "                task.commit()\n", "                pass\n"),
+            Edit(f"{_WORKER}._commit_all", "                    commit()\n", "                    pass\n"),
             Edit(
                 f"{_WORKER}._process",
                 "if task.in_transaction and (task.should_commit() or not (progress or self._busy)):",
@@ -203,7 +200,7 @@ MUTANTS = (
                 "if task is not None and not task.in_transaction and not self._before_ends(task):",
                 "if task is not None and not self._before_ends(task):",
             ),
-            Edit(f"{_WORKER}.assign", "                task.commit()\n", "                pass\n"),
+            Edit(f"{_WORKER}.assign", "                    commit()\n", "                    pass\n"),
         ),
     ),
     Mutant(

@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
@@ -151,9 +152,11 @@ class TaskHost:
         clock: Clock,
         *,
         streaming: Callable[[], StreamingReader] | None = None,
+        pool: Executor | None = None,
     ) -> None:
-        """`streaming` makes the reader of a worker, see `Worker`."""
+        """`streaming` makes the reader of a worker. For that and the `pool`, which it shuts down, see `Worker`."""
         self._streaming = streaming
+        self._pool = pool
         self._topologies = {topology.ordinal: topology for topology in application.sub_topologies}
         self._config = config
         self._log = log
@@ -176,7 +179,8 @@ class TaskHost:
             clock,
             lock_wait=LOCK_WAIT_S,
         )
-        return cls(application, deployment.config, log, storage, clock, streaming=log.reader)
+        pool = ThreadPoolExecutor(deployment.config.num_commit_threads, thread_name_prefix="waits")
+        return cls(application, deployment.config, log, storage, clock, streaming=log.reader, pool=pool)
 
     def carry_out(self, orders: Orders) -> list[Carried]:
         """Bring tasks to where the orders say; in the order of their sub-topologies, which is that of the data.
@@ -202,6 +206,7 @@ class TaskHost:
                 tasks_in_process=tasks,
                 streaming=None if self._streaming is None else self._streaming(),
                 leaving=self._leaving.is_set,
+                pool=self._pool,
             )
         worker.assign([*worker.tasks, *(order.partition for order in orders)])
         ends = {
@@ -250,6 +255,8 @@ class TaskHost:
             worker.assign(())
             worker.close()
         self._workers.clear()
+        if self._pool is not None:
+            self._pool.shutdown()
 
 
 def _let_go_of_closed(worker: Worker) -> None:

@@ -18,6 +18,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import StrEnum
 from hashlib import sha256
@@ -202,6 +203,9 @@ class Streams:
                 self.close()
 
     def _work(self, number: int) -> None:
+        pool = ThreadPoolExecutor(
+            self.config.num_commit_threads, thread_name_prefix=f"{self._name(number)}-waits"
+        )
         try:
             member = StreamThread(
                 self.application,
@@ -216,6 +220,7 @@ class Streams:
                 metrics=self._metrics,
                 listener=self._listener,
                 host=self._host,
+                pool=pool,
             )
             self._members.append(member)
             try:
@@ -229,6 +234,8 @@ class Streams:
             with self._lock:
                 self._error = self._error or error
             self._stopping.set()
+        finally:
+            pool.shutdown()
 
     def _name(self, number: int) -> str:
         return f"{self.application.application_id}-stream-thread-{number}"

@@ -71,6 +71,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -117,6 +118,7 @@ from store.state.protocol import StateStore, StoreContext
 from store.streams import ordinals, positions
 from store.streams.context import TaskContext
 from store.streams.handlers import Faults, Handlers
+from store.streams.steps import Steps, complete
 from store.streams.topology import Processing, Topology, bind
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
@@ -926,14 +928,21 @@ class Task:
 
         At return the commit is durable in Kafka, and in the stores as their engine promises.
         """
+        complete(self.commit_steps())
+
+    def commit_steps(self) -> Steps[None]:
+        """A commit, whose questions to the broker may be asked in another thread while this one does something else.
+
+        Nothing may be asked of the task until it has ended. Closed before that, only a new incarnation knows.
+        """
         if self._state is _State.RUNNING:
             return
         self._require(_State.IN_TRANSACTION)
         try:
             if self._plain_producer is not None:
-                self._commit_at_least_once(self._plain_producer)
+                yield from self._commit_at_least_once(self._plain_producer)
             else:
-                self._commit_exactly_once(self._require_producer())
+                yield from self._commit_exactly_once(self._require_producer())
         except StoreCorruptedError as error:
             self._look_for_corruption(error)
             raise
@@ -983,19 +992,20 @@ class Task:
             "that, or lower commit.records, if records take so long"
         )
 
-    def _commit_exactly_once(self, producer: Producer) -> None:
+    def _commit_exactly_once(self, producer: Producer) -> Steps[None]:
         self._state = self._after_failure
         self._flush_caches()
         self._write_positions(producer)
         reach(Point.COMMIT_STARTED)
-        ends = self._retry(producer.flush)
+        ends = yield partial(self._retry, producer.flush)
         self._check_changelogs(ends)
         reach(Point.FLUSHED)
         group = self.topology.application_id
-        self._retry(lambda: producer.send_offsets(group, self._positions, self._committed_by))
+        send = partial(producer.send_offsets, group, self._positions, self._committed_by)
+        yield partial(self._retry, send)
         reach(Point.OFFSETS_SENT)
         try:
-            self._retry(producer.commit_transaction)
+            yield partial(self._retry, producer.commit_transaction)
         except AbortRequiredError:
             raise
         except BaseException:
@@ -1008,19 +1018,20 @@ class Task:
         self._commit_stores(ends)
         self._committed_all()
 
-    def _commit_at_least_once(self, producer: PlainProducer) -> None:
+    def _commit_at_least_once(self, producer: PlainProducer) -> Steps[None]:
         self._state = _State.MUST_CLOSE
         self._flush_caches()
         reach(Point.COMMIT_STARTED)
-        ends = self._retry(producer.flush)
+        ends = yield partial(self._retry, producer.flush)
         self._check_changelogs(ends)
         reach(Point.FLUSHED)
         self._commit_stores(ends)
         if self._positions_at is not None:
             self._write_positions(producer)
-            self._retry(producer.flush)
+            yield partial(self._retry, producer.flush)
         group = self.topology.application_id
-        self._retry(lambda: producer.commit_offsets(group, self._positions, self._committed_by))
+        send = partial(producer.commit_offsets, group, self._positions, self._committed_by)
+        yield partial(self._retry, send)
         self._committed_all()
         reach(Point.KAFKA_COMMITTED)
 
@@ -1178,12 +1189,19 @@ def _last_records(positions: Mapping[TopicPartition, int]) -> dict[TopicPartitio
     return {tp: offset - 1 for tp, offset in positions.items() if offset > 0}
 
 
-def apply(task: Task, records: Sequence[Record], leaving: Callable[[], bool] = lambda: False) -> int:
+def apply(task: Task, records: Sequence[Record]) -> int:
     """Process records of one input partition and commit whenever a commit is due. Returns how many were new.
 
     They come in offset order, every visible one from the task's position on; those before it are skipped. What was
-    processed since the last commit is left uncommitted. After a commit the rest is left, where one is `leaving`.
+    processed since the last commit is left uncommitted.
     """
+    return complete(apply_steps(task, records))
+
+
+def apply_steps(
+    task: Task, records: Sequence[Record], leaving: Callable[[], bool] = lambda: False
+) -> Steps[int]:
+    """`apply`, whose commits may wait beside others. After a commit the rest is left, where one is `leaving`."""
     if not records:
         return 0
     tp = TopicPartition(records[0].topic, records[0].partition)
@@ -1192,7 +1210,7 @@ def apply(task: Task, records: Sequence[Record], leaving: Callable[[], bool] = l
     while done < len(records):
         done += task.process_batch(records[done:] if done else records)
         if task.should_commit():
-            task.commit()
+            yield from task.commit_steps()
             if leaving():
                 break
     return done - first

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from hashlib import sha256
 from math import inf
@@ -107,9 +108,10 @@ class StreamThread:
         listener: RestoreListener | None = None,
         host: Host | None = None,
         changed: Callable[[], object] = lambda: None,
+        pool: Executor | None = None,
     ) -> None:
-        """`host` is shared by the threads of a process. `changed` is called after `status` has changed in more than
-        positions."""
+        """For `pool` see `store.streams.worker.Worker`. `host` is shared by the threads of a process. `changed` is
+        called after `status` has changed in more than positions."""
         self.name = name
         self._config = config
         self._clock = clock
@@ -156,6 +158,7 @@ class StreamThread:
                     listener=listener,
                     on_lost=self._on_lost(topology),
                     streaming=log.reader(),
+                    pool=pool,
                 )
                 self._workers[topology.ordinal] = worker
                 self._exit.callback(worker.close)

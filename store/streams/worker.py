@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from math import inf
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -45,11 +46,14 @@ from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
-from store.streams.task import Task, apply
+from store.streams.steps import Beside, Steps, side_by_side
+from store.streams.task import Task, apply_steps
 from store.streams.topology import Topology
 from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST_FAILURES = 25
 """Failures of a task in a row, without a commit in between, before its error is raised."""
@@ -96,6 +100,7 @@ class Worker:
         standbys: Iterable[int] = (),
         streaming: StreamingReader | None = None,
         leaving: Callable[[], bool] = lambda: False,
+        pool: Executor | None = None,
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
         gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
@@ -108,6 +113,9 @@ class Worker:
         any of them; and a task whose directory somebody else still holds waits for it.
 
         Once it is `leaving`, `advance` returns at the next commit of each task, wherever that is.
+
+        With a `pool`, which stays the caller's, tasks go on while others wait for the broker in its threads, unless
+        `num.commit.threads` is 1. All else, the user's functions among it, still happens in the thread that polls.
         """
         self._topology = topology
         self._log: Log = log if streaming is None else LentLog(log, streaming)
@@ -116,6 +124,7 @@ class Worker:
         self._arrivals = None if streaming is None else Arrivals(streaming)
         self._reader: _Inputs = log.reader() if self._arrivals is None else self._arrivals
         self._leaving = leaving
+        self._pool = pool if config.num_commit_threads > 1 else None
         self._busy = False
         """Whether something has come to any task in this round, as far as that is known."""
         self._waiting: set[int] = set()
@@ -157,23 +166,21 @@ class Worker:
         if self._arrivals is not None:
             self._gather(self._arrivals, self.tasks, wait_s)
         progress = False
-        opens_until = inf if self._arrivals is None else self._clock.monotonic() + _LONGEST_OPENING_S
-        for partition in list(self._partitions):
-            if partition not in self.tasks and opens_until < inf and self._clock.monotonic() > opens_until:
-                continue
-            try:
-                progress |= self._step(partition)
-            except StateLockedError as error:
-                if self._arrivals is None:
+        with self._side_by_side((one, self._step(one)) for one in self._due()) as ended:
+            for partition, step in ended:
+                try:
+                    progress |= step()
+                except StateLockedError as error:
+                    if self._arrivals is None:
+                        raise
+                    self._wait_for_directory(partition, error)
+                except FencedError as error:
+                    self._give_up(partition, error)
+                except BaseException as error:
+                    if self._untold:
+                        error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
+                    self._drop(partition)
                     raise
-                self._wait_for_directory(partition, error)
-            except FencedError as error:
-                self._give_up(partition, error)
-            except BaseException as error:
-                if self._untold:
-                    error.add_note(f"taken over before that: {TaskLostError(self._untold)}")
-                self._drop(partition)
-                raise
         progress |= self.replicas.update(busy=progress)
         if self._lost and not self._partitions:
             self._untold = {}
@@ -182,6 +189,16 @@ class Worker:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return progress
+
+    def _due(self) -> Iterator[int]:
+        """Each task that is to make a step in this round, when it is its turn."""
+        opens_until = inf if self._arrivals is None else self._clock.monotonic() + _LONGEST_OPENING_S
+        for partition in list(self._partitions):
+            if partition in self.tasks or opens_until == inf or self._clock.monotonic() <= opens_until:
+                yield partition
+
+    def _side_by_side(self, work: Iterable[tuple[int, Steps[T]]]) -> Beside[int, T]:
+        return side_by_side(work, self._pool, lambda partition: enter(self._topology.task_id(partition)))
 
     def advance(self, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
         """Bring tasks up to these offsets of their inputs, and no further, and commit.
@@ -200,19 +217,20 @@ class Worker:
             while due and not self._leaving():
                 if self._arrivals is not None:
                     self._gather(self._arrivals, due, _LONGEST_WAIT_S)
-                for partition in list(due):
-                    try:
-                        self._step(partition)
-                    except FencedError as error:
-                        self._give_up(partition, error)
-                        due.remove(partition)
-                        continue
-                    except BaseException:
-                        self._drop(partition)
-                        raise
-                    task = self.tasks.get(partition)
-                    if task is not None and not task.in_transaction and not self._before_ends(task):
-                        due.remove(partition)
+                with self._side_by_side([(one, self._step(one)) for one in due]) as ended:
+                    for partition, step in ended:
+                        try:
+                            step()
+                        except FencedError as error:
+                            self._give_up(partition, error)
+                            due.remove(partition)
+                            continue
+                        except BaseException:
+                            self._drop(partition)
+                            raise
+                        task = self.tasks.get(partition)
+                        if task is not None and not task.in_transaction and not self._before_ends(task):
+                            due.remove(partition)
         finally:
             self._ends = None
         if self._untold:
@@ -261,15 +279,20 @@ class Worker:
 
     def commit(self) -> None:
         """Commit what every task has processed. One that cannot is closed without, as after a crash."""
-        for partition, task in list(self.tasks.items()):
-            enter(task.task_id)
-            try:
-                task.commit()
-            except FencedError as error:
-                self._give_up(partition, error)
-            except CrashproofError as error:
-                _log.warning("task %s could not be committed: %s", task.task_id, error)
-                self._drop(partition)
+        with self._commits(self.tasks) as ended:
+            for partition, commit in ended:
+                try:
+                    commit()
+                except FencedError as error:
+                    self._give_up(partition, error)
+                except CrashproofError as error:
+                    _log.warning(
+                        "task %s could not be committed: %s", self._topology.task_id(partition), error
+                    )
+                    self._drop(partition)
+
+    def _commits(self, partitions: Collection[int]) -> Beside[int, None]:
+        return self._side_by_side([(one, self.tasks[one].commit_steps()) for one in partitions])
 
     def abandon(self) -> None:
         """Let go of all tasks and copies without a commit: they are others' by now."""
@@ -290,17 +313,18 @@ class Worker:
         """
         partitions = list(dict.fromkeys(active))
         standbys = self._only_standbys(partitions, standby)
-        for partition, task in [(one, task) for one, task in self.tasks.items() if one not in partitions]:
-            enter(task.task_id)
-            try:
-                task.commit()
-            except CrashproofError as error:
-                # As after a crash: the input since the last commit is read again by whoever has the task next.
-                _log.warning("task %s is let go with its last records uncommitted: %s", task.task_id, error)
-            finally:
-                self._failures.pop(partition, None)
-                self._faults.pop(partition, None)
-                self._drop(partition)
+        with self._commits([one for one in self.tasks if one not in partitions]) as ended:
+            for partition, commit in ended:
+                try:
+                    commit()
+                except CrashproofError as error:
+                    # As after a crash: the input since the last commit is read again by whoever has the task next.
+                    task_id = self._topology.task_id(partition)
+                    _log.warning("task %s is let go with its last records uncommitted: %s", task_id, error)
+                finally:
+                    self._failures.pop(partition, None)
+                    self._faults.pop(partition, None)
+                    self._drop(partition)
         self._partitions = partitions
         self._waiting &= set(partitions)
         # What was lost before is no news under a new assignment.
@@ -341,12 +365,12 @@ class Worker:
 
     def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
         """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
-        for partition, task in list(self.tasks.items()):
-            enter(task.task_id)
-            try:
-                task.commit()
-            except FencedError as error:
-                self._give_up(partition, error)
+        with self._commits(self.tasks) as ended:
+            for partition, commit in ended:
+                try:
+                    commit()
+                except FencedError as error:
+                    self._give_up(partition, error)
         if self._untold:
             raise TaskLostError({**lost, **self._untold})
 
@@ -359,8 +383,7 @@ class Worker:
                 all_of_them.callback(enter_to, task.task_id, task.close)
             self.tasks = {}
 
-    def _step(self, partition: int) -> bool:
-        enter(self._topology.task_id(partition))
+    def _step(self, partition: int) -> Steps[bool]:
         task = self.tasks.get(partition)
         if task is None:
             task = Task(
@@ -385,7 +408,11 @@ class Worker:
             self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
             return True
         try:
-            return self._process(partition, task)
+            return (yield from self._process(partition, task))
+        except GeneratorExit:
+            # The round ended with another task's error: nobody has heard what became of this one's commit.
+            self._drop(partition)
+            raise
         except AbortRequiredError as error:
             _log.warning("task %s: aborting and resuming from the last commit: %s", task.task_id, error)
             if not isinstance(error, RecordFailedError):
@@ -428,7 +455,7 @@ class Worker:
         finally:
             reader.close()
 
-    def _process(self, partition: int, task: Task) -> bool:
+    def _process(self, partition: int, task: Task) -> Steps[bool]:
         progress = False
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
         for tp in self._before_ends(task):
@@ -437,7 +464,7 @@ class Worker:
             if self._ends is not None and next_offset > (end := self._ends[tp]):
                 records = records[: bisect_left(records, end, key=attrgetter("offset"))]
                 next_offset = end
-            applied = apply(task, records, self._leaving)
+            applied = yield from apply_steps(task, records, self._leaving)
             if self._leaving():
                 return True
             self._passed[tp] = task.position(tp), next_offset
@@ -445,7 +472,7 @@ class Worker:
             progress |= applied > 0
         progress |= task.punctuate()
         if task.in_transaction and (task.should_commit() or not (progress or self._busy)):
-            task.commit()
+            yield from task.commit_steps()
             progress = True
         if progress and not task.in_transaction:
             self._last_commit[partition] = self._clock.monotonic()
