@@ -167,8 +167,8 @@ MUTANTS = (
             Edit(f"{_WORKER}._commit_all", "                    commit()\n", "                    pass\n"),
             Edit(
                 f"{_WORKER}._process",
-                "if task.in_transaction and (task.should_commit() or not (progress or self._busy)):",
-                "if task.should_commit():",
+                "(task.should_commit() or not (progress or self._busy)):",
+                "(task.should_commit() or (self._ends is not None and not progress)):",
             ),
         ),
     ),
