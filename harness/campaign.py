@@ -23,7 +23,7 @@ from traceback import format_exc
 
 import msgspec
 
-from harness.generate import generate, has_headers, introduction, tour
+from harness.generate import faults_of, generate, has_headers, introduction, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
@@ -85,6 +85,8 @@ class Plan:
     seconds: float | None = None
     mutant: str | None = None
     max_failures: int = 1
+    faults: tuple[str, ...] = ()
+    """If any: every schedule begins with one of them. There are no tours and introductions then."""
 
     @property
     def whole(self) -> bool:
@@ -105,7 +107,9 @@ def run_campaign(plan: Plan, world: str, spread: Spread, options: Options, progr
         return run_world(plan, world, running, progress)
 
 
-def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATION) -> Schedule:
+def schedule_at(
+    scenario: Scenario, seed: int, index: int, world: str = SIMULATION, faults: tuple[str, ...] = ()
+) -> Schedule:
     """The schedule at `index`; below zero are the tours, one per runtime of the scenario, and below them the
     introduction."""
     with bounded(scenario, "making its pipeline or its input"):
@@ -114,7 +118,15 @@ def schedule_at(scenario: Scenario, seed: int, index: int, world: str = SIMULATI
         if index < 0:
             return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
         files = world == SIMULATION and index % FILES_EVERY == 0
-        return generate(scenario, seed, index, WORLDS[world].capabilities, files=files)
+        return generate(scenario, seed, index, WORLDS[world].capabilities, files=files, faults=faults)
+
+
+def with_faults(names: Sequence[str], world: str, faults: Sequence[str]) -> tuple[str, ...]:
+    """The scenarios whose schedules can have one of the faults in a world; all where no fault is asked for."""
+    if not faults:
+        return tuple(names)
+    wanted = set(faults)
+    return tuple(name for name in names if wanted & faults_of(load(name), WORLDS[world].capabilities).keys())
 
 
 def tours_of(scenario: Scenario) -> int:
@@ -129,21 +141,25 @@ def introductions(names: Sequence[str], seed: int) -> list[tuple[str, int]]:
     return [one for one in there if has_headers(schedule_at(load(one[0]), seed, one[1]))] or there[:1]
 
 
-def simulate_part(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
+def simulate_part(
+    scenario_name: str, seed: int, start: int, stop: int, mutant: str | None, faults: tuple[str, ...] = ()
+) -> Part:
     """Run the schedules from `start` up to `stop` in the simulation, without a word to logs."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return _simulate(scenario_name, seed, start, stop, mutant)
+        return _simulate(scenario_name, seed, start, stop, mutant, faults)
     finally:
         logging.disable(disabled)
 
 
-def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str | None) -> Part:
+def _simulate(
+    scenario_name: str, seed: int, start: int, stop: int, mutant: str | None, faults: tuple[str, ...]
+) -> Part:
     scenario = load(scenario_name)
     part = Part(WorldResult())
     met = Met()
-    schedules = [schedule_at(scenario, seed, index) for index in range(start, stop)]
+    schedules = [schedule_at(scenario, seed, index, faults=faults) for index in range(start, stop)]
     judged = simulate_all(WATCHDOG_SECONDS, scenario, schedules, mutant)
     for index, schedule, (history, verdict) in zip(range(start, stop), schedules, judged, strict=True):
         met.add(scenario, schedule, history)
@@ -159,7 +175,7 @@ def _simulate(scenario_name: str, seed: int, start: int, stop: int, mutant: str 
                 differs = (
                     "verdicts: does the scenario's reference look at anything but its tables and the record?"
                 )
-            if not differs and schedule_at(scenario, seed, index) != schedule:
+            if not differs and schedule_at(scenario, seed, index, faults=faults) != schedule:
                 differs = (
                     "inputs: has the scenario's input a source of chance beside the one that it is given?"
                 )
@@ -225,7 +241,10 @@ class Total:
             scenarios = [load(name) for name in self._plan.scenarios]
             kind = WORLDS[self._world]
             result.missing = self._met.missing(
-                scenarios, kind.capabilities, whole=self._plan.whole and kind.spreads
+                scenarios,
+                kind.capabilities,
+                whole=self._plan.whole and kind.spreads,
+                faults=self._plan.faults,
             )
         if self._unsaid:
             self.inconclusive.insert(MOST_REASONS, f"as inconclusive were {self._unsaid} schedules more")
@@ -257,7 +276,7 @@ def schedules_of(plan: Plan, world: str) -> int | None:
 def chunks_of(plan: Plan) -> Iterator[Chunk]:
     """The units of work: the tours, then all scenarios in turns."""
     schedules = WORLDS[SIMULATION].schedules if plan.whole else plan.schedules
-    tours = {name: tours_of(load(name)) for name in plan.scenarios}
+    tours = {name: 0 if plan.faults else tours_of(load(name)) for name in plan.scenarios}
     for name, number in tours.items():
         yield Chunk(name, -number, 0 if schedules is None else min(0, schedules - number))
     for start in count(0, CHUNK):
@@ -321,7 +340,7 @@ def _begun(call: Callable[..., Part], *args: object) -> Future[Part]:
 
 def _run_one(plan: Plan, name: str, world: World, reference: str, index: int) -> Part:
     scenario = load(reference)
-    schedule = schedule_at(scenario, plan.seed, index, name)
+    schedule = schedule_at(scenario, plan.seed, index, name, plan.faults)
     try:
         history = world.run(scenario, schedule, plan.mutant)
     except CrashproofError as error:
@@ -342,10 +361,10 @@ def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
     the first scenario that has it; then all scenarios in turns. `plan.schedules` counts for each scenario."""
     done = dict.fromkeys(plan.scenarios, 0)
     toured: set[str] = set()
-    for name, index in introductions(plan.scenarios, plan.seed):
+    for name, index in () if plan.faults else introductions(plan.scenarios, plan.seed):
         done[name] += 1
         yield name, index
-    for name in plan.scenarios:
+    for name in () if plan.faults else plan.scenarios:
         scenario = load(name)
         for index in range(-tours_of(scenario), 0):
             runtime = scenario.runtimes[index]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
+from statistics import median
 from typing import Any
 
-from harness.faults import DEADLY, Capability, possible
-from harness.generate.plain import MECHANISMS
+from harness.faults import DEADLY, FAULTS, Capability, Figure, possible
+from harness.generate.plain import MECHANISMS, faults_of
 from harness.generate.settings import VALUES, consistent, effective, open_to, text, values_of
 from harness.generate.vocabulary import KILL_POINTS, kind_of
-from harness.history import History, Injected, Queried, Reached, Skipped
+from harness.history import End, Ended, History, Injected, Queried, Reached, Skipped
 from harness.reference import durability
 from harness.result import Cell, Missing, Pair, Value, WorldResult
 from harness.schedule import Runtime, Schedule, config_of
@@ -24,6 +25,17 @@ from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.points import Point
 from store.suppliers import StoreSupplier
+
+SCHEDULES = "schedules that came to an end"
+STRUCK = "faults"
+"""Steps that came to their fault; what lets a zombie go on is none."""
+FENCED = "zombies fenced"
+"""Zombies that went on and then learnt from the broker that another process has their task."""
+
+
+def with_stores(mechanism: str) -> str:
+    """The figure of faults in schedules that have stores of a mechanism."""
+    return f"faults where stores have {mechanism}"
 
 
 class Met:
@@ -54,6 +66,37 @@ class Met:
                 result.skipped += 1
             elif isinstance(event, Queried):
                 result.queries += event.rows is not None
+        if not history.inconclusive:
+            self._figures(scenario, schedule, history)
+
+    def _figures(self, scenario: Scenario, schedule: Schedule, history: History) -> None:
+        """What a schedule that came to an end adds to the figures. A fault counts once, however many it struck."""
+        runtime = str(schedule.runtime)
+        config = config_of(schedule)
+        mechanisms = {how for stores in _stores(scenario, config) for how, _ in stores}
+        found = Counter({SCHEDULES: 1})
+        struck: set[int] = set()
+        zombies: set[tuple[str | None, int | None]] = set()
+        for event in history.events:
+            if isinstance(event, Injected):
+                fault = FAULTS[event.fault]
+                if Figure.ZOMBIES in fault.figures:
+                    zombies.add((event.task, event.incarnation))
+                # The first event of a step is that of its fault, those behind it say what else that has struck.
+                if event.step in struck:
+                    continue
+                struck.add(event.step)
+                _count(self.result.struck.setdefault(fault.name, {}), runtime)
+                if not fault.after:
+                    found[STRUCK] += 1
+                    found.update(str(figure) for figure in fault.figures)
+                    found.update(with_stores(how) for how in mechanisms)
+            elif isinstance(event, Ended) and event.reason is End.FENCED:
+                found[FENCED] += (event.task, event.incarnation) in zombies
+        for name, number in found.items():
+            if number:
+                figure = self.result.figures.setdefault(name, {})
+                figure[runtime] = figure.get(runtime, 0) + number
 
     def _injected(self, scenario: Scenario, schedule: Schedule, event: Injected) -> None:
         runtime = str(schedule.runtime)
@@ -79,6 +122,8 @@ class Met:
             (result.faults, other.faults),
             (result.reached, other.reached),
             *((result.varied.setdefault(name, {}), values) for name, values in other.varied.items()),
+            *((result.struck.setdefault(name, {}), numbers) for name, numbers in other.struck.items()),
+            *((result.figures.setdefault(name, {}), numbers) for name, numbers in other.figures.items()),
         ):
             for key, number in theirs.items():
                 mine[key] = mine.get(key, 0) + number
@@ -93,16 +138,40 @@ class Met:
         """The figures, in a fixed order."""
         self.result.cells = sorted(Cell(*place, number) for place, number in self._cells.items())
         self.result.pairs = sorted(Pair(*place, number) for place, number in self._pairs.items())
-        self.result.varied = {
-            name: dict(sorted(values.items())) for name, values in sorted(self.result.varied.items())
+        for name in ("varied", "struck", "figures"):
+            counted = getattr(self.result, name)
+            setattr(
+                self.result,
+                name,
+                {each: dict(sorted(numbers.items())) for each, numbers in sorted(counted.items())},
+            )
+        self.result.medians = {
+            runtime: round(median(seconds), 2) for runtime, seconds in sorted(self.result.took.items())
         }
         return self.result
 
     def missing(
-        self, scenarios: Sequence[Scenario], capabilities: Iterable[Capability], *, whole: bool
+        self,
+        scenarios: Sequence[Scenario],
+        capabilities: Iterable[Capability],
+        *,
+        whole: bool,
+        faults: Sequence[str] = (),
     ) -> list[Missing]:
         """What had to be met and was not. `whole`: of a run that nobody has cut short, that is also each value of
-        each setting, and each deadly fault with each mechanism and type of store."""
+        each setting, and each deadly fault with each mechanism and type of store. `faults`: those that it was asked
+        for, which are all that it has to meet then."""
+        if faults:
+            can = {
+                name: runtimes[0]
+                for scenario in scenarios
+                for name, runtimes in faults_of(scenario, capabilities).items()
+            }
+            return [
+                Cell(can[name], name, "")
+                for name in faults
+                if name in can and not self.result.faults.get(name)
+            ]
         missing: list[Missing] = [
             Cell(runtime, "kill", point)
             for runtime in Runtime

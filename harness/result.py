@@ -38,7 +38,7 @@ class Cell(msgspec.Struct, frozen=True, order=True, tag="cell"):
     count: int = 0
 
     def __str__(self) -> str:
-        return f"{self.runtime} × {self.fault} × {self.point}"
+        return " × ".join(word for word in (self.runtime, self.fault, self.point) if word)
 
 
 class Pair(msgspec.Struct, frozen=True, order=True, tag="pair"):
@@ -77,6 +77,8 @@ class WorldResult(msgspec.Struct):
     schedules_per_second: float = 0.0
     took: dict[str, list[float]] = {}
     """worker or spark → seconds of each schedule, in a world where that is told."""
+    medians: dict[str, float] = {}
+    """worker or spark → the median of these."""
     scenarios: dict[str, int] = {}
     """Scenario → schedules."""
     runtimes: dict[str, int] = {}
@@ -89,6 +91,10 @@ class WorldResult(msgspec.Struct):
     """Processes of the operating system that were really killed with SIGKILL; none in the simulation."""
     faults: dict[str, int] = {}
     """Fault → how often it happened."""
+    struck: dict[str, dict[str, int]] = {}
+    """Fault → worker or spark → steps of schedules that came to it, in those alone that came to an end."""
+    figures: dict[str, dict[str, int]] = {}
+    """What is counted of those steps, see `harness.met` → worker or spark → how many."""
     queries: int = 0
     """Queries that were answered."""
     cells: list[Cell] = []

@@ -15,7 +15,8 @@ from functools import cache
 from statistics import median
 from typing import TypeVar
 
-from harness.faults import DEADLY, FAULTS, Capability
+from harness.faults import DEADLY, FAULTS, Capability, Figure
+from harness.met import FENCED, SCHEDULES, STRUCK
 from harness.oracles import PROPERTIES
 from harness.result import Cell, Pair, Result, Value, WorldResult
 from harness.schedule import Runtime, Schedule
@@ -205,6 +206,52 @@ def faults(result: Result) -> list[FaultLine]:
         )
         for name in names
     ]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the schedules of a world that came to an end have met."""
+
+    world: str
+    runtimes: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    """What, and how often: by runtime, and in all of them together."""
+
+
+def figures(result: Result) -> list[Figures]:
+    """Of worlds with real systems alone: in the others nothing is dear enough to be counted one by one."""
+    found = []
+    for name, world in result.worlds.items():
+        if not _real(name) or not world.figures:
+            continue
+        runtimes = tuple(sorted(world.runtimes, reverse=True))
+        counted = {each: world.figures[each] for each in _ordered(world.figures)}
+        rows = [(what, _cells(numbers, runtimes)) for what, numbers in counted.items()]
+        if world.medians:
+            medians = tuple(
+                f"{world.medians[each]:.1f}" if each in world.medians else "–" for each in runtimes
+            )
+            rows.append(("seconds a schedule, at the median", (*medians, "–")))
+        there = [name for name in [*FAULTS, *world.struck] if name in world.struck]
+        rows += [(each, _cells(world.struck[each], runtimes)) for each in dict.fromkeys(there)]
+        found.append(Figures(name, runtimes, tuple(rows)))
+    return found
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    """Figures in the order in which people should read them."""
+    known = [SCHEDULES, STRUCK, *(str(figure) for figure in Figure), FENCED]
+    return sorted(names, key=lambda name: (known.index(name) if name in known else 2, name))
+
+
+def _cells(numbers: dict[str, int], runtimes: tuple[str, ...]) -> tuple[str, ...]:
+    return (*(f"{numbers.get(each, 0):,}" for each in runtimes), f"{sum(numbers.values()):,}")
+
+
+def machine(result: Result) -> str:
+    """What repeats a run, and where it ran."""
+    where = ", ".join(f"{name} {value}" for name, value in result.environment.items())
+    return f"{result.command} (seed {result.seed}, crashproof {result.version}; {where})"
 
 
 def _can(world: str, fault: str) -> bool:

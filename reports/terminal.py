@@ -12,7 +12,18 @@ from rich.text import Text
 
 from harness.result import Failure, Result
 from harness.verdict import Outcome
-from reports.summary import facts, matrix, reasons, sentence, took, world_name, worlds
+from reports.summary import (
+    Figures,
+    facts,
+    figures,
+    machine,
+    matrix,
+    reasons,
+    sentence,
+    took,
+    world_name,
+    worlds,
+)
 from reports.text import count, shorten, show, visible
 
 _STYLES = {Outcome.HOLDS: "bold green", Outcome.VIOLATED: "bold red", Outcome.INCONCLUSIVE: "bold yellow"}
@@ -30,6 +41,10 @@ def print_result(result: Result, console: Console) -> None:
         for name, world in worlds(result).items():
             if world.took:
                 console.print(_line("", f"{world_name(name)}: {took(world)}"))
+    for table in figures(result):
+        console.print()
+        console.print(_figures(table))
+        console.print(_line("", machine(result)))
     why = reasons(result)
     if why:
         console.print(Text("\nNot shown by this run:", style="bold yellow"))
@@ -74,6 +89,16 @@ def _table(result: Result) -> Table:
             f"{world.skipped:,}",
             missing,
         )
+    return table
+
+
+def _figures(figures: Figures) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(f"met in {world_name(figures.world)}")
+    for name in (*(visible(runtime) for runtime in figures.runtimes), "together"):
+        table.add_column(name, justify="right")
+    for what, numbers in figures.rows:
+        table.add_row(Text(visible(what)), *numbers)
     return table
 
 

@@ -79,7 +79,7 @@ def _real_result(plan: Plan) -> tuple[bytes, Done]:
     chunks = islice(chunks_of(plan), 2 * len(plan.scenarios), None)
     number = 1
     while True:
-        data = run_chunks(list(islice(chunks, number)), plan.seed, None, {}, ".")
+        data = run_chunks(list(islice(chunks, number)), plan.seed, None, (), {}, ".")
         done = pickle.loads(data)
         assert isinstance(done, Done)
         if done.seconds >= 0.7 * TASK_SECONDS:

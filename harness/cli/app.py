@@ -26,6 +26,8 @@ from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_
 from harness.cli.places import located
 from harness.cli.relocation import run as relocate_stores
 from harness.cli.run import Campaign, execute, say
+from harness.faults import FAULTS
+from harness.generate import faults_of
 from harness.mutants import MUTANTS
 from harness.mutants import find as find_mutant
 from harness.mutants.exam import SECONDS
@@ -164,6 +166,24 @@ def _mutant(name: str | None) -> str | None:
     return None if name is None else find_mutant(name).name
 
 
+def _faults(names: Iterable[str], scenarios: tuple[str, ...], worlds: tuple[str, ...]) -> tuple[str, ...]:
+    asked = tuple(dict.fromkeys(names))
+    can = {
+        name
+        for world in worlds
+        if asked
+        for scenario in scenarios
+        for name in faults_of(load_scenario(scenario), WORLDS[world].capabilities)
+    }
+    for name in asked:
+        if name not in can:
+            there = ", ".join(each for each in FAULTS if each in can)
+            which = f"in the world{'s' if len(worlds) > 1 else ''} {', '.join(worlds)}"
+            why = f"cannot happen {which} to any of these scenarios" if name in FAULTS else "is no fault"
+            raise typer.BadParameter(f"{name!r} {why}; {which} there are {there}", param_hint="--fault")
+    return asked
+
+
 def _error(message: str) -> None:
     sys.stderr.write(f"crashproof: {message}\n")
 
@@ -257,6 +277,13 @@ def run(
     max_failures: Annotated[
         int, typer.Option(min=1, help="Stop a world after this many failing schedules.")
     ] = 1,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only schedules with this fault, or one of these if given several times (see `crashproof faults`).",
+        ),
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Port of a real broker on 127.0.0.1.")
     ] = None,
@@ -280,6 +307,8 @@ def run(
         raise typer.Exit(EXIT_USAGE)
     worlds = _worlds(world)
     master = _master(on, worlds, jobs)
+    with _answer_alone():
+        faults = _faults(fault or (), chosen, worlds)
     campaign = Campaign(
         scenarios=chosen,
         worlds=worlds,
@@ -292,6 +321,7 @@ def run(
         mutant=_mutant(mutant),
         max_failures=max_failures,
         options=_options(port, brokers, worlds),
+        faults=faults,
     )
     with _answer_alone():
         result = execute(campaign)

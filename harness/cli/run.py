@@ -28,7 +28,7 @@ from rich.progress import (
 )
 
 from harness import schedule as schedules
-from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_of
+from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_of, with_faults
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
 from harness.cli.places import to_be_kept
@@ -67,6 +67,8 @@ class Campaign:
     mutant: str | None
     max_failures: int
     options: Options
+    faults: tuple[str, ...] = ()
+    """If any: every schedule has one of them."""
 
 
 def execute(campaign: Campaign) -> Result:
@@ -88,7 +90,13 @@ def _execute(campaign: Campaign) -> Result:
         if any(part.found for part in parts.values()):
             notes.append(f"the world {world} was not run, because {next(iter(parts))} is violated already")
             break
-        parts[world] = _run_world(campaign, world, places)
+        scenarios = with_faults(campaign.scenarios, world, campaign.faults)
+        if not scenarios:
+            notes.append(
+                f"the world {world} was not run, because it has none of the faults that were asked for"
+            )
+            continue
+        parts[world] = _run_world(replace(campaign, scenarios=scenarios), world, places)
     _set_apart(campaign.out)
     details = [
         _failure(campaign, world, number, found)
@@ -149,6 +157,7 @@ def _run_world(campaign: Campaign, world: str, places: dict[str, str]) -> Part:
         campaign.seconds,
         campaign.mutant,
         campaign.max_failures,
+        campaign.faults,
     )
     options = replace(campaign.options, jobs=campaign.jobs, logs=campaign.out / _LOGS)
     with _spread(campaign, world) as spread, _progress(world, schedules_of(plan, world)) as report:

@@ -18,7 +18,17 @@ from collections.abc import Iterable, Mapping
 
 from harness.faults.brokers import FAULTS as _BROKERS
 from harness.faults.calls import FAULTS as _CALLS
-from harness.faults.description import Capability, Excuse, Fault, Link, Occasion, SkipError, Stage, Where
+from harness.faults.description import (
+    Capability,
+    Excuse,
+    Fault,
+    Figure,
+    Link,
+    Occasion,
+    SkipError,
+    Stage,
+    Where,
+)
 from harness.faults.disk import FAULTS as _DISK
 from harness.faults.groups import FAULTS as _GROUPS
 from harness.faults.logs import FAULTS as _LOGS
@@ -50,6 +60,7 @@ __all__ = [
     "Capability",
     "Excuse",
     "Fault",
+    "Figure",
     "Link",
     "Occasion",
     "SkipError",

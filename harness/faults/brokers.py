@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.description import STARTS_AGAIN, Capability, Fault, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Fault, Figure, Where
 
 _BROKERS = frozenset({Capability.PROCESSES, Capability.BROKERS})
 _WHICH = (0, 1)
@@ -17,6 +17,7 @@ FAULTS = (
         needs=_BROKERS,
         excuses=STARTS_AGAIN,
         amount=_WHICH,
+        figures=frozenset({Figure.BROKERS_KILLED}),
         apply=lambda stage, actor, step: stage.kill_broker(actor, step.amount),
     ),
     Fault(
@@ -47,6 +48,7 @@ FAULTS = (
         needs=_BROKERS,
         excuses=STARTS_AGAIN,
         amount=_WHICH,
+        figures=frozenset({Figure.LINKS_CUT}),
         apply=lambda stage, actor, step: stage.cut_broker(actor, step.amount),
     ),
 )

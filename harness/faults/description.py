@@ -140,6 +140,15 @@ class Excuse(StrEnum):
     SET_ASIDE = "set a store aside"
 
 
+class Figure(StrEnum):
+    """Something that campaigns on several machines count, whatever fault it came of."""
+
+    BROKERS_KILLED = "brokers killed"
+    LINKS_CUT = "links cut"
+    ZOMBIES = "zombies made"
+    """Processes that stood still, or were cut off, until another one had their task, and then went on."""
+
+
 STARTS_AGAIN = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY})
 """What a process may do whose call has failed, or that somebody has overtaken: begin again from its last commit."""
 
@@ -295,6 +304,8 @@ class Fault:
     """Whether the process stands still until it is told to go on, and time may pass for its transactions meanwhile."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
+    figures: frozenset[Figure] = frozenset()
+    """What campaigns count it as."""
     after: str = ""
     """The fault that has to have struck the task before, or this one is skipped; empty: none."""
     runtimes: tuple[str, ...] = ("worker", "spark")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.description import STARTS_AGAIN, Capability, Fault, Link, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Fault, Figure, Link, Where
 
 _NETWORK = frozenset({Capability.PROCESSES, Capability.NETWORK})
 _WAYS = (0, 1, 2)
@@ -17,6 +17,7 @@ FAULTS = (
         needs=_NETWORK,
         excuses=STARTS_AGAIN,
         amount=_WAYS,
+        figures=frozenset({Figure.LINKS_CUT}),
         apply=lambda stage, actor, step: stage.disturb(actor, Link.CUT, step.amount),
     ),
     Fault(
@@ -55,6 +56,7 @@ FAULTS = (
         suspends=True,
         amount=_WAYS,
         runtimes=("worker",),
+        figures=frozenset({Figure.LINKS_CUT, Figure.ZOMBIES}),
         apply=lambda stage, actor, step: stage.isolate(actor, step.amount),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.description import Capability, Excuse, Fault, Where
+from harness.faults.description import Capability, Excuse, Fault, Figure, Where
 
 _HOSTS = frozenset({Capability.PROCESSES, Capability.HOSTS})
 
@@ -36,6 +36,7 @@ FAULTS = (
         Where.POINT,
         needs=_HOSTS,
         suspends=True,
+        figures=frozenset({Figure.ZOMBIES}),
         apply=lambda stage, actor, _: stage.pause(actor),
     ),
     Fault(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.description import STARTS_AGAIN, Capability, Fault, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Fault, Figure, Where
 
 _EXECUTORS = frozenset({Capability.PROCESSES, Capability.EXECUTORS})
 _SPARK = ("spark",)
@@ -35,6 +35,7 @@ FAULTS = (
         excuses=STARTS_AGAIN,
         amount=_WHEN,
         runtimes=_SPARK,
+        figures=frozenset({Figure.ZOMBIES}),
         apply=lambda stage, actor, step: stage.slow_attempt(actor, at_once=step.amount == 1),
     ),
     Fault(
@@ -46,6 +47,7 @@ FAULTS = (
         excuses=STARTS_AGAIN,
         amount=_WHEN,
         runtimes=_SPARK,
+        figures=frozenset({Figure.ZOMBIES}),
         apply=lambda stage, actor, step: stage.pause_executor(actor, at_once=step.amount == 1),
     ),
     Fault(
@@ -57,6 +59,7 @@ FAULTS = (
         excuses=STARTS_AGAIN,
         amount=_WHEN,
         runtimes=_SPARK,
+        figures=frozenset({Figure.LINKS_CUT, Figure.ZOMBIES}),
         apply=lambda stage, actor, step: stage.cut_executor(actor, at_once=step.amount == 1),
     ),
     Fault(

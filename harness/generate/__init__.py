@@ -1,7 +1,7 @@
 """Where schedules come from."""
 
-from harness.generate.plain import generate
+from harness.generate.plain import faults_of, generate
 from harness.generate.tour import has_headers, introduction, tour
 from harness.generate.vocabulary import KILL_POINTS
 
-__all__ = ["KILL_POINTS", "generate", "has_headers", "introduction", "tour"]
+__all__ = ["KILL_POINTS", "faults_of", "generate", "has_headers", "introduction", "tour"]

@@ -6,8 +6,10 @@ meet walks with the index: a first kill through the protocol points, and each de
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from random import Random
+from typing import NamedTuple
+from zlib import crc32
 
 from msgspec.structs import replace
 
@@ -111,11 +113,65 @@ def generate(
     runtime: Runtime | None = None,
     *,
     files: bool = False,
+    faults: Collection[str] = (),
 ) -> Schedule:
     """The schedule at `index` of the campaign `seed`; the same for the same arguments, on any machine. `files`: whether
-    the simulation has stores in real files."""
+    the simulation has stores in real files. `faults`: the schedule begins with one of them, by turns each that it can
+    have; there has to be one, see `faults_of`."""
     random = Random(f"{scenario.name}/{seed}/{index}")
-    return _Generator(scenario, random, capabilities, index, runtime, files=files).schedule()
+    asked = _asked(scenario, index, capabilities, faults) if faults else None
+    return _Generator(scenario, random, capabilities, index, runtime, asked, files=files).schedule()
+
+
+def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[str, tuple[Runtime, ...]]:
+    """Each fault that schedules of the scenario can have in a world with these capabilities, with the runtimes that it
+    strikes there."""
+    parts = parts_of(scenario)
+    found = {
+        name: tuple(
+            runtime
+            for runtime in Runtime
+            if runtime in scenario.runtimes
+            and runtime in fault.runtimes
+            and (runtime is Runtime.WORKER or Capability.SHARED not in fault.needs)
+        )
+        for name, fault in possible(capabilities).items()
+        if not (fault.without_stores and parts.changelogs)
+        and not (fault.on_topics and not topics_of(parts, fault))
+    }
+    return {name: runtimes for name, runtimes in found.items() if runtimes}
+
+
+class _Asked(NamedTuple):
+    """The fault that a schedule has to begin with."""
+
+    fault: Fault
+    runtime: Runtime
+    turn: int
+    """How often it had its turn before."""
+
+
+def _asked(
+    scenario: Scenario, index: int, capabilities: Collection[Capability], names: Iterable[str]
+) -> _Asked:
+    can = faults_of(scenario, capabilities)
+    by_runtime = {
+        runtime: there
+        for runtime in Runtime
+        if (there := [name for name in dict.fromkeys(names) if runtime in can.get(name, ())])
+    }
+    # As without faults that are asked for one in four runs on Spark, where some can strike both.
+    if len(by_runtime) == 1:
+        ((runtime, there),) = by_runtime.items()
+        turn = index
+    elif index % 4 == 3:
+        runtime, turn = Runtime.SPARK, index // 4
+    else:
+        runtime, turn = Runtime.WORKER, index - index // 4
+    there = by_runtime[runtime]
+    # A campaign of few schedules for each scenario meets as many places as one of many.
+    turn += crc32(scenario.name.encode())
+    return _Asked(FAULTS[there[turn % len(there)]], runtime, turn // len(there))
 
 
 class _Generator:
@@ -128,9 +184,12 @@ class _Generator:
         capabilities: Collection[Capability],
         index: int,
         runtime: Runtime | None,
+        asked: _Asked | None,
         *,
         files: bool,
     ) -> None:
+        if asked is not None:
+            runtime = asked.runtime
         if runtime is None:
             runtime = Runtime.SPARK if index % 4 == 3 else Runtime.WORKER
         if runtime not in scenario.runtimes:
@@ -138,14 +197,16 @@ class _Generator:
         self._scenario = scenario
         self._random = random
         self._index = index
-        self._files = files
+        self._asked = asked
+        wanted = frozenset[Capability]() if asked is None else asked.fault.needs
+        self._files = files or Capability.FILES in wanted
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         self._partitions = PARTITIONS[index % len(PARTITIONS)]
         self._settings: dict[str, object] = {}
         self._shared = (
             Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
-        )
+        ) or Capability.SHARED in wanted
         if self._shared and self._partitions == 1:
             self._partitions = 2
         self._seen: list[int] = []
@@ -219,10 +280,12 @@ class _Generator:
             # First, for what is found is mostly what a commit has left, and each commit uses up input.
             steps = [*self._restarts(), *steps]
         steps += self._steps()
-        if self._outages and random.random() < OUTAGE:
+        if self._asked is None and self._outages and random.random() < OUTAGE:
             steps = [*self._outage(), *steps]
         if self._files and random.random() < 0.6:
             steps = [*self._damage(self._task()), *steps]
+        if self._asked is not None:
+            steps = [*self._begin(self._asked), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
         return Schedule(
             scenario=self._scenario.reference_name,
@@ -512,26 +575,52 @@ class _Generator:
         if fault.amount:
             step = replace(step, amount=random.choice(fault.amount))
         if fault.where is Where.POINT:
-            place = _PLACES[turn // len(self._outages) % len(_PLACES)]
-            if place in _WHILE_BEGINNING:
-                step = replace(step, wait=0)
-            if isinstance(place, Point):
-                step = replace(step, at=place)
-            elif Capability.CALLS in self._capable:
-                step = replace(step, call=place[0], edge=place[1])
+            step = self._placed(step, turn // len(self._outages))
         if fault.suspends and random.random() < 0.5:
             # It wakes up while its successor is at work, and not when nothing is left to do.
             return [step, Step("resume", task=step.task, wait=random.choice((1, 2)))]
         return [step]
 
-    def _damage(self, task: str) -> list[Step]:
-        """A file is damaged while the process is away, and another one may find it that way."""
+    def _placed(self, step: Step, turn: int) -> Step:
+        """The step at a place of a transaction, by turns each of them."""
+        place = _PLACES[turn % len(_PLACES)]
+        if place in _WHILE_BEGINNING:
+            step = replace(step, wait=0)
+        if isinstance(place, Point):
+            return replace(step, at=place)
+        return replace(step, call=place[0], edge=place[1]) if Capability.CALLS in self._capable else step
+
+    def _begin(self, asked: _Asked) -> list[Step]:
+        """The fault that was asked for, with what it needs around it."""
         random = self._random
-        damages = [fault.name for fault in self._possible.values() if Capability.FILES in fault.needs]
+        fault = asked.fault
+        task = self._task()
+        if Capability.FILES in fault.needs:
+            return self._damage(task, fault.name)
+        step = replace(self._step(fault, task), wait=random.choice((0, 0, 1, 2)))
+        if Capability.HOSTS in fault.needs:
+            self._hosts = max(2, self._hosts)
+        if fault.where is Where.POINT:
+            step = self._placed(replace(step, at=None, call=None, edge=None), asked.turn)
+        if fault.after:
+            return [self._placed(Step(fault.after, task=task), asked.turn), step]
+        if fault.suspends and random.random() < 0.5:
+            # It wakes up while its successor is at work, and not when nothing is left to do.
+            return [step, Step("resume", task=task, wait=random.choice((1, 2)))]
+        return [step]
+
+    def _damage(self, task: str, asked: str = "") -> list[Step]:
+        """A file is damaged while the process is away, and another one may find it that way. `asked`: the fault that it
+        has to be."""
+        random = self._random
+        there = [fault.name for fault in self._possible.values() if Capability.FILES in fault.needs]
+        damages = [asked] if asked else there
         # Of a store without transactions a crash leaves nothing that another start believes.
         direct = self._settings.get("default.dsl.store") == "rocksDB"
         ends = ("clean_stop", "clean_stop", "kill") if direct else ("kill", "clean_stop", "kill")
         away = Step(random.choice(ends), task=task, wait=random.choice((1, 2, 4)))
+        if asked and away.fault not in self._possible:
+            away = replace(away, fault="kill")
         if not damages or away.fault not in self._possible:
             return [Step("kill", task=task)]
         again = [Step("kill", task=task, wait=random.choice((0, 1, 2)))] if random.random() < 0.3 else []

@@ -28,7 +28,12 @@ class Done:
 
 
 def run_chunks(
-    chunks: Iterable[Chunk], seed: int, mutant: str | None, files: Mapping[str, str], root: str
+    chunks: Iterable[Chunk],
+    seed: int,
+    mutant: str | None,
+    faults: tuple[str, ...],
+    files: Mapping[str, str],
+    root: str,
 ) -> bytes:
     """`Done` as bytes. `files`: the scenarios that are files, each with its place below `root`."""
     for reference, file in files.items():
@@ -38,7 +43,7 @@ def run_chunks(
     error: BaseException | None = None
     for scenario, start, stop in chunks:
         try:
-            part = simulate_part(scenario, seed, start, stop, mutant)
+            part = simulate_part(scenario, seed, start, stop, mutant, faults)
         except BaseException as raised:  # noqa: BLE001 - the driver raises it, as a pool of processes does
             error = raised
             break

@@ -29,7 +29,7 @@ class Alone:
 
     def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
         for scenario, start, stop in chunks:
-            yield simulate_part(scenario, plan.seed, start, stop, plan.mutant)
+            yield simulate_part(scenario, plan.seed, start, stop, plan.mutant, plan.faults)
 
 
 class Processes:
@@ -54,7 +54,9 @@ class Processes:
 
             def submit(most: int) -> None:
                 for scenario, start, stop in islice(chunks, most):
-                    running.append(pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant))
+                    running.append(
+                        pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant, plan.faults)
+                    )
 
             submit(AHEAD * self._jobs)
             try:

@@ -150,7 +150,7 @@ class OnSpark:
                 expected += len(range(chunk.start, chunk.stop)) * (self._each or task_seconds)
             if not task:
                 break
-            wave.append((task, plan.seed, plan.mutant, self._shipped.files))
+            wave.append((task, plan.seed, plan.mutant, plan.faults, self._shipped.files))
         return wave
 
     def _submitted(self, wave: list[Any]) -> Future[list[tuple[str, bytes]]]:
@@ -247,7 +247,7 @@ class OnSpark:
         """Wait for the first executor and ask whether it can run the simulation. `SparkError` says why not."""
         archive = self._session.directory / self._shipped.name
         archive.write_bytes(self._shipped.data)
-        request: tuple[Any, ...] = ([], 0, None, self._shipped.files)
+        request: tuple[Any, ...] = ([], 0, None, (), self._shipped.files)
         with self._told():
             self._context.addArchive(str(archive))
             answers = self._awaited(self._submitted([request] * max(1, self._context.defaultParallelism)))

@@ -17,13 +17,14 @@ from harness.campaign import (
     run_world,
     schedule_at,
     schedules_of,
+    with_faults,
 )
 from harness.faults import DEADLY, FAULTS, Capability, possible
-from harness.generate import KILL_POINTS, generate
+from harness.generate import KILL_POINTS, faults_of, generate
 from harness.generate.settings import VALUES, text
 from harness.generate.vocabulary import kind_of
-from harness.history import History, Injected, Skipped
-from harness.met import Met
+from harness.history import End, Ended, Event, History, Injected, Skipped
+from harness.met import FENCED, SCHEDULES, STRUCK, Met, with_stores
 from harness.met import _stores as met_of_stores
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
@@ -157,7 +158,7 @@ def met_by(scenario: Scenario, *schedules: Schedule) -> Met:
 
 
 def test_reasons_beyond_the_most_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shows_nothing(name: str, _seed: int, start: int, stop: int, _mutant: str | None) -> Part:
+    def shows_nothing(name: str, _seed: int, start: int, stop: int, _mutant: str | None, *_: object) -> Part:
         return Part(
             WorldResult(), inconclusive=[f"schedule {index} of {name}" for index in range(start, stop)]
         )
@@ -398,3 +399,68 @@ def test_a_reduced_schedule_fails_by_an_oracle_that_failed_before(mutant: str) -
     assert (reduced.verdict.outcome, reduced.minimal.mutant) == (Outcome.VIOLATED, mutant)
     assert len(reduced.minimal.steps) <= len(found.schedule.steps)
     assert reduced.executions > 0
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("scenario", ["balances", "relay", "enrichment"])
+def test_a_campaign_that_is_asked_for_faults_has_one_of_them_in_each_schedule(
+    world: str, scenario: str
+) -> None:
+    can = faults_of(SCENARIOS[scenario], WORLDS[world].capabilities)
+    for name, runtimes in can.items():
+        drawn = [schedule_at(SCENARIOS[scenario], 5, index, world, (name,)) for index in range(8)]
+        assert all(name in {step.fault for step in schedule.steps} for schedule in drawn), name
+        assert {schedule.runtime for schedule in drawn} == set(runtimes)
+        assert drawn == [schedule_at(SCENARIOS[scenario], 5, index, world, (name,)) for index in range(8)]
+    several = tuple(can)[:5]
+    for index in range(40):
+        steps = schedule_at(SCENARIOS[scenario], 5, index, world, several).steps
+        assert set(several) & {step.fault for step in steps}
+
+
+def test_a_campaign_that_is_asked_for_a_fault_has_to_meet_it_and_nothing_else() -> None:
+    asked = ("move", "damage_rows", "kill")
+    part = run_simulation(Plan(("balances",), seed=1, schedules=12, faults=asked), over(1), quiet)
+    assert part.result.schedules == 12
+    assert part.result.missing == []
+    assert all(part.result.faults[name] for name in asked)
+    never = Met().missing([BALANCES], WORLDS["sim"].capabilities, whole=True, faults=("kill", "kill_broker"))
+    assert never == [Cell("worker", "kill", "")]
+
+
+def test_only_scenarios_that_a_fault_can_strike_are_asked_for_it() -> None:
+    assert with_faults(("relay", "balances"), "sim", ("compact",)) == ("balances",)
+    assert with_faults(("relay", "balances"), "sim", ()) == ("relay", "balances")
+    assert with_faults(("relay", "balances"), "sim", ("kill_broker",)) == ()
+
+
+def test_a_fault_counts_once_and_a_zombie_when_it_was_fenced() -> None:
+    steps = (Step("isolate"), Step("resume"), Step("kill_broker"), Step("kill_host"))
+    schedule = Schedule("balances", steps=steps)
+    events: list[Event] = [
+        Injected(0, "isolate", "0_0", 0, 0, Point.FLUSHED),
+        Injected(0, "pause", "0_1", 1, 0, None),
+        Ended("0_2", 5, End.FENCED),
+        Injected(1, "resume", None, None, None, None),
+        Ended("0_0", 0, End.FENCED),
+        Ended("0_1", 1, End.DONE),
+        Injected(3, "kill_host", "0_0", 2, 0, Point.FLUSHED),
+        Injected(3, "kill", "0_1", 3, 0, None),
+    ]
+    met = Met()
+    met.add(BALANCES, schedule, History("containers", events, seconds=3.0))
+    met.add(BALANCES, schedule, History("containers", events, seconds=5.0, inconclusive="it hung"))
+    twice = Met()
+    twice.merge(met.close())
+    twice.merge(met.close())
+    result = twice.close()
+    assert result.struck == {name: {"worker": 2} for name in ("isolate", "kill_host", "resume")}
+    assert result.figures == {
+        SCHEDULES: {"worker": 2},
+        STRUCK: {"worker": 4},
+        with_stores("rocksdb_indexbatch"): {"worker": 4},
+        "links cut": {"worker": 2},
+        "zombies made": {"worker": 2},
+        FENCED: {"worker": 2},
+    }
+    assert result.medians == {"worker": 4.0}

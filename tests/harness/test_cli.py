@@ -97,6 +97,8 @@ def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(t
         (["run", "--mutant", "nonsense"], 2, ["no mutant is named 'nonsense'", "crashproof mutants --list"]),
         (["run", "--for", "soon"], 2, ["--for", "'soon' is no duration"]),
         (["run", "--for", "3s", "--schedules", "3"], 2, ["exclude each other"]),
+        (["run", "--world", "sim", "--fault", "kill_broker"], 2, ["--fault", "world sim", "resume"]),
+        (["run", "--world", "sim", "--fault", "nonsense"], 2, ["'nonsense' is no fault", "resume"]),
         (["run", "--schedules", "0"], 2, ["greater than or equal to 1"]),
         (["run", "--jobs", "none"], 2, ["--jobs", "'none' is no number of processes"]),
         (["run", "--jobs", "²"], 2, ["'²' is no number of processes"]),
@@ -281,7 +283,7 @@ def test_an_error_of_the_harness_itself_is_one_sentence_and_exits_3(tmp_path: Pa
     """A module that Python imports at its start breaks the harness from inside, in a way that nobody could expect."""
     (tmp_path / "sitecustomize.py").write_text(
         "import harness.campaign\n"
-        "def fail(*_):\n"
+        "def fail(*_, **__):\n"
         "    raise IndexError('nobody\\nexpected this')\n"
         "harness.campaign.schedule_at = fail\n"
     )

@@ -413,7 +413,7 @@ def test_chunks_of_one_task_come_to_what_they_come_to_one_by_one(mutant: str | N
         environment: Mapping[str, str] = MappingProxyType({})
 
         def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
-            done = pickle.loads(run_chunks(chunks, plan.seed, plan.mutant, {}, str(tmp_path)))
+            done = pickle.loads(run_chunks(chunks, plan.seed, plan.mutant, plan.faults, {}, str(tmp_path)))
             assert isinstance(done, Done)
             yield from done.parts
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from harness.cli.errors import exit_code
 from harness.worlds.cluster import Bounds, Written
@@ -184,3 +185,26 @@ def test_a_cluster_that_is_gone_is_one_sentence_and_says_nothing_about_the_pipel
     ):
         ask(nowhere)
     assert exit_code(caught.value) == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NETWORK_EXCEPTION],
+)
+def test_what_passes_when_leaders_have_moved_is_asked_again(
+    cluster: PlainCluster, topic: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [KafkaException(KafkaError(code)), KafkaException(KafkaError(code))]
+    reader = cluster._reader("read_committed")
+
+    class Moving:
+        """A consumer whose broker knows the high watermark only when it is asked again."""
+
+        def get_watermark_offsets(self, tp: object, seconds: float) -> object:
+            if answers:
+                raise answers.pop()
+            return reader.get_watermark_offsets(tp, seconds)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(cluster._readers, "read_committed", Moving())
+    assert cluster.bounds(topic, 0) == Bounds(0, 0, 0)
+    assert not answers

@@ -296,6 +296,7 @@ def test_a_worker_that_reports_nothing_makes_the_run_inconclusive(
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert "Task 0_0 (incarnation 0, process" in verdict.reason
     assert "reported nothing for 3 s after" in verdict.reason
+    assert "most recent call first" in verdict.reason
 
 
 def test_a_run_leaves_no_process_and_no_file(world: LocalWorld) -> None:

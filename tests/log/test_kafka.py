@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 from confluent_kafka import KafkaError, Message
+from confluent_kafka.admin import AdminClient
 
 from harness.worlds.local.broker import LocalBroker
 from store.errors import (
@@ -623,6 +625,27 @@ def test_a_transaction_goes_on_after_a_sigkill_of_the_broker(own_broker: LocalBr
     producer.commit_transaction()
     until(lambda: fragile.values(RC) == [b"before", b"after"])
     assert fragile.committed() == 4
+
+
+@pytest.mark.xdist_group("own-broker")
+def test_offsets_are_sent_although_the_group_had_no_coordinator_for_a_while(
+    own_broker: LocalBroker, fragile: Place
+) -> None:
+    """All connections stay up meanwhile, as those to the other brokers do when one of several is restarted."""
+    producer = fragile.producer(log=KafkaLog(own_broker.bootstrap, timeout=6.0))
+    producer.begin_transaction()
+    fragile.put(producer, b"value")
+    producer.flush()
+    # The broker makes it again once somebody asks for the coordinator, which it has none of until then.
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+    for deleted in admin.delete_topics(["__consumer_offsets"]).values():
+        deleted.result()
+    # By a daemon: a call that hangs would keep the tests from their end.
+    sent = threading.Thread(target=producer.send_offsets, args=(fragile.group, {fragile.tp: 3}), daemon=True)
+    sent.start()
+    until(lambda: not sent.is_alive())
+    producer.commit_transaction()
+    until(lambda: fragile.committed() == 3)
 
 
 @pytest.mark.requirement("129.5")

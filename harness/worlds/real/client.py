@@ -47,6 +47,7 @@ _MAY_PASS = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -54,13 +55,18 @@ _MAY_PASS = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
     }
 )
-"""Errors of a cluster that has just started, or has just made a topic: asking again is right."""
+"""Errors of a cluster that has just started, has just made a topic, or whose leaders move: asking again is right."""
 
 _KEPT = {"retention.ms": "-1", "segment.ms": str((1 << 63) - 1)}
 """By the cluster's clock what a schedule writes is decades old. Retention would remove it, and each marker, which has
@@ -272,7 +278,10 @@ class PlainCluster:
 
     def coordinator(self, transactional_id: str) -> int:
         """The node that coordinates the transactions of an id: the leader of the partition that its hash chooses."""
-        found = self._admin.list_topics(_TRANSACTIONS, timeout=self._call_s).topics[_TRANSACTIONS]
+        found = self._call(
+            f"ask who coordinates {transactional_id}",
+            lambda: self._admin.list_topics(_TRANSACTIONS, timeout=self._call_s).topics[_TRANSACTIONS],
+        )
         return self.leader(_TRANSACTIONS, java_hash(transactional_id) % max(1, len(found.partitions)))
 
     def undecided(

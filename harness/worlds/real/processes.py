@@ -51,6 +51,9 @@ from store.streams.assignment import Assignment
 ANSWER_SECONDS = 120.0
 """How long a worker may be silent. Longer than any wait that its configuration allows and that ends by itself."""
 
+_DUMP_SECONDS = 10.0
+"""How long a silent worker is given to say where it stands."""
+
 _REQUEST = struct.Struct("!Ii")
 """Process id and signal. Id 0, with a descriptor beside it: make a worker that talks through that descriptor."""
 _EVENT = struct.Struct("!I?i")
@@ -239,6 +242,7 @@ class WorkerProcess:
         message: Message
         try:
             if not self._connection.poll(seconds):
+                self._dump()
                 raise SilentWorkerError(
                     f"Task {self.job.task} (incarnation {self.job.incarnation}, process {self.pid}) reported "
                     f"nothing for {seconds:g} s after {self.last or 'its start'}. {_words_of(self.job.output)}"
@@ -258,6 +262,12 @@ class WorkerProcess:
                 f"point {message.point}" if isinstance(message, At) else type(message).__name__.lower()
             )
         return message
+
+    def _dump(self) -> None:
+        """Have it print where it stands, which ends it."""
+        self._server.signal(self.pid, signal.SIGABRT)
+        # Its end is the end of the connection.
+        self._connection.poll(_DUMP_SECONDS)
 
     def stop(self) -> None:
         """SIGSTOP."""

@@ -48,7 +48,8 @@ class KafkaLog:
             "transactional.id": transactional_id,
             "transaction.timeout.ms": transaction_timeout_ms,
         }
-        made = build(ClientProducer, client.config(PRODUCER, self._config, own))
+        often: Config = {"connections.max.idle.ms": client.idle_ms()}
+        made = build(ClientProducer, client.config(PRODUCER, often, self._config, own))
         return KafkaProducer(client, made, transactional_id, self._group_metadata)
 
     def plain_producer(self) -> KafkaPlainProducer:

@@ -58,6 +58,14 @@ PRODUCER: Config = {
     "queue.buffering.max.messages": 500_000,
 }
 
+LONGEST_IDLE_S = 10.0
+"""How long a connection of a transactional producer may be idle.
+
+send_offsets knows no time limit of its own (librdkafka#5456), and after a look for the group's coordinator has failed
+three times, which takes milliseconds, only a connection that comes or goes has it look again. Where all stay up, as
+those to other brokers do while one is restarted, it would wait for ever.
+"""
+
 CONSUMER: Config = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -93,6 +101,10 @@ class Client:
         for part in parts:
             merged.update(part)
         return {**merged, "error_cb": self._on_error, "logger": LOGGER}
+
+    def idle_ms(self) -> int:
+        """After how long a connection goes that nothing needs: within the time that a call may take."""
+        return int(1_000 * min(LONGEST_IDLE_S, max(1.0, self.timeout / 3)))
 
     def _on_error(self, error: KafkaError) -> None:
         # An exception raised here would come out of whatever call serves the callback.
