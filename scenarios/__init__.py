@@ -223,6 +223,10 @@ class Scenario(ABC):
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
 
+    updates: ClassVar[frozenset[str]] = frozenset()
+    """Topics that get each update of one table of the DSL. Where that has a cache, it forwards at a commit what has
+    become of a key, and some of the updates before. The reference gives them all."""
+
     _reference: str = ""
 
     @property
