@@ -1,10 +1,12 @@
-"""Mutants of the record cache of the DSL: what tables hold back until the commit."""
+"""Mutants of the DSL: what tables hold back until the commit, and joins."""
 
 from __future__ import annotations
 
 from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
+_JOIN = "store.streams.dsl.operators:TableJoin.bind"
+_WAITING = "store.streams.dsl.joins:Waiting"
 _TABLE = "store.streams.dsl.cache:Table"
 _TASK = "store.streams.task:Task"
 
@@ -82,5 +84,45 @@ MUTANTS = (
         OWN,
         "A row that has left a full record cache is not written to the store.",
         (Edit(f"{_TABLE}._make_room", "                self._write_entry(entry)\n", ""),),
+    ),
+    Mutant(
+        "a-partner-does-not-end-the-waiting",
+        OWN,
+        "A record that has found a partner comes out alone as well when its window is closed.",
+        (Edit(f"{_WAITING}.found_partner", "self._store.put(row, None)", "pass"),),
+    ),
+    Mutant(
+        "who-waits-is-forgotten-by-a-restart",
+        OWN,
+        "Records that a store has from before wait until another one comes that has to wait.",
+        (Edit(f"{_WAITING}.__init__", "self.first: float = -inf", "self.first: float = inf"),),
+    ),
+    Mutant(
+        "who-waits-comes-out-again",
+        "KAFKA-10847",
+        "A record that has come out alone goes on waiting.",
+        (Edit(f"{_WAITING}.forward_closed", "            self._store.put(row, None)\n", ""),),
+    ),
+    Mutant(
+        "an-update-is-joined-with-what-was-forwarded",
+        OWN,
+        "A joined update of a table whose key the other side has let go of, both held back, stays in the result.",
+        (
+            Edit(
+                _JOIN,
+                "if needs_other and other_before is not None:",
+                "if needs_other and other_before is not None and new is not None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "an-update-held-back-is-left-out-of-a-join",
+        OWN,
+        "What a join has of an update that is held back is not forwarded right after it.",
+        (
+            Edit(
+                "store.streams.dsl.cache:Flight.settle_later", "self._unsettled.append((settle, key))", "pass"
+            ),
+        ),
     ),
 )

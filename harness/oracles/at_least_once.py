@@ -275,7 +275,7 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
         sink.removeprefix(PREFIX) for ordinal in ordinals for sink in evidence.topologies[ordinal].sinks
     }
     for topic in evidence.final.outputs.values():
-        if topic.name in unknown:
+        if topic.name in unknown | evidence.joining:
             continue
         there = Counter((topic.name, row.key, _text(row)) for row in topic.rows)
         for name in sorted(there.keys() | {one for one in sent.least if one[0] == topic.name}):

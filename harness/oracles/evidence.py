@@ -180,7 +180,12 @@ class Evidence:
     @cached_property
     def folding(self) -> frozenset[str]:
         """Topics that need not have each update of their table, because a cache has held some back."""
-        return self.scenario.updates if self.caches else frozenset()
+        return self.scenario.updates | self.joining if self.caches else frozenset()
+
+    @cached_property
+    def joining(self) -> frozenset[str]:
+        """Those of them that may have more than the reference."""
+        return self.scenario.joins if self.caches else frozenset()
 
     def longest_absence(self, store: str) -> int | None:
         """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what

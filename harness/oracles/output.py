@@ -6,7 +6,8 @@ because outputs and input positions are in one transaction. What two looks have 
 
 A topic that gets the updates of a cached table (`scenarios.Scenario.updates`) may lack some, but at each position it
 has for each key, last, what had become of it there; none twice, nor in another order. Keys are not compared with
-each other there: an update that was held back is forwarded after those of others.
+each other there: an update that was held back is forwarded after those of others. Of a join of such tables only the
+last one is known, and not its time.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ class _Judge:
         """Whether a part of a topic is what it has to be."""
         if topic not in self._folding:
             return is_interleaving(should, found)
+        if topic in self._evidence.joining:
+            return has_come_to(should, found)
         return is_folded(should, found)
 
     def _wrong(
@@ -360,6 +363,20 @@ def is_folded(
         )
         for taken in ways
     )
+
+
+def has_come_to(
+    sequences: Sequence[Sequence[tuple[str, Content]]], merged: Sequence[tuple[str, Content]]
+) -> bool:
+    """Whether the last of `merged`, all of one key, has the value and headers of what came last in one of `sequences`.
+    A deletion is the same as nothing."""
+
+    def gist(record: tuple[str, Content]) -> object:
+        value, _, headers = record[1]
+        return None if value is None else (value, headers)
+
+    last = gist(merged[-1]) if merged else None
+    return any(gist(sequence[-1]) == last for sequence in sequences) or (last is None and not sequences)
 
 
 def _unfolded(should: Sequence[Sequence[object]], found: Sequence[object]) -> tuple[str, Anomaly]:
