@@ -46,9 +46,9 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = None if random.random() < 0.3 else random.randint(1, 9)
+        value = None if random.random() < 0.4 else random.randint(1, 9)
         topic = random.choice(("users", "addresses"))
-        return Sample(random.choice(("a", "ann", "anna")), value, topic=topic)
+        return Sample(random.choice(("a", "a", "ann")), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, time = record.key, record.timestamp

@@ -115,14 +115,4 @@ MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        "an-update-held-back-is-left-out-of-a-join",
-        OWN,
-        "What a join has of an update that is held back is not forwarded right after it.",
-        (
-            Edit(
-                "store.streams.dsl.cache:Flight.settle_later", "self._unsettled.append((settle, key))", "pass"
-            ),
-        ),
-    ),
 )
