@@ -223,6 +223,14 @@ class Scenario(ABC):
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
 
+    updates: ClassVar[frozenset[str]] = frozenset()
+    """Topics that get each update of one table of the DSL. Where that has a cache, it forwards at a commit what has
+    become of a key, and some of the updates before. The reference gives them all."""
+    joins: ClassVar[frozenset[str]] = frozenset()
+    """Topics that get the updates of a join of such tables. With a cache there may be results of one table's new value
+    and the other one's old one, which the reference has not; but at a commit the last one has what a key has come to,
+    whatever its time."""
+
     _reference: str = ""
 
     @property
@@ -253,6 +261,11 @@ class Scenario(ABC):
         """Whether the processing function asks for a commit after this record. Judged where a run tells each record
         that is processed, which it does of tasks that read several topics."""
         return False
+
+    def decode_key(self, store: str, key: bytes) -> str:  # noqa: ARG002 - the default is for every store
+        """The name of a row of a key-value store, as the reference has it; names have to be in the order of the keys.
+        Text unless a scenario says otherwise. Raises ValueError for what cannot be one."""
+        return key.decode()
 
     def decode(self, store: str, value: bytes) -> Json:  # noqa: ARG002 - the default is for every store
         """The value of a row of a store, as the reference writes it; JSON unless a scenario says otherwise. Raises
@@ -294,6 +307,14 @@ def encode_key(key: str) -> bytes:
 
 def encode_value(value: Json) -> bytes | None:
     return None if value is None else msgspec.json.encode(value)
+
+
+def readable_key(scenario: Scenario, store: str, key: bytes) -> str:
+    """The name of a row as the reference has it, or the key as Python writes bytes if it cannot be one."""
+    try:
+        return scenario.decode_key(store, key)
+    except (ValueError, struct.error):
+        return repr(key)
 
 
 def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:

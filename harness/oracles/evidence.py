@@ -177,6 +177,16 @@ class Evidence:
         """Whether any process had a cache for the stores that want one."""
         return any(self.config(event.settings).statestore_cache_max_bytes for _, event in self.of(Started))
 
+    @cached_property
+    def folding(self) -> frozenset[str]:
+        """Topics that need not have each update of their table, because a cache has held some back."""
+        return self.scenario.updates | self.joining if self.caches else frozenset()
+
+    @cached_property
+    def joining(self) -> frozenset[str]:
+        """Those of them that may have more than the reference."""
+        return self.scenario.joins if self.caches else frozenset()
+
     def longest_absence(self, store: str) -> int | None:
         """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
         its changelog keeps deletions for. None: deletions stay."""
@@ -356,7 +366,7 @@ class Evidence:
             {source: self.rows(source, partition) for source in sources},
             parts,
             cleaned=self.cleaned & frozenset(sources),
-            written=lambda topic, key: self._written.get((topic, key), ()),
+            written=lambda topic, key: None if topic in self.folding else self._written.get((topic, key), ()),
             partial=self.uncaused,
         )
         sinks = [sink.removeprefix(PREFIX) for sink in topology.sinks]

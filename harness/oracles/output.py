@@ -3,6 +3,11 @@ its partition, and in the order in which its task wrote to that partition.
 
 Checked at the end against the whole input, and in the middle of a run against the group's committed position,
 because outputs and input positions are in one transaction. What two looks have in common is compared once.
+
+A topic that gets the updates of a cached table (`scenarios.Scenario.updates`) may lack some, but at each position it
+has for each key, last, what had become of it there; none twice, nor in another order. Keys are not compared with
+each other there: an update that was held back is forwarded after those of others. Of a join of such tables only the
+last one is known, and not its time.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ Content = tuple[object, int, tuple[tuple[str, str | None], ...]]
 Part = tuple[str, Sequence[Expected]]
 """A task and what it has to have written."""
 Way = tuple[Line, int]
+Place = tuple[str, int, str | None]
+"""Topic and partition; where updates are folded, the key too."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -80,6 +87,7 @@ class _Judge:
         self._rows: Rows = ()
         """What was found right last, and how many outputs of each task that was."""
         self._counts: dict[str, int] = dict.fromkeys(evidence.tasks, 0)
+        self._folding = evidence.folding
 
     def look(self, rows: Rows, positions: Mapping[str, Positions], index: int) -> list[Finding]:
         """What is wrong with all outputs there are, when every task stands where it does."""
@@ -100,7 +108,8 @@ class _Judge:
         counts = {task: line.prefixes[number].outputs for task, (line, number) in ways.items()}
         before = len(self._rows)
         grown = (
-            len(rows) >= before
+            not self._folding
+            and len(rows) >= before
             and rows[:before] == self._rows
             and all(counts[task] >= self._counts[task] for task in counts)
         )
@@ -135,21 +144,39 @@ class _Judge:
 
     def _right(self, parts: Sequence[Part], rows: Rows) -> bool:
         """Whether these records, in their partitions and in this order, are what the tasks have to have written."""
-        partitions = self._evidence.schedule.partitions
-        expected: dict[tuple[str, int], list[list[tuple[str, Content]]]] = {}
+        expected: dict[Place, list[list[tuple[str, Content]]]] = {}
         for _, outputs in parts:
-            mine: dict[tuple[str, int], list[tuple[str, Content]]] = {}
+            mine: dict[Place, list[tuple[str, Content]]] = {}
             for output in outputs:
-                place = output.topic, _partition(output.key, partitions)
-                mine.setdefault(place, []).append((output.key, content(output)))
+                mine.setdefault(self._place(output), []).append((output.key, content(output)))
             for place, sequence in mine.items():
                 expected.setdefault(place, []).append(sequence)
-        actual: dict[tuple[str, int], list[tuple[str, Content]]] = {}
+        actual: dict[Place, list[tuple[str, Content]]] = {}
         for topic, row in rows:
-            actual.setdefault((topic, row.partition), []).append((row.key, content(row)))
-        return expected.keys() == actual.keys() and all(
-            is_interleaving(expected[place], found) for place, found in actual.items()
+            key = row.key if topic in self._folding else None
+            actual.setdefault((topic, row.partition, key), []).append((row.key, content(row)))
+        return all(
+            self._fits(place[0], expected.get(place, []), actual.get(place, []))
+            for place in expected.keys() | actual.keys()
         )
+
+    def _place(self, output: Expected) -> Place:
+        """What an output is compared within."""
+        key = output.key if output.topic in self._folding else None
+        return output.topic, _partition(output.key, self._evidence.schedule.partitions), key
+
+    def _fits(
+        self,
+        topic: str,
+        should: Sequence[Sequence[tuple[str, Content]]],
+        found: Sequence[tuple[str, Content]],
+    ) -> bool:
+        """Whether a part of a topic is what it has to be."""
+        if topic not in self._folding:
+            return is_interleaving(should, found)
+        if topic in self._evidence.joining:
+            return has_come_to(should, found)
+        return is_folded(should, found)
 
     def _wrong(
         self, ways: Mapping[str, Way], rows: Rows, positions: Mapping[str, Positions], index: int
@@ -178,15 +205,16 @@ class _Judge:
             actual.setdefault((topic, row.key), []).append(row)
         for name in sorted(expected.keys() | actual.keys()):
             by_task = expected.get(name, {})
+            topic, key = name
             should = [[content(output) for output in outputs] for outputs in by_task.values()]
             found = [content(row) for row in actual.get(name, [])]
-            if is_interleaving(should, found):
+            named = [[(key, one) for one in sequence] for sequence in should]
+            if self._fits(topic, named, [(key, one) for one in found]):
                 continue
-            topic, key = name
             tasks = list(by_task)
             only = tasks[0] if len(tasks) == 1 else None
             at = ", ".join(f"task {task} at {positions_text(positions[task])}" for task in tasks) or "no task"
-            words, anomaly = _difference(should, found)
+            words, anomaly = (_difference if topic not in self._folding else _unfolded)(should, found)
             why = "" if only is None else self._why(ways[only], by_task[only], actual.get(name, []), only)
             # The values alone, unless these are right.
             shown = _values if not is_interleaving(list(map(_values, should)), _values(found)) else list
@@ -257,6 +285,10 @@ class _Judge:
             found = actual.get(place, [])
             if is_interleaving(should, found):
                 continue
+            if place[0] in self._folding and {key for key, _ in found} <= {
+                key for sequence in should for key, _ in sequence
+            }:
+                continue
             only = next(iter(by_task)) if len(by_task) == 1 else None
             words, anomaly = _difference(should, found)
             yield Finding(
@@ -307,6 +339,58 @@ def is_interleaving(sequences: Sequence[Sequence[object]], merged: Sequence[obje
         if not ways:
             return False
     return True
+
+
+def is_folded(
+    sequences: Sequence[Sequence[tuple[str, Content]]], merged: Sequence[tuple[str, Content]]
+) -> bool:
+    """Whether `merged` holds records of `sequences`, all of one key, each at most once and each sequence in its own
+    order, and last of each sequence what came last; but a deletion may be left out where nothing was there before."""
+    # Of each sequence how many records have come or were passed over, and whether something is there now.
+    ways = {((0, False),) * len(sequences)}
+    for record in merged:
+        ways = {
+            (*taken[:which], (at + 1, record[1][0] is not None), *taken[which + 1 :])
+            for taken in ways
+            for which, (done, _) in enumerate(taken)
+            for at in range(done, len(sequences[which]))
+            if sequences[which][at] == record
+        }
+    return any(
+        all(
+            done == len(sequence) or (sequence[-1][1][0] is None and not there)
+            for sequence, (done, there) in zip(sequences, taken, strict=True)
+        )
+        for taken in ways
+    )
+
+
+def has_come_to(
+    sequences: Sequence[Sequence[tuple[str, Content]]], merged: Sequence[tuple[str, Content]]
+) -> bool:
+    """Whether the last of `merged`, all of one key, has the value and headers of what came last in one of `sequences`.
+    A deletion is the same as nothing."""
+
+    def gist(record: tuple[str, Content]) -> object:
+        value, _, headers = record[1]
+        return None if value is None else (value, headers)
+
+    last = gist(merged[-1]) if merged else None
+    return any(gist(sequence[-1]) == last for sequence in sequences) or (last is None and not sequences)
+
+
+def _unfolded(should: Sequence[Sequence[object]], found: Sequence[object]) -> tuple[str, Anomaly]:
+    wanted = [value for sequence in should for value in sequence]
+    if any(value not in wanted for value in found):
+        return "some are no update that there was", Anomaly.DIVERGED
+    if len(found) > len(set(map(repr, found))) and len(wanted) == len(set(map(repr, wanted))):
+        return "an update was forwarded twice", Anomaly.DUPLICATED
+    if all(sequence[-1] in found for sequence in should if sequence):
+        return "the last update is not the last, or they are in another order", Anomaly.REORDERED
+    return (
+        "the last update is missing, so it was lost, or is later than the commit of its input",
+        Anomaly.LOST,
+    )
 
 
 def _difference(should: Sequence[Sequence[object]], found: Sequence[object]) -> tuple[str, Anomaly]:

@@ -6,6 +6,8 @@ state with everything that the task had processed then. An iterator that is held
 bound is respected both ways. A store without transactions has nothing to keep uncommitted writes apart with: there
 READ_COMMITTED may show them, and with a cache a part of them, so that is not judged. Another process that reads such a
 store in its files finds the stream time there as of the last commit: to it, what has expired since may still be there.
+A table of the DSL with a record cache has what was committed, and of any row it may have what was made of it since:
+that is its answer at READ_UNCOMMITTED, and the position is that of the commit.
 
 What nobody can answer is refused with the reason for it: a partition that is elsewhere or nowhere, a standby where the
 active copy is wanted, a query of an unknown type, an iterator that was closed, uncommitted data of another process.
@@ -33,6 +35,7 @@ from harness.reference.tables import (
 from harness.schedule import Query, QueryKind, config_of
 from harness.verdict import Anomaly, Finding
 from scenarios import Json
+from store.streams.dsl.stores import TableStore
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel
 
@@ -50,6 +53,9 @@ REFUSALS = {
     "a value without its time": "the value",
 }
 """What is asked that has no answer, and the reason for it; and what else is asked, and the answer."""
+
+
+_ABSENT = "not there"
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -119,6 +125,10 @@ def answer(table: Table, query: Query) -> Answer | None:
     return None
 
 
+def _shown(rows: Mapping[str, Json], name: str) -> str:
+    return repr(plain(rows[name])) if name in rows else _ABSENT
+
+
 class _Judge:
     """One answer."""
 
@@ -170,7 +180,10 @@ class _Judge:
         if not self._evidence.exact or not self._evidence.judges(event.task, self._index):
             return
         isolated = transactional(self._supplier, self._config)
-        if query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
+        if query.isolation is IsolationLevel.READ_UNCOMMITTED and self._held_back:
+            yield from self._moment()
+            yield from self._each_row()
+        elif query.isolation is IsolationLevel.READ_UNCOMMITTED or isolated:
             yield from self._moment()
             yield from self._rows((reached,))
         elif not self._supplier.cached and not query.slow:
@@ -199,10 +212,46 @@ class _Judge:
             and all(committed.get(topic, -1) >= bound for topic in self._model.sources.topics)
         )
 
+    @property
+    def _held_back(self) -> bool:
+        """Whether a record cache holds writes back from the store."""
+        return isinstance(self._supplier, TableStore) and bool(
+            self._supplier.cached and self._config.statestore_cache_max_bytes
+        )
+
+    def _each_row(self) -> Iterator[Finding]:
+        """Whether each row is one that there was at the answer's position, or after it."""
+        query, event, model = self._query, self._event, self._model
+        upto = dict(model.at(event.uncommitted, uncommitted=True))
+        ways: list[dict[str, set[str]]] = []
+        """Row → what it may be, for each order; of one that need not be there, also that it is not."""
+        for line, number in model.at(event.positions, uncommitted=True):
+            if line not in upto:
+                continue
+            tables = [line.prefixes[at].state[query.store] for at in range(number, upto[line] + 1)]
+            moments = [dict(answer(table, query) or ()) for table in tables]
+            names = {name for moment in moments for name in moment}
+            ways.append({name: {_shown(moment, name) for moment in moments} for name in names})
+        rows = dict(event.rows or ())
+        wrong = [
+            [name for name in sorted(way.keys() | rows.keys()) if _shown(rows, name) not in way.get(name, ())]
+            for way in ways
+        ]
+        if wrong and all(wrong):
+            name = wrong[0][0]
+            allowed = sorted(ways[0].get(name, {_ABSENT}))
+            yield self._finding(
+                f"was shown {name!r} as {_shown(rows, name)}, but from {positions_text(event.positions)} to "
+                f"{positions_text(event.uncommitted)} it was {', then '.join(allowed)}",
+                Anomaly.TORN,
+                expected=allowed,
+                actual=_shown(rows, name),
+            )
+
     def _moment(self) -> Iterator[Finding]:
         """Whether the position is one that the answer may be of."""
         event = self._event
-        uncommitted = self._query.isolation is IsolationLevel.READ_UNCOMMITTED
+        uncommitted = self._query.isolation is IsolationLevel.READ_UNCOMMITTED and not self._held_back
         least = event.uncommitted if uncommitted else event.committed
         model = self._model
         at = model.vector(event.positions)

@@ -149,12 +149,12 @@ class TaskModel:
         parts: Callable[[], Sequence[Segment]] = list,
         *,
         cleaned: frozenset[str] = frozenset(),
-        written: Callable[[str, str], Sequence[Row]] | None = None,
+        written: Callable[[str, str], Sequence[Row] | None] | None = None,
         partial: bool = False,
     ) -> None:
         """`rows`: what it reads, by topic, in offset order. `parts`: the segments, asked for when the order is not
         given. `written`: what was written to a topic under a key, by anybody, to guess the order by when no event
-        tells of it. `partial`: events may be missing."""
+        tells of it; None where that need not be all. `partial`: events may be missing."""
         self.name = name
         self.partition = int(name.rpartition("_")[2])
         self._scenario = scenario
@@ -209,6 +209,8 @@ class TaskModel:
         for output in self._line(chain).outputs:
             name = output.topic, output.key
             there = self._written(*name)
+            if there is None:
+                continue
             at = taken.get(name, 0)
             while at < len(there) and output.value != there[at].value:
                 at += 1

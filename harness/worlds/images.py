@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from harness.history import Row, StoreImage
 from harness.worlds.process import ObservedStorage
-from scenarios import Json, Scenario, readable_value
+from scenarios import Json, Scenario, readable_key, readable_value
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import Family, View
 from store.streams.topology import Topology
@@ -49,6 +49,7 @@ _NEWEST, _OLDER = 1, 2
 _PARTITION = re.compile(r"(offset|position):(.+)-([0-9]+)")
 
 Value = Callable[[bytes], Json]
+Name = Callable[[bytes], str]
 
 
 class Entry(NamedTuple):
@@ -127,8 +128,8 @@ def image(
 def _entries(
     scenario: Scenario, store: str, inner: StoreSupplier[Any], rows: Iterable[tuple[bytes, bytes]]
 ) -> list[Entry]:
-    value = _value_of(scenario, store)
-    return [entry for key, raw in rows if (entry := _readable(inner, value, key, raw)) is not None]
+    value, name = _value_of(scenario, store), _name_of(scenario, store)
+    return [entry for key, raw in rows if (entry := _readable(inner, name, value, key, raw)) is not None]
 
 
 def metadata(rows: Iterable[tuple[bytes, bytes]]) -> Meta:
@@ -203,18 +204,18 @@ def _retention(supplier: StoreSupplier[Any]) -> int | None:
 # -- rows of an engine ----------------------------------------------------------------------------------------
 
 
-def _readable(supplier: StoreSupplier[Any], value: Value, key: bytes, raw: bytes) -> Entry | None:
+def _readable(supplier: StoreSupplier[Any], name: Name, value: Value, key: bytes, raw: bytes) -> Entry | None:
     try:
-        return _entry(supplier, value, key, raw)
+        return _entry(supplier, name, value, key, raw)
     except (ValueError, struct.error):
         return Entry(repr(key), repr(raw), 1 << 63)
 
 
-def _entry(supplier: StoreSupplier[Any], value: Value, key: bytes, raw: bytes) -> Entry | None:
+def _entry(supplier: StoreSupplier[Any], name: Name, value: Value, key: bytes, raw: bytes) -> Entry | None:
     """One row of `Family.DATA`; None for one that is only there for the store. Raises ValueError or struct.error."""
     match supplier:
         case KeyValueSupplier(timestamped=timestamped):
-            return Entry(key.decode(), _timestamped(value, raw) if timestamped else value(raw))
+            return Entry(name(key), _timestamped(value, raw) if timestamped else value(raw))
         case WindowSupplier(timestamped=timestamped):
             return _windowed(key[_LONG.size :], _timestamped(value, raw) if timestamped else value(raw))
         case SessionSupplier():
@@ -287,6 +288,11 @@ def _value_of(scenario: Scenario, store: str) -> Value:
     return partial(readable_value, scenario, store)
 
 
+def _name_of(scenario: Scenario, store: str) -> Name:
+    """Of a row of a key-value store."""
+    return partial(readable_key, scenario, store)
+
+
 # -- records of a changelog -----------------------------------------------------------------------------------
 
 
@@ -294,7 +300,7 @@ def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[
     """How a record of a store's changelog is shown: under the name of its row, of duplicates with `#` and the
     sequence number behind it. The timestamp is that of the record."""
     inner = innermost(supplier)
-    key_of = _changelog_key(inner)
+    key_of = _changelog_key(inner, _name_of(scenario, supplier.name))
     value_of = _changed(inner, _value_of(scenario, supplier.name))
 
     def row(record: Record) -> Row:
@@ -309,11 +315,11 @@ def changelog_row(scenario: Scenario, supplier: StoreSupplier[Any]) -> Callable[
     return row
 
 
-def _changelog_key(supplier: StoreSupplier[Any]) -> Callable[[bytes, int], str]:
+def _changelog_key(supplier: StoreSupplier[Any], name: Name) -> Callable[[bytes, int], str]:
     """The name of a row by key and timestamp of its record."""
     match supplier:
         case KeyValueSupplier():
-            pass
+            return lambda key, _: name(key)
         case WindowSupplier(retain_duplicates=True):
             return lambda key, _: "{0.row}#{0.number}".format(_windowed(key, None))
         case WindowSupplier():

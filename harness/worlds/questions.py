@@ -18,7 +18,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from harness.history import Queried, StoreImage
 from harness.schedule import Query, QueryKind
 from harness.worlds.process import describe
-from scenarios import Scenario, readable_value
+from scenarios import Scenario, readable_key, readable_value
 from store.engine.protocol import Snapshot, View
 from store.errors import ProtocolError, StoreClosedError, StoreError
 from store.points import Point
@@ -326,7 +326,11 @@ class Questions:
         inner = getattr(supplier, "supplier", supplier)
         if isinstance(inner, KeyValueSupplier):
             pairs = [(asked.key, value)] if asked.kind is QueryKind.KEY else value
-            return ((_text(key), self._value(supplier, row)) for key, row in pairs if row is not None)
+            return (
+                (self._name(supplier, key), self._value(supplier, row))
+                for key, row in pairs
+                if row is not None
+            )
         if isinstance(inner, ListValueSupplier):
             # A range has a pair for each value of a list.
             lists = (
@@ -348,6 +352,9 @@ class Questions:
             (_window_text(asked.key, key, isinstance(inner, SessionSupplier)), self._value(supplier, row))
             for key, row in value
         )
+
+    def _name(self, supplier: StoreSupplier[Any], key: Any) -> str:
+        return readable_key(self._scenario, supplier.name, key) if isinstance(key, bytes) else str(key)
 
     def _value(self, supplier: StoreSupplier[Any], value: Any) -> Any:
         if isinstance(value, ValueAndTimestamp):

@@ -14,7 +14,13 @@ SMALLEST, LARGE = row_bytes(b"a", b"1"), row_bytes(b"anna", b"1") * 6
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, scenario in load_all().items() if scenario.settings.get(SETTING) != 0]
+    # A table of the DSL holds back one row at least, however small its share.
+    "name",
+    [
+        name
+        for name, scenario in load_all().items()
+        if scenario.settings.get(SETTING) != 0 and not scenario.joins
+    ],
 )
 def test_a_small_cache_has_room_for_a_row_and_not_for_all(name: str) -> None:
     scenario = load_all()[name]

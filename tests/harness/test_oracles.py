@@ -37,7 +37,7 @@ from harness.history import (
 )
 from harness.oracles import ORACLES, PROPERTIES, errors, judge
 from harness.oracles.evidence import Evidence
-from harness.oracles.output import is_interleaving
+from harness.oracles.output import is_folded, is_interleaving
 from harness.reference.tables import ListTable, fill
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
@@ -1209,6 +1209,36 @@ def test_what_a_look_has_shown_stays_as_it_is_when_the_model_goes_on_from_there(
 )
 def test_interleavings(sequences: list[list[int]], merged: list[int], possible: bool) -> None:
     assert is_interleaving(sequences, merged) is possible
+
+
+@pytest.mark.parametrize(
+    ("sequences", "merged", "possible"),
+    [
+        ([], [], True),
+        ([], [1], False),
+        ([[1, 2, 3]], [1, 2, 3], True),
+        ([[1, 2, 3]], [3], True),
+        ([[1, 2, 3]], [1, 3], True),
+        ([[1, 2, 3]], [1, 2], False),
+        ([[1, 2, 3]], [], False),
+        ([[1, 2, 3]], [1, 1, 3], False),
+        ([[1, 2, 3]], [2, 1, 3], False),
+        ([[1, 2, 3]], [3, 2], False),
+        ([[1, 2, 1]], [1, 2, 1], True),
+        ([[1, None]], [], True),
+        ([[1, None]], [None], True),
+        ([[1, None]], [1], False),
+        ([[1, None]], [1, None], True),
+        ([[1, None, 2, None]], [1, None], True),
+        ([[1, 2], [5, 6]], [6, 2], True),
+        ([[1, 2], [5, 6]], [5, 2], False),
+    ],
+)
+def test_updates_of_a_key_are_folded(sequences: list[list[Json]], merged: list[Json], possible: bool) -> None:
+    def outputs(values: list[Json]) -> list[tuple[str, tuple[Json, int, tuple[tuple[str, str | None], ...]]]]:
+        return [("ann", (value, 0, ())) for value in values]
+
+    assert is_folded(list(map(outputs, sequences)), outputs(merged)) is possible
 
 
 LOOSE = {"processing.guarantee": "at_least_once"}

@@ -193,7 +193,7 @@ def _rows(store: StateStore, scenario: Scenario, keys: Iterable[str]) -> dict[st
 
     match store:
         case KeyValueStore():
-            return {key.decode(): value(data) for key, data in store.all()}
+            return {scenario.decode_key(store.name, key): value(data) for key, data in store.all()}
         case ListValueStore():
             return {key.decode(): list(map(value, store.get(key) or ())) for key, _ in store.all()}
         case SessionStore():

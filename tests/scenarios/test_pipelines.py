@@ -22,6 +22,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def come_to(rows: list[tuple[str, Any, int, Any]]) -> dict[str, Any]:
+    """What each key that is there has come to."""
+    return {key: value for key, value in {row[0]: row[1] for row in rows}.items() if value is not None}
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_outputs_and_rows_are_those_of_the_reference(scenario: Scenario, settings: str) -> None:
@@ -31,7 +36,12 @@ def test_outputs_and_rows_are_those_of_the_reference(scenario: Scenario, setting
             run.feed(sample)
         run.drain()
         outputs, rows = run.expected()
-        assert {topic: run.visible(topic) for topic in outputs} == outputs
+        for topic, expected in outputs.items():
+            visible = run.visible(topic)
+            if topic in scenario.updates | scenario.joins and settings == "cached":
+                assert come_to(visible) == come_to(expected)
+            else:
+                assert visible == expected
         assert run.rows() == rows
 
 
@@ -64,7 +74,13 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         reached |= {topic for topic, rows in outputs.items() if rows}
         nulls += sum(row[1] is None for rows in outputs.values() for row in rows)
     assert reached == sinks
-    assert nulls or scenario.name in ("bank_transfers", "closed_windows", "orders_payments", "word_counts")
+    assert nulls or scenario.name in (
+        "bank_transfers",
+        "closed_windows",
+        "orders_payments",
+        "unpaid_orders",
+        "word_counts",
+    )
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)

@@ -172,7 +172,8 @@ class Driver:
                     if tp.partition == partition_of(actor.task)
                 }
                 host.carry_out(Orders("", [Order(topology.ordinal, partition_of(actor.task), ends)], 1))
-                self._carried_out(actor)
+                if not self._carried_out(actor):
+                    break
                 # No input wakes it up: an order does, or that it is asked to end.
                 run.resting[actor] = None
                 run.hub.switch()
@@ -181,14 +182,19 @@ class Driver:
             return how_it_ended(error, attempt=True), describe(error)
         return End.DONE, ""
 
-    def _carried_out(self, actor: Actor) -> None:
+    def _carried_out(self, actor: Actor) -> bool:
+        """Tell the driver that an order is carried out. Whether it is still there: one that was killed has left those
+        alone who stood still then, and no other driver has orders for them."""
         task = actor.task
-        batch = self._orders.pop(actor)
+        batch = self._orders.pop(actor, None)
+        if batch is None:
+            return False
         self._idle.setdefault(task, []).insert(0, actor)
         if batch == len(self._offset_log) and task in self._open:
             self._running[task] -= 1
             self._open.discard(task)
             self._wake_driver()
+        return True
 
     def _host_ended(self, actor: Actor, _: End | None) -> None:
         """A host has ended: in the middle of an order if it had one, or with its task open."""

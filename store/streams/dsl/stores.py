@@ -154,10 +154,14 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class TableStore(StoreBuilder[StateStore]):
-    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.cache`)."""
+    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.cache`).
+
+    What that holds back the store does not have, so no reader is told of a position beyond the last commit.
+    """
 
     def build(self, context: StoreContext) -> StateStore:
-        return super().build(replace(context, cache_max_bytes=0))
+        reached = None if context.cache_max_bytes else context.uncommitted_position
+        return super().build(replace(context, cache_max_bytes=0, uncommitted_position=reached))
 
 
 @dataclass(frozen=True)

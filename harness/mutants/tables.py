@@ -1,0 +1,118 @@
+"""Mutants of the DSL: what tables hold back until the commit, and joins."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_JOIN = "store.streams.dsl.operators:TableJoin.bind"
+_WAITING = "store.streams.dsl.joins:Waiting"
+_TABLE = "store.streams.dsl.cache:Table"
+_TASK = "store.streams.task:Task"
+
+MUTANTS = (
+    Mutant(
+        "tables-are-flushed-by-the-next-commit",
+        OWN,
+        "What tables hold back at a commit is written and forwarded by the next one, with the positions of this one.",
+        (
+            Edit(
+                f"{_TASK}._flush_caches",
+                "self._processing.flush()",
+                "self._processed % 2 and self._processing.flush()",
+            ),
+        ),
+    ),
+    Mutant(
+        "tables-are-flushed-behind-the-producer",
+        "KAFKA-8204",
+        "Tables are flushed once the producer has been, so that changelogs may end behind what a commit says.",
+        (
+            Edit(
+                f"{_TASK}._commit_exactly_once",
+                "    self._flush_caches()\n",
+                "    pass\n",
+                (("    reach(Point.FLUSHED)\n", "    self._flush_caches()\n        reach(Point.FLUSHED)\n"),),
+            ),
+        ),
+    ),
+    Mutant(
+        "what-tables-hold-back-outlives-an-abort",
+        "KAFKA-14172",
+        "What tables held back in an aborted transaction is there when its input is read again.",
+        (Edit(f"{_TASK}.abort", "self._bind(self._context)", "pass"),),
+    ),
+    Mutant(
+        "an-update-that-leaves-a-full-table-is-not-forwarded",
+        OWN,
+        "An update that has to leave a full record cache is written to the store alone.",
+        (
+            Edit(
+                f"{_TABLE}._make_room",
+                "            self._forward_entry(entry)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "an-update-is-forwarded-again-by-the-next-commit",
+        OWN,
+        "A commit forwards what the one before has forwarded, if it is still at hand.",
+        (
+            Edit(
+                f"{_TABLE}.flush",
+                "    self._written_by_others = False\n",
+                "    self._written_by_others = False\n        self._written.update(self._clean)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "held-back-updates-get-the-time-of-the-flush",
+        OWN,
+        "What a table held back is forwarded with the time of the last record, not with its own.",
+        (
+            Edit(
+                f"{_TABLE}._forward_entry",
+                "entry[TIME], entry[HEADERS]",
+                "self.task.record.timestamp, entry[HEADERS]",
+                (("        self.task.record = entry[RECORD]\n", ""),),
+            ),
+        ),
+    ),
+    Mutant(
+        "an-evicted-row-is-folded-from-before",
+        OWN,
+        "A row that has left a full record cache is not written to the store.",
+        (Edit(f"{_TABLE}._make_room", "                self._write_entry(entry)\n", ""),),
+    ),
+    Mutant(
+        "a-partner-does-not-end-the-waiting",
+        OWN,
+        "A record that has found a partner comes out alone as well when its window is closed.",
+        (Edit(f"{_WAITING}.found_partner", "self._store.put(row, None)", "pass"),),
+    ),
+    Mutant(
+        "who-waits-is-forgotten-by-a-restart",
+        OWN,
+        "Records that a store has from before wait until another one comes that has to wait.",
+        (Edit(f"{_WAITING}.__init__", "self.first: float = -inf", "self.first: float = inf"),),
+    ),
+    Mutant(
+        "who-waits-comes-out-again",
+        "KAFKA-10847",
+        "A record that has come out alone goes on waiting.",
+        (Edit(f"{_WAITING}.forward_closed", "            self._store.put(row, None)\n", ""),),
+    ),
+    Mutant(
+        "an-update-is-joined-with-what-was-forwarded",
+        OWN,
+        "A joined update of a table whose key the other side has let go of, both held back, stays in the result.",
+        (
+            Edit(
+                _JOIN,
+                "if needs_other and other_before is not None:",
+                "if needs_other and other_before is not None and new is not None:",
+            ),
+        ),
+    ),
+)
