@@ -271,6 +271,8 @@ class TaskContext:
         self.failure: Exception | None = None
         self.observed: dict[str, int] = {}
         """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
+        self.observed_before: Callable[[str], int] = lambda _: -1
+        """The same at the last commit; -1 for none. An operator asks when it is bound."""
         self.cache_max_bytes: dict[str, int] = {}
         """Store → its share of `statestore.cache.max.bytes`."""
 

@@ -71,6 +71,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -308,7 +309,8 @@ class Task:
     def _bind(self, context: TaskContext) -> None:
         """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
         context.stream_time = self._committed_stream_time
-        context.observed = dict(self._committed_observed)
+        context.observed = {}
+        context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
         self._unbind()
         self._processing = bind(self.topology.process, context)
 

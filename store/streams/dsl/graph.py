@@ -350,6 +350,13 @@ class Place:
         """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
         return self.graph.punctuators.schedule(interval_ms, kind, callback)
 
+    def observed_before(self, name: str) -> int:
+        """The largest time that an operator had observed at the last commit, -1 for none; it is known from now on."""
+        time = self.task.observed_before(name)
+        if time >= 0:
+            self.task.observed[name] = time
+        return time
+
     def dropped(self) -> Callable[[], None]:
         """What to call for each record that is dropped. The task counts them, as in Kafka Streams."""
         return self.task.dropped

@@ -267,6 +267,7 @@ class JoinSide:
                     return join(key, mine(value), None)
                 return join(key, None, others(value))
 
+            place.observed_before(self.join)
             shared = Waiting(
                 place.task.own_stores[self.waiting],
                 place.task.observed,

@@ -40,7 +40,7 @@ def windowed_aggregate(
 def observing(place: Place) -> Callable[[int], int]:
     """A function that takes the time of each record and returns the largest so far; that outlives restarts."""
     times, name = place.task.observed, place.name
-    latest = times.get(name, -1)
+    latest = place.observed_before(name)
 
     def observe(timestamp: int) -> int:
         nonlocal latest
