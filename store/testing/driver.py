@@ -26,6 +26,7 @@ from store.log.partitioner import partition_for
 from store.metrics import Metrics
 from store.serdes import BytesSerde, Serde
 from store.streams.application import Application
+from store.streams.arrivals import in_time
 from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
@@ -189,11 +190,11 @@ class TestDriver:
 
     def _step(self, task: Task) -> bool:
         reader = self.log.reader()
-        done = 0
-        for tp in task.inputs:
-            fetch = reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED)
-            done += apply(task, fetch.records)
-        return done > 0
+        came = [
+            reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED).records
+            for tp in task.inputs
+        ]
+        return sum([apply(task, run) for run in in_time(came)]) > 0
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
         """What `work` says. True where a record failed that is to be passed over: then all since the last commit is
