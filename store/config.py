@@ -146,6 +146,9 @@ class StreamsConfig:
     error that says what to do."""
     num_stream_threads: int = 1
     """`num.stream.threads`: how many threads of `Streams` process in one process; each is a member of the group."""
+    repartition_purge_interval_ms: int = 30_000
+    """`repartition.purge.interval.ms`: how often `Streams` deletes the records of repartition topics that are processed
+    and committed."""
     metrics_recording_level: RecordingLevel = RecordingLevel.INFO
     """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
@@ -323,5 +326,6 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "num.standby.replicas": _whole(0),
     "automatic.state.relocation": _flag,
     "num.stream.threads": _whole(1),
+    "repartition.purge.interval.ms": _whole(1),
     "metrics.recording.level": _one_of(RecordingLevel),
 }

@@ -242,6 +242,9 @@ class MemoryAdmin:
             self._log._topics.pop(topic, None)
             self._log._configs.pop(topic, None)
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Nothing: this log keeps all that it has."""
+
     def group_members(self, group_id: str) -> Sequence[GroupMember]:  # noqa: ARG002 - nobody joins a group here
         return ()
 

@@ -1,4 +1,4 @@
-"""What becomes of a thread of `Streams` that fails is up to a handler, and every record is counted once all the same."""
+"""A thread of `Streams` that fails: a handler says what becomes of it, and each record is counted once all the same."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ def test_a_handler_that_does_not_answer_ends_the_process(tmp_path: Path, answer:
 
 def test_a_function_is_no_application(tmp_path: Path) -> None:
     function: Any = clusters.count
-    with pytest.raises(ConfigError, match="an Application, as StreamsBuilder.build makes it, or a Topology"):
+    with pytest.raises(ConfigError, match="an Application, as"):
         Streams(function, bootstrap="127.0.0.1:1", state_dir=tmp_path)

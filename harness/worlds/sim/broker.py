@@ -1255,6 +1255,11 @@ class SimAdmin:
         for name in topics:
             self._broker.delete_topic(name)
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        self._check()
+        for tp, offset in before.items():
+            self._broker.delete_records(tp, offset)
+
     def group_members(self, group_id: str) -> list[GroupMember]:
         self._check()
         group = self._broker._groups.get(group_id)
