@@ -164,14 +164,15 @@ class TestDriver:
         value_serde: Serde[Any] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Write a record to an input topic and process it. Without a timestamp it has that of the wall clock.
+        """Write a record to an input topic and process it. Without a timestamp it has that of the wall clock, and 1 ms
+        at the least: Kafka's client sends no record of time 0.
 
         Serdes are those given, else of the type: text as UTF-8, bytes as they are. Raises `LogError` for a topic that
         nobody reads or writes, and what the application raises.
         """
         keyed = _bytes_of("key", key, key_serde)
         valued = _bytes_of("value", value, value_serde)
-        at = self.clock.time_ms() if timestamp is None else timestamp
+        at = max(1, self.clock.time_ms()) if timestamp is None else timestamp
         if partition is None:
             count = len(self.log.topic(topic))
             partition = 0 if keyed is None else partition_for(keyed, count)

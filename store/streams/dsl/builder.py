@@ -179,6 +179,10 @@ class StreamsBuilder:
 
     def build(self) -> Application:
         """The application. Raises `ConfigError` for what cannot be run."""
+        if not self.graph.nodes:
+            raise ConfigError(
+                "topology", self.application_id, "one that reads at least one topic, by stream or table"
+            )
         return self.graph.build(self.application_id)
 
     def _reads(self, topics: Sequence[str]) -> None:
@@ -792,6 +796,10 @@ class KTable:
         store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
         by_window = suppressed.wait_ms is None
         wait_ms = grace_of(self.node) if suppressed.wait_ms is None else suppressed.wait_ms
+        if wait_ms is None:
+            raise ConfigError(
+                "suppress", node_name, f"a table of windows for until_window_closes, not {self.node.name}"
+            )
         self.send_old_values()
         keys, values = self.key_serde, self.value_serde or self.builder.value_serde
         held = suppressed.buffer
