@@ -149,6 +149,9 @@ class StreamsConfig:
     num_commit_threads: int = 16
     """`num.commit.threads`: how many tasks of a stream thread, or of a task host, may wait for the broker at once while
     they commit; others go on meanwhile. 1: they commit one after the other."""
+    repartition_purge_interval_ms: int = 30_000
+    """`repartition.purge.interval.ms`: how often `Streams` deletes the records of repartition topics that are processed
+    and committed."""
     metrics_recording_level: RecordingLevel = RecordingLevel.INFO
     """`metrics.recording.level`: DEBUG also measures single reads and writes of stores."""
 
@@ -327,5 +330,6 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "automatic.state.relocation": _flag,
     "num.stream.threads": _whole(1),
     "num.commit.threads": _whole(1),
+    "repartition.purge.interval.ms": _whole(1),
     "metrics.recording.level": _one_of(RecordingLevel),
 }

@@ -252,6 +252,12 @@ class Admin(Protocol):
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete; topics that do not exist are passed over."""
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Have a log begin at that offset, which is no later than its end. Nothing happens where it begins later.
+
+        Raises `LogError` for topics that are compacted and nothing else.
+        """
+
     def group_members(self, group_id: str) -> Sequence[GroupMember]:
         """Who has which partitions. None of a group that is unknown, empty, or in the middle of a rebalance."""
 

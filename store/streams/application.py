@@ -62,8 +62,14 @@ class Application:
 
     @classmethod
     def of(cls, topology: Topology | Application) -> Application:
-        """An application of that one sub-topology; an application as it is."""
-        return topology if isinstance(topology, Application) else cls(topology.application_id, (topology,))
+        """An application of that one sub-topology; an application as it is. Raises `ConfigError` for anything else."""
+        if isinstance(topology, Application):
+            return topology
+        if not isinstance(topology, Topology):
+            raise ConfigError(
+                "application", topology, "an Application, as StreamsBuilder.build makes it, or a Topology"
+            )
+        return cls(topology.application_id, (topology,))
 
     @property
     def repartition_topics(self) -> frozenset[str]:

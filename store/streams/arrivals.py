@@ -11,12 +11,13 @@ reader is asked anew, from where the task then stands.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from store.errors import RetriableError, UnreachableError
 from store.log import Fetch, Log, StreamingReader
-from store.types import IsolationLevel, TopicPartition
+from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +58,28 @@ class Arrivals:
 
     def close(self) -> None:
         self._reader.close()
+
+
+def in_time(inputs: Sequence[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+    """The records of several inputs, each in its order, as runs of one input: always that whose next record is the
+    earliest, the first such of several, as in Kafka Streams. All of them in the end."""
+    waiting = [records for records in inputs if records]
+    heads = [(records[0].timestamp, number, 0) for number, records in enumerate(waiting)]
+    heapify(heads)
+    while len(heads) > 1:
+        _, number, first = heads[0]
+        records = waiting[number]
+        others = min(heads[1:3])
+        end = first + 1
+        while end < len(records) and (records[end].timestamp, number) < others:
+            end += 1
+        yield records[first:end]
+        if end < len(records):
+            heapreplace(heads, (records[end].timestamp, number, end))
+        else:
+            heappop(heads)
+    for _, number, first in heads:
+        yield waiting[number][first:]
 
 
 class LentLog:

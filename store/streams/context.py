@@ -77,6 +77,12 @@ class ProcessorStore:
             found = self.__dict__[name] = _telling(found, self._failed)
         return found
 
+    def __dir__(self) -> list[str]:
+        return sorted({"name", *_methods(type(self._store))})
+
+    def __repr__(self) -> str:
+        return f"<store {self._store.name} of a task, a {type(self._store).__name__}>"
+
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ProtocolError(
             f"store {self._store.name}: a processor does not commit, discard, restore or close a store; "
@@ -99,6 +105,13 @@ class GlobalReads(ProcessorStore):
                 f"{self._global_store.topic} and is only read. Write to that topic instead"
             )
         return _telling(getattr(view, name), self._failed)
+
+    def __dir__(self) -> list[str]:
+        view = self._global_store.view()
+        return [name for name in dir(view) if not name.startswith("_") and callable(getattr(view, name))]
+
+    def __repr__(self) -> str:
+        return f"<global store {self._global_store.name}, a {type(self._global_store.view()).__name__}>"
 
 
 @cache
@@ -271,6 +284,8 @@ class TaskContext:
         self.failure: Exception | None = None
         self.observed: dict[str, int] = {}
         """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
+        self.observed_before: Callable[[str], int] = lambda _: -1
+        """The same at the last commit; -1 for none. An operator asks when it is bound."""
         self.cache_max_bytes: dict[str, int] = {}
         """Store → its share of `statestore.cache.max.bytes`."""
 

@@ -37,8 +37,10 @@ from __future__ import annotations
 
 import logging
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeVar
@@ -52,6 +54,12 @@ from store.streams.topology import Topology
 from store.types import TopicPartition
 
 _log = logging.getLogger(__name__)
+_LONGEST = 1_000
+"""Characters in which all is said in plain words. A broker takes 4096 (`offset.metadata.max.bytes`), or fewer."""
+_MOST_PACKED = 2_400
+"""Bytes that are packed at the most, a third more as characters."""
+_PACKED = "-packed.-"
+_DIGEST = 5
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
 _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
@@ -71,12 +79,63 @@ class Retry(Protocol):
 def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = MappingProxyType({})) -> str:
     """What is noted beside the positions that a task of this ordinal commits.
 
-    Its stream time too, if it has one, and then the largest time that each operator has observed.
+    Its stream time too, if it has one, and then the largest time that each operator has observed: in plain words, or
+    packed where those are too long or a name has other characters. Older versions read what is packed as the time of
+    an operator that they do not have. What does not fit even so, beyond some 300 operators whose times all differ, is
+    left out: those that are furthest behind. They begin anew after a restart, as in Kafka Streams.
     """
     if stream_time < 0:
         return f"sub-topology {ordinal}"
-    times = "".join([f", {operator} at {time}" for operator, time in observed.items()])
-    return f"sub-topology {ordinal}, stream time {stream_time}{times}"
+    begin = f"sub-topology {ordinal}, stream time {stream_time}"
+    plain = begin + "".join([f", {operator} at {time}" for operator, time in observed.items()])
+    if not observed or (len(plain) <= _LONGEST and _TIMES.fullmatch(plain) and _PACKED not in plain):
+        return plain
+    return f"{begin}, {_PACKED}{_pack(observed)} at 0"
+
+
+def _pack(observed: Mapping[str, int]) -> str:
+    """From the largest time to the smallest: the difference to the one before, 7 bits a byte, and the operator."""
+    packed = bytearray()
+    before = 0
+    for time, digest in sorted(((time, _digest(name)) for name, time in observed.items()), reverse=True):
+        left = abs(time - before)
+        entry = bytearray()
+        while left >= 128:
+            entry.append(left & 127 | 128)
+            left >>= 7
+        entry.append(left)
+        if len(packed) + len(entry) + _DIGEST > _MOST_PACKED:
+            break
+        packed += entry + digest
+        before = time
+    return urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def _unpack(text: str) -> dict[str, int]:
+    packed = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    found: dict[str, int] = {}
+    at = time = 0
+    while at < len(packed):
+        left = shift = 0
+        while packed[at] >= 128:
+            left |= (packed[at] & 127) << shift
+            shift += 7
+            at += 1
+        left |= packed[at] << shift
+        time = time - left if found else left
+        at += 1
+        found[_PACKED + packed[at : at + _DIGEST].hex()] = time
+        at += _DIGEST
+    return found
+
+
+def _digest(operator: str) -> bytes:
+    return sha256(operator.encode()).digest()[:_DIGEST]
+
+
+def observed_by(operator: str, times: Mapping[str, int]) -> int:
+    """The largest time that an operator had observed, of what `observed_times` has found; -1 for none."""
+    return max(times.get(operator, -1), times.get(_PACKED + _digest(operator).hex(), -1))
 
 
 def noted(metadata: str) -> int | None:
@@ -92,9 +151,12 @@ def stream_time(metadata: str) -> int:
 
 
 def observed_times(metadata: str) -> dict[str, int]:
-    """Operator → the largest time that it had observed at that commit."""
+    """Operator → the largest time that it had observed at that commit; to be asked by `observed_by`."""
     match = _TIMES.fullmatch(metadata)
-    return {} if match is None else {name: int(time) for name, time in _OBSERVED.findall(match[2])}
+    times: dict[str, int] = {}
+    for name, time in [] if match is None else _OBSERVED.findall(match[2]):
+        times |= _unpack(name[len(_PACKED) :]) if name.startswith(_PACKED) else {name: int(time)}
+    return times
 
 
 def noted_beside(

@@ -8,7 +8,10 @@ thread is a member of it (`store.streams.thread`), and the group gives every tas
 rest on that: whoever opens a task fences who had it.
 
 Must survive: its own death at any moment, a process that comes or goes while others work, SIGTERM and SIGINT (commit,
-leave the group, end), and an error of one thread (the others commit and end, and the error is raised to who waits).
+leave the group, end), and an error of one thread: the others commit and end, and the error is raised to who waits; or
+a handler has it replaced (KIP-671). Its member is closed without a commit then, as by a crash, and the next one goes on
+at the last commit of each task. There is no way to have the other processes end too (SHUTDOWN_APPLICATION): the members
+of a group have nothing to tell each other by.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import StrEnum
 from hashlib import sha256
@@ -59,6 +62,18 @@ class State(StrEnum):
     """A thread has failed, and the others are ending."""
     ERROR = "ERROR"
     """It ended because a thread failed."""
+
+
+class StreamThreadExceptionResponse(StrEnum):
+    """What is to become of a thread that has failed, as Kafka Streams names it (KIP-671)."""
+
+    REPLACE_THREAD = "REPLACE_THREAD"
+    """Another takes its place, and reads again what was not committed."""
+    SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
+    """All threads of the process end."""
+
+
+UncaughtExceptionHandler = Callable[[Exception], StreamThreadExceptionResponse]
 
 
 class Status(NamedTuple):
@@ -112,7 +127,9 @@ class Streams:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._members: list[StreamThread] = []
+        self._members: dict[int, StreamThread] = {}
+        """By the numbers of their threads."""
+        self._handler: UncaughtExceptionHandler | None = None
         self._error: BaseException | None = None
 
     @property
@@ -138,7 +155,7 @@ class Streams:
             return State.NOT_RUNNING
         if self._stopping.is_set():
             return State.PENDING_SHUTDOWN
-        statuses = [member.status for member in list(self._members)]
+        statuses = [member.status for member in list(self._members.values())]
         settled = len(statuses) == len(self._threads) and all(
             not one.rebalancing and len(one.active) == len(one.assigned) for one in statuses
         )
@@ -147,7 +164,18 @@ class Streams:
     @property
     def status(self) -> Status:
         """What each thread was doing when it looked last. Any thread may ask."""
-        return Status(self.state, tuple(member.status for member in list(self._members)), self._error)
+        return Status(
+            self.state, tuple(member.status for member in list(self._members.values())), self._error
+        )
+
+    def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
+        """Have `handler(error)`, on the thread that failed, say what is to become of it. Without one the process ends.
+
+        Raises `ProtocolError` after the start.
+        """
+        if self._threads or self._stopping.is_set():
+            raise ProtocolError("a handler of uncaught exceptions is set before the start")
+        self._handler = handler
 
     def start(self) -> None:
         """Make and check the topics of the application's own, and start the threads.
@@ -207,28 +235,15 @@ class Streams:
             self.config.num_commit_threads, thread_name_prefix=f"{self._name(number)}-waits"
         )
         try:
-            member = StreamThread(
-                self.application,
-                self.config,
-                self._kafka,
-                self._storage,
-                self._clock,
-                name=self._name(number),
-                instance_id=None if self._instance_id is None else f"{self._instance_id}-{number}",
-                session_timeout_ms=self._session_timeout_ms,
-                rebalance_timeout_ms=self._rebalance_timeout_ms,
-                metrics=self._metrics,
-                listener=self._listener,
-                host=self._host,
-                pool=pool,
-            )
-            self._members.append(member)
-            try:
-                while not self._stopping.is_set():
-                    member.step()
-                member.stop()
-            finally:
-                member.close()
+            while not self._stopping.is_set():
+                try:
+                    self._be_member(number, pool)
+                except Exception as error:
+                    if not self._is_replaced(error):
+                        raise
+                    _log.exception("%s failed, and is replaced", self._name(number))
+                    # So that one that fails at once is not replaced all the time.
+                    self._stopping.wait(_WAKE_S)
         except BaseException as error:  # noqa: BLE001 - whoever waits for the threads is told
             _log.error("%s ends: %s", self._name(number), error)
             with self._lock:
@@ -236,6 +251,38 @@ class Streams:
             self._stopping.set()
         finally:
             pool.shutdown()
+
+    def _be_member(self, number: int, pool: Executor) -> None:
+        """Take part in the group until the process stops."""
+        member = StreamThread(
+            self.application,
+            self.config,
+            self._kafka,
+            self._storage,
+            self._clock,
+            name=self._name(number),
+            instance_id=None if self._instance_id is None else f"{self._instance_id}-{number}",
+            session_timeout_ms=self._session_timeout_ms,
+            rebalance_timeout_ms=self._rebalance_timeout_ms,
+            metrics=self._metrics,
+            listener=self._listener,
+            host=self._host,
+            pool=pool,
+        )
+        self._members[number] = member
+        try:
+            while not self._stopping.is_set():
+                member.step()
+            member.stop()
+        finally:
+            member.close()
+
+    def _is_replaced(self, error: Exception) -> bool:
+        """Whether the handler wants a thread that failed so to be replaced. Raises what the handler raises."""
+        if self._handler is None or self._stopping.is_set():
+            return False
+        response = StreamThreadExceptionResponse(self._handler(error))
+        return response is StreamThreadExceptionResponse.REPLACE_THREAD
 
     def _name(self, number: int) -> str:
         return f"{self.application.application_id}-stream-thread-{number}"

@@ -310,7 +310,8 @@ class Task:
     def _bind(self, context: TaskContext) -> None:
         """Begin with the processing of the last commit: with its stream time, and nothing in memory."""
         context.stream_time = self._committed_stream_time
-        context.observed = dict(self._committed_observed)
+        context.observed = {}
+        context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
         self._unbind()
         self._processing = bind(self.topology.process, context)
 
@@ -819,9 +820,15 @@ class Task:
             "passed over when the input is read again"
         ) from error
 
+    def _note(self, error: Exception, doing: str) -> None:
+        """Say in the error what was done, and in which operator, if the processing is made of such."""
+        blame = getattr(self._processing, "blame", None)
+        operator = None if blame is None else blame(error)
+        error.add_note(doing if operator is None else f"{doing}, in operator {operator}")
+
     def _failed(self, error: Exception, doing: str) -> None:
         """Processing has raised. Raises the error that is meant, where that is another one."""
-        error.add_note(doing)
+        self._note(error, doing)
         self._look_for_corruption(error)
         if isinstance(error, FencedError):
             raise self._why_refused(error) from error
@@ -1063,7 +1070,7 @@ class Task:
         except Exception as error:
             if self._producer is not None:
                 self._goes_on(self._context, error)
-            error.add_note(f"while task {self.task_id} flushed what its processing held back")
+            self._note(error, f"while task {self.task_id} flushed what its processing held back")
             raise
         for store in self.stores.values():
             store.flush_cache()

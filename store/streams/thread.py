@@ -12,6 +12,12 @@ host asks now and then, and computes by a hash which of the others' tasks it kee
 their state directory, so that a copy is never where its task is; two processes that share a directory settle by its
 locks who has the copy. A copy is closed when its thread looks next, and a task whose directory it holds waits for that.
 
+Repartition topics keep what is written to them for ever, so that nothing is lost that was not processed. What was is
+deleted now and then (`repartition.purge.interval.ms`), by the thread that has the task, up to the position that it
+knows to be committed. Nobody reads that again: the position is the group's, every incarnation begins there, and no
+commit sets it back. So it does not matter who dies before or after, or whether the thread is a zombie, which knows of
+an earlier one. What was processed in a transaction that is open, or that ended nobody knows how, is no part of it.
+
 Must survive: a group that has forgotten this member (what it had is closed without a commit), a task that a newer
 incarnation takes while the group still says that it is this member's (it is opened again, with growing pauses), and a
 broker that does not answer for `task.timeout.ms`.
@@ -129,6 +135,9 @@ class StreamThread:
         self._host = host or Host("")
         self._host.threads[name] = frozenset()
         self._copies_looked = -inf
+        self._purge_looked = clock.monotonic()
+        self._purged: dict[TopicPartition, int] = {}
+        """Repartition topic → where it begins, since this thread has deleted the records before."""
         self._copies: dict[int, list[int]] = {}
         """Sub-topology → the partitions that this thread keeps warm copies of."""
         self._topologies = {one.ordinal: one for one in application.sub_topologies}
@@ -211,6 +220,7 @@ class StreamThread:
             return False
         self._reopen()
         self._keep_copies()
+        self._purge()
         wait = 0.0 if self._progress else WAIT_S / len(self._workers)
         progress = [self._poll(worker, wait) for worker in self._workers.values()]
         self._progress = any(progress)
@@ -311,6 +321,31 @@ class StreamThread:
             wanted = self._copies_of(ordinal)
             if wanted != worker.replicas.wanted:
                 worker.replicas.assign(wanted)
+
+    def _purge(self) -> None:
+        """Delete what is committed of repartition topics."""
+        now = self._clock.monotonic()
+        if now - self._purge_looked < self._config.repartition_purge_interval_ms / 1000:
+            return
+        self._purge_looked = now
+        topics = self._application.repartition_topics
+        committed = {
+            tp: task.committed_position(tp)
+            for worker in self._workers.values()
+            for task in worker.tasks.values()
+            for tp in task.inputs
+            if tp.topic in topics
+        }
+        due = {tp: offset for tp, offset in committed.items() if offset > self._purged.get(tp, 0)}
+        if not due:
+            return
+        try:
+            with closing(self._log.admin()) as admin:
+                admin.delete_records(due)
+        except LogError as error:
+            _log.warning("%s: processed records of repartition topics stay for now: %s", self.name, error)
+        else:
+            self._purged |= due
 
     def _copies_of(self, ordinal: int) -> list[int]:
         here = frozenset[tuple[int, int]]().union(*self._host.threads.values())

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from math import inf
@@ -43,13 +43,13 @@ from store.log import Fetch, Log, StreamingReader
 from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
-from store.streams.arrivals import Arrivals, LentLog
+from store.streams.arrivals import Arrivals, LentLog, in_time
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.steps import Beside, Steps, side_by_side
 from store.streams.task import Task, apply_steps
 from store.streams.topology import Topology
-from store.types import IsolationLevel, TopicPartition
+from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -456,21 +456,24 @@ class Worker:
             reader.close()
 
     def _process(self, partition: int, task: Task) -> Steps[bool]:
-        progress = False
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
+        came: dict[TopicPartition, tuple[Sequence[Record], int]] = {}
         for tp in self._before_ends(task):
             offset = self._next_offset(task, tp)
             records, next_offset = self._reader.read(tp, offset, room, IsolationLevel.READ_COMMITTED)
             if self._ends is not None and next_offset > (end := self._ends[tp]):
                 records = records[: bisect_left(records, end, key=attrgetter("offset"))]
                 next_offset = end
-            applied = yield from apply_steps(task, records, self._leaving)
+            came[tp] = records, next_offset
+        applied = 0
+        for run in in_time([records for records, _ in came.values()]):
+            applied += yield from apply_steps(task, run, self._leaving)
             if self._leaving():
                 return True
+        for tp, (_, next_offset) in came.items():
             self._passed[tp] = task.position(tp), next_offset
-            self._processed[partition] = self._processed.get(partition, 0) + applied
-            progress |= applied > 0
-        progress |= task.punctuate()
+        self._processed[partition] = self._processed.get(partition, 0) + applied
+        progress = task.punctuate() or applied > 0
         if task.in_transaction and (task.should_commit() or not (progress or self._busy)):
             yield from task.commit_steps()
             progress = True

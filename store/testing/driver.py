@@ -26,6 +26,7 @@ from store.log.partitioner import partition_for
 from store.metrics import Metrics
 from store.serdes import BytesSerde, Serde
 from store.streams.application import Application
+from store.streams.arrivals import in_time
 from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
@@ -163,14 +164,15 @@ class TestDriver:
         value_serde: Serde[Any] | None = None,
         partition: int | None = None,
     ) -> None:
-        """Write a record to an input topic and process it. Without a timestamp it has that of the wall clock.
+        """Write a record to an input topic and process it. Without a timestamp it has that of the wall clock, and 1 ms
+        at the least: Kafka's client sends no record of time 0.
 
         Serdes are those given, else of the type: text as UTF-8, bytes as they are. Raises `LogError` for a topic that
         nobody reads or writes, and what the application raises.
         """
         keyed = _bytes_of("key", key, key_serde)
         valued = _bytes_of("value", value, value_serde)
-        at = self.clock.time_ms() if timestamp is None else timestamp
+        at = max(1, self.clock.time_ms()) if timestamp is None else timestamp
         if partition is None:
             count = len(self.log.topic(topic))
             partition = 0 if keyed is None else partition_for(keyed, count)
@@ -189,11 +191,11 @@ class TestDriver:
 
     def _step(self, task: Task) -> bool:
         reader = self.log.reader()
-        done = 0
-        for tp in task.inputs:
-            fetch = reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED)
-            done += apply(task, fetch.records)
-        return done > 0
+        came = [
+            reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED).records
+            for tp in task.inputs
+        ]
+        return sum([apply(task, run) for run in in_time(came)]) > 0
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
         """What `work` says. True where a record failed that is to be passed over: then all since the last commit is

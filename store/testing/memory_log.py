@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from store.errors import LogError, ProtocolError
+from store.errors import FatalLogError, LogError, ProtocolError
 from store.log import Fetch, Membership, Offsets, TopicSpec
 from store.log.partitioner import partition_for
 from store.log.protocol import GroupMember
 from store.types import Headers, IsolationLevel, Record, TopicPartition
+
+MAX_METADATA = 4096
+"""Characters that may be said beside a position (`offset.metadata.max.bytes`)."""
 
 
 class _Transaction:
@@ -147,12 +150,14 @@ class MemoryProducer:
         membership: Membership | None = None,  # noqa: ARG002 - there are no groups with members
     ) -> None:
         assert self._transaction is not None
+        _check_length(metadata)
         for tp, offset in offsets.items():
             self._transaction.positions[group_id, tp] = offset, metadata
 
     def commit_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
     ) -> None:
+        _check_length(metadata)
         for tp, offset in offsets.items():
             self._log._positions[group_id, tp] = offset, metadata
 
@@ -237,6 +242,9 @@ class MemoryAdmin:
             self._log._topics.pop(topic, None)
             self._log._configs.pop(topic, None)
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        """Nothing: this log keeps all that it has."""
+
     def group_members(self, group_id: str) -> Sequence[GroupMember]:  # noqa: ARG002 - nobody joins a group here
         return ()
 
@@ -245,3 +253,8 @@ class MemoryAdmin:
         return self._log._configs[topic]
 
     def close(self) -> None: ...
+
+
+def _check_length(metadata: str) -> None:
+    if len(metadata) > MAX_METADATA:
+        raise FatalLogError(f"{len(metadata)} characters beside a position; {MAX_METADATA} are taken")

@@ -553,6 +553,21 @@ def test_a_deleted_topic_is_gone_and_a_missing_one_is_passed_over(
         place.log.reader().partitions(place.topic)
 
 
+def test_records_are_deleted_up_to_an_offset_where_the_topic_deletes_at_all(
+    place: Place, unique: Callable[[str], str]
+) -> None:
+    place.commit(place.producer(), b"1", b"2", b"3")
+    admin = place.log.admin()
+    for before, start in ((2, 2), (1, 2)):
+        admin.delete_records({place.tp: before})
+        assert place.reader.offsets(place.tp, RC).earliest == start
+    with pytest.raises(LogError):
+        admin.delete_records({place.tp: 1_000})
+    admin.create_topics([TopicSpec(unique("kept"), 1, {"cleanup.policy": "compact"})])
+    with pytest.raises(LogError):
+        admin.delete_records({TopicPartition(unique("kept"), 0): 0})
+
+
 def test_a_topic_setting_that_kafka_does_not_know_is_an_error(
     place: Place, unique: Callable[[str], str]
 ) -> None:
@@ -590,6 +605,7 @@ def test_an_address_where_nobody_answers_is_named() -> None:
         lambda: log.admin().create_topics([TopicSpec("topic", 1)]),
         lambda: log.admin().delete_topics(["topic"]),
         lambda: log.admin().topic_config("topic"),
+        lambda: log.admin().delete_records({tp: 1}),
     ]
     for call in calls:
         with pytest.raises(UnreachableError, match=NOBODY):

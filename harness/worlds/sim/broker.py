@@ -90,6 +90,9 @@ QUESTIONS = (
 _RECORD_OVERHEAD = 70
 """Bytes that a batch of one small record occupies beside key, value and headers."""
 
+_MAX_METADATA = 4096
+"""Characters that may be said beside a position (`offset.metadata.max.bytes`)."""
+
 _TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
     "delete.retention.ms": "86400000",
@@ -277,6 +280,7 @@ class SimBroker:
         self._take_positions(group, offsets, metadata)
 
     def _take_positions(self, group: Group, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
+        _check_length(metadata)
         for tp, position in offsets.items():
             self._log(tp)
             self._sent += 1
@@ -535,6 +539,7 @@ class SimBroker:
     def _hold_offsets(
         self, group: Group, producer_id: int, offsets: Mapping[TopicPartition, int], metadata: str = ""
     ) -> None:
+        _check_length(metadata)
         pending = group.pending.setdefault(producer_id, {})
         for tp, position in offsets.items():
             self._sent += 1
@@ -1250,6 +1255,11 @@ class SimAdmin:
         for name in topics:
             self._broker.delete_topic(name)
 
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        self._check()
+        for tp, offset in before.items():
+            self._broker.delete_records(tp, offset)
+
     def group_members(self, group_id: str) -> list[GroupMember]:
         self._check()
         group = self._broker._groups.get(group_id)
@@ -1315,3 +1325,8 @@ class SimLog:
 
     def admin(self) -> SimAdmin:
         return SimAdmin(self.broker)
+
+
+def _check_length(metadata: str) -> None:
+    if len(metadata) > _MAX_METADATA:
+        raise FatalLogError(f"{len(metadata)} characters beside a position; {_MAX_METADATA} are taken")

@@ -1,4 +1,4 @@
-"""Creating and deleting topics.
+"""Creating and deleting topics, and records of them.
 
 Must survive: metadata that follows only some time after a topic was made or deleted. A created topic can be written
 to, a deleted one is gone, when the call returns.
@@ -6,7 +6,7 @@ to, a deleted one is gone, when the call returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -62,6 +62,17 @@ class KafkaAdmin:
 
             self._repeat(f"delete topic {name}", delete)
             self._repeat(f"delete topic {name}", check_gone)
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        admin = self._live()
+
+        def delete(seconds: float) -> None:
+            wanted = [ClientPartition(topic, number, offset) for (topic, number), offset in before.items()]
+            asked = admin.delete_records(wanted, request_timeout=seconds, operation_timeout=seconds)
+            for future in asked.values():
+                future.result()
+
+        self._repeat("delete records", delete)
 
     def group_members(self, group_id: str) -> list[GroupMember]:
         admin = self._live()

@@ -144,7 +144,8 @@ class StreamsBuilder:
         self._reads((topic,))
         graph = self.graph
         store_name = said.store_name or graph.new_store_name(f"{topic}-")
-        source = graph.add(graph.new_name("KSTREAM-SOURCE-"), Source(keys, values), topics=(topic,))
+        source_name = graph.new_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
+        source = graph.add(source_name, Source(keys, values), topics=(topic,))
         node_name = graph.new_name("KTABLE-SOURCE-", name)
         return _source_table(self, source, node_name, store_name, said, keys, values)
 
@@ -167,6 +168,8 @@ class StreamsBuilder:
         """A global store that processors read by its name."""
         if supplier.name in self.graph.global_stores:
             raise ConfigError("store", supplier.name, "a name that no other store of the application has")
+        for _ in ("KSTREAM-SOURCE-", "KTABLE-SOURCE-"):
+            self.graph.next_index()  # The indices of what reads its topic, as in Kafka Streams.
         self.graph.global_stores[supplier.name] = supplier
 
     def add_state_store(self, supplier: StoreSupplier[Any]) -> StreamsBuilder:
@@ -176,6 +179,10 @@ class StreamsBuilder:
 
     def build(self) -> Application:
         """The application. Raises `ConfigError` for what cannot be run."""
+        if not self.graph.nodes:
+            raise ConfigError(
+                "topology", self.application_id, "one that reads at least one topic, by stream or table"
+            )
         return self.graph.build(self.application_id)
 
     def _reads(self, topics: Sequence[str]) -> None:
@@ -203,6 +210,8 @@ class KStream:
         self.key_serde = key_serde
         self.value_serde = value_serde
         self.repartition_required = repartition
+        self._repartitioned: Node | None = None
+        """Where its records come from for joins, once they went through a topic."""
 
     # -- stateless ----------------------------------------------------------------------------------------
 
@@ -427,9 +436,12 @@ class KStream:
         right_outer: bool,
     ) -> KStream:
         said = StreamJoined() if joined is None else joined
-        this = self._for_join(None if said.name is None else f"{said.name}-left")
-        # A stream that is joined with itself goes through one repartition topic.
-        that = this if other is self else other._for_join(None if said.name is None else f"{said.name}-right")
+        this = self._for_join(
+            None if said.name is None else f"{said.name}-left", said.key_serde, said.value_serde
+        )
+        that = other._for_join(
+            None if said.name is None else f"{said.name}-right", said.key_serde, said.other_value_serde
+        )
         keys, values = this._serdes(said.key_serde, said.value_serde)
         _, other_values = that._serdes(None, said.other_value_serde)
         joining = Joining(
@@ -439,22 +451,46 @@ class KStream:
         return KStream(self.builder, node, keys, None, repartition=False)
 
     def join_table(
-        self, table: KTable, joiner: Callable[[Any, Any], Any], *, name: str | None = None
+        self,
+        table: KTable,
+        joiner: Callable[[Any, Any], Any],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
     ) -> KStream:
-        """Each record with what the table has for its key now: `joiner(value, table's value)`; no record without."""
-        return self._look_up(table, joiner, left=False, name=name)
+        """Each record with what the table has for its key now: `joiner(value, table's value)`; no record without.
+
+        The serdes are those of the repartition topic, if there has to be one.
+        """
+        return self._look_up(
+            table, joiner, self._for_join(name, key_serde, value_serde), left=False, name=name
+        )
 
     def left_join_table(
-        self, table: KTable, joiner: Callable[[Any, Any], Any], *, name: str | None = None
+        self,
+        table: KTable,
+        joiner: Callable[[Any, Any], Any],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
     ) -> KStream:
-        """Each record with what the table has for its key now, or None."""
-        return self._look_up(table, joiner, left=True, name=name)
+        """Each record with what the table has for its key now, or None; see `join_table`."""
+        return self._look_up(
+            table, joiner, self._for_join(name, key_serde, value_serde), left=True, name=name
+        )
 
     def _look_up(
-        self, table: KTable, joiner: Callable[[Any, Any], Any], *, left: bool, name: str | None
+        self,
+        table: KTable,
+        joiner: Callable[[Any, Any], Any],
+        stream: KStream,
+        *,
+        left: bool,
+        name: str | None,
     ) -> KStream:
         graph = self.builder.graph
-        stream = self._for_join(name)
         prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
         getter = table.getter()
         operator = LookUp(getter, joiner, left)
@@ -499,20 +535,30 @@ class KStream:
         node = graph.add(graph.new_name(prefix, name), operator, [self.node], stores=[table.store])
         return self._stream(node, self.key_serde, None)
 
-    def _for_join(self, name: str | None) -> KStream:
-        """This stream, by way of a repartition topic if its keys may have changed."""
+    def _for_join(
+        self,
+        name: str | None,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+    ) -> KStream:
+        """This stream, by way of a repartition topic if its keys may have changed: one for all joins without a name."""
         if not self.repartition_required:
             return self
-        keys, values = self._serdes(None, None)
-        node = self.builder.graph.repartition(
-            self.node,
-            self.node.name if name is None else name,
-            keys,
-            values,
-            generated=name is None,
-            drop_null_keys=False,
-        )
-        return KStream(self.builder, node, keys, values, repartition=False)
+        graph = self.builder.graph
+        keys, values = self._serdes(key_serde, value_serde)
+        if self._repartitioned is None or name is not None:
+            self._repartitioned = graph.repartition(
+                self.node,
+                self.node.name if name is None else name,
+                keys,
+                values,
+                generated=name is None,
+                drop_null_keys=False,
+            )
+        else:
+            for _ in range(3):
+                graph.next_index()
+        return KStream(self.builder, self._repartitioned, keys, values, repartition=False)
 
     # -- shared -----------------------------------------------------------------------------------------------
 
@@ -581,6 +627,7 @@ class BranchedKStream:
     def _child(self, suffix: str) -> str:
         stream = self._stream
         name = f"{self._node.name}{suffix}"
+        stream.builder.graph.next_index()  # Not used in its name, as in Kafka Streams.
         node = stream.builder.graph.add(name, PassOn(), [self._node])
         self._branches[name] = KStream(
             stream.builder,
@@ -651,18 +698,26 @@ class KTable:
         assert self._view is not None
         return self._view
 
-    def send_old_values(self) -> None:
-        """Have old values forwarded with the new ones; what that takes is kept."""
+    def send_old_values(self, *, force: bool = True) -> bool:
+        """Have old values forwarded with the new ones, whether that is so then.
+
+        What that takes is kept. Without `force` nothing is that is not kept anyway.
+        """
         operator = self.node.operator
         if getattr(operator, "sends_old", False):
-            return
+            return True
         if isinstance(operator, TableSource):
-            self.keep()
+            if force:
+                self.keep()
+            if not self.kept:
+                return False
+        elif (not self.kept or self._view is not None) and not all(
+            table.send_old_values(force=force) for table in self._upstream
+        ):
+            return False
         if hasattr(operator, "sends_old"):
             operator.sends_old = True
-        if not self.kept or self._view is not None:
-            for table in self._upstream:
-                table.send_old_values()
+        return True
 
     def filter(
         self,
@@ -706,7 +761,9 @@ class KTable:
             graph.next_index()  # The index of a store's name that is not used, as in Kafka Streams.
         values = said.value_serde or (self.value_serde if filters else None)
         store = self._result_store(said, values)
-        operator = TableMap(function, filters, None if store is None else store.name)
+        # Where the old value costs nothing, no key is deleted that was filtered away before.
+        known = filters and self.send_old_values(force=False)
+        operator = TableMap(function, filters, None if store is None else store.name, sends_old=known)
         node = graph.add(graph.new_name(prefix, name), operator, [self.node])
         return KTable(
             self.builder,
@@ -724,11 +781,9 @@ class KTable:
     ) -> KStream:
         """The updates as records; with `mapper(key, value)` under other keys."""
         graph = self.builder.graph
-        node = graph.add(graph.new_name("KTABLE-TOSTREAM-", name), ToStream(mapper), [self.node])
+        node = graph.add(graph.new_name("KTABLE-TOSTREAM-", name), ToStream(), [self.node])
         stream = KStream(self.builder, node, self.key_serde, self.value_serde, repartition=False)
-        if mapper is not None:
-            stream.key_serde, stream.repartition_required = None, True
-        return stream
+        return stream if mapper is None else stream.select_key(mapper)
 
     def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
         """Hold updates back, until a window is closed or for some time.
@@ -741,6 +796,10 @@ class KTable:
         store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
         by_window = suppressed.wait_ms is None
         wait_ms = grace_of(self.node) if suppressed.wait_ms is None else suppressed.wait_ms
+        if wait_ms is None:
+            raise ConfigError(
+                "suppress", node_name, f"a table of windows for until_window_closes, not {self.node.name}"
+            )
         self.send_old_values()
         keys, values = self.key_serde, self.value_serde or self.builder.value_serde
         held = suppressed.buffer
@@ -870,10 +929,10 @@ class _JoinTable(KTable):
 
     sides: tuple[TableJoin, TableJoin]
 
-    def send_old_values(self) -> None:
-        super().send_old_values()
+    def send_old_values(self, *, force: bool = True) -> bool:
         for side in self.sides:
             side.sends_old = True
+        return super().send_old_values(force=force)
 
 
 def _source_table(
@@ -907,6 +966,7 @@ class KGroupedStream:
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
         """How many records with a value there were of each key."""
+        _burn_for_count(self.builder.graph, materialized)
         return self._aggregate(None, None, materialized, name, "KSTREAM-AGGREGATE-", LongSerde())
 
     def reduce(
@@ -977,6 +1037,13 @@ class KGroupedStream:
         return WindowedKStream(self, windows)
 
 
+def _burn_for_count(graph: Graph, materialized: Stored) -> None:
+    """Take the index of a store's name that is not used, as Kafka Streams does for a count of which all is said but
+    the name of its store."""
+    if materialized is not None and Materialized.of(materialized).store_name is None:
+        graph.next_index()
+
+
 class WindowedKStream:
     """Records by key and window of time. Its methods make tables whose keys are `Windowed`."""
 
@@ -996,6 +1063,7 @@ class WindowedKStream:
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
         """How many records with a value there were."""
+        _burn_for_count(self.group.builder.graph, materialized)
         return self._aggregate(None, None, None, materialized, name, "KSTREAM-AGGREGATE-", LongSerde())
 
     def reduce(
@@ -1085,6 +1153,7 @@ class KGroupedTable:
         self.key_serde = key_serde
         self.value_serde = value_serde
         self.name = name
+        self._repartitioned: Node | None = None
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
         """How many rows with a value each group has."""
@@ -1132,16 +1201,20 @@ class KGroupedTable:
     ) -> KTable:
         graph = self.builder.graph
         said = Materialized.of(materialized)
-        store_name = said.store_name or graph.new_store_name(prefix)
-        burnt = graph.new_name("KSTREAM-SINK-"), graph.new_name("KSTREAM-SOURCE-")
+        store_name = said.store_name or graph.new_store_name("KTABLE-AGGREGATE-")
+        around = (
+            graph.new_name("KSTREAM-SINK-", None if name is None else f"{name}-sink"),
+            graph.new_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source"),
+        )
         node_name = graph.new_name(prefix, name)
         values = value_serde or self.builder.value_serde
         store = store_of(store_name, Form.KEY_VALUE, said, self.key_serde, values)
-        parent = graph.repartition_as(
-            self.node, self.name or store_name, burnt, self.key_serde, ChangeSerde(self.value_serde)
-        )
+        if self._repartitioned is None or self.name is None:
+            self._repartitioned = graph.repartition_as(
+                self.node, self.name or store_name, around, self.key_serde, ChangeSerde(self.value_serde)
+            )
         operator = TableAggregate(store_name, initializer, adder, subtractor)
-        node = graph.add(node_name, operator, [parent])
+        node = graph.add(node_name, operator, [self._repartitioned])
         return KTable(self.builder, node, store.key_serde, store.value_serde, store=store, kept=True)
 
 

@@ -11,7 +11,9 @@ An edge between two operators is a call. That of a stream has (key, value, times
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
 from store.errors import ConfigError
@@ -350,6 +352,13 @@ class Place:
         """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
         return self.graph.punctuators.schedule(interval_ms, kind, callback)
 
+    def observed_before(self, name: str) -> int:
+        """The largest time that an operator had observed at the last commit, -1 for none; it is known from now on."""
+        time = self.task.observed_before(name)
+        if time >= 0:
+            self.task.observed[name] = time
+        return time
+
     def dropped(self) -> Callable[[], None]:
         """What to call for each record that is dropped. The task counts them, as in Kafka Streams."""
         return self.task.dropped
@@ -386,11 +395,16 @@ class BoundGraph:
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
         self._starting: list[tuple[Any, Any]] = []
+        self._operators: dict[CodeType, list[tuple[str, FunctionType]]] = {}
+        """What the operators were bound to, by its code. Of several with one code what they hold tells them apart."""
         bound: dict[str, Forward] = {}
         sources: dict[str, Callable[[Record], None]] = {}
         for vertex in reversed(graph.vertices):
             place = Place(self, vertex, {child: bound[child] for child in vertex.children})
-            bound[vertex.name] = vertex.operator.bind(place)
+            children = set(bound.values())
+            function = bound[vertex.name] = vertex.operator.bind(place)
+            if function not in children and isinstance(function, FunctionType):
+                self._operators.setdefault(function.__code__, []).append((vertex.name, function))
             for topic in vertex.topics:
                 sources[place.topic(topic)] = bound[vertex.name]
         # Once all is bound, and tables are open: a processor may read its stores when it begins.
@@ -421,6 +435,17 @@ class BoundGraph:
 
         return process
 
+    def blame(self, error: BaseException) -> str | None:
+        """The operator in which that was raised, the last one that it had come to."""
+        found = None
+        at = error.__traceback__
+        while at is not None:
+            for name, function in self._operators.get(at.tb_frame.f_code, ()):
+                if _is_of(at.tb_frame, function):
+                    found = name
+            at = at.tb_next
+        return found
+
     def at_start(self, processor: Any, context: Any) -> None:
         """Let a processor begin once everything is bound. Those that come first in the graph begin first."""
         self._starting.append((processor, context))
@@ -448,6 +473,15 @@ class BoundGraph:
         for close in self.closes:
             close()
         self.tables = {}
+
+
+def _is_of(frame: FrameType, function: FunctionType) -> bool:
+    """Whether a frame of the function's code is one of the function: it has what that holds."""
+    held = {}
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # Nothing was assigned.
+            held[variable] = cell.cell_contents
+    return all(frame.f_locals.get(variable) is value for variable, value in held.items())
 
 
 __all__ = ["Forward", "Graph", "Node", "Operator", "Partitioner", "Place", "SubGraph", "Vertex", "to_all"]

@@ -45,7 +45,10 @@ _ANY_SIZE = 1
 
 @dataclass(frozen=True)
 class JoinWindows:
-    """Which records of two streams are partners: other's time is from `before_ms` before to `after_ms` after one's."""
+    """Which records of two streams are partners: other's time is from `before_ms` before to `after_ms` after one's.
+
+    One of them may be negative, as far as the other is not: partners have to be later then, or earlier.
+    """
 
     before_ms: int
     after_ms: int
@@ -58,13 +61,21 @@ class JoinWindows:
         difference_ms = milliseconds("difference", difference)
         return cls(difference_ms, difference_ms, milliseconds("grace", grace))
 
+    @classmethod
+    def of_time_difference_with_no_grace(cls, difference: Duration) -> JoinWindows:
+        return cls.of_time_difference(difference)
+
+    @classmethod
+    def of_time_difference_and_grace(cls, difference: Duration, grace: Duration) -> JoinWindows:
+        return cls.of_time_difference(difference, grace=grace)
+
     def before(self, difference: Duration) -> JoinWindows:
-        """The other's record may be so much earlier."""
-        return replace(self, before_ms=milliseconds("before", difference))
+        """The other's record may be so much earlier. Raises `ValueError` where no time is left."""
+        return replace(self, before_ms=milliseconds("before", difference, lowest=-self.after_ms))
 
     def after(self, difference: Duration) -> JoinWindows:
-        """The other's record may be so much later."""
-        return replace(self, after_ms=milliseconds("after", difference))
+        """The other's record may be so much later. Raises `ValueError` where no time is left."""
+        return replace(self, after_ms=milliseconds("after", difference, lowest=-self.before_ms))
 
     def with_grace(self, grace: Duration) -> JoinWindows:
         return replace(self, grace_ms=milliseconds("grace", grace))
@@ -226,7 +237,7 @@ class JoinSide:
                 return
             if waiting is not None and timestamp == now:
                 waiting.forward_closed(now, forward)
-            latest = min(timestamp + after, LATEST)
+            latest = max(0, min(timestamp + after, LATEST))
             alone = True
             with fetch(key, max(0, timestamp - before), latest) as partners:
                 for time, partner in partners:
@@ -267,6 +278,7 @@ class JoinSide:
                     return join(key, mine(value), None)
                 return join(key, None, others(value))
 
+            place.observed_before(self.join)
             shared = Waiting(
                 place.task.own_stores[self.waiting],
                 place.task.observed,

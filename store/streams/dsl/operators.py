@@ -291,15 +291,13 @@ class PassOn:
 
 @dataclass
 class ToStream:
-    """The updates of a table as records; with a mapper by other keys."""
-
-    mapper: Callable[[Any, Any], Any] | None = None
+    """The updates of a table as records."""
 
     def bind(self, place: Place) -> Forward:
-        forward, mapper = place.forward, self.mapper
+        forward = place.forward
 
         def process(key: Any, new: Any, _old: Any, timestamp: int, headers: Headers) -> None:
-            forward(key if mapper is None else mapper(key, new), new, timestamp, headers)
+            forward(key, new, timestamp, headers)
 
         return process
 
@@ -560,15 +558,17 @@ class TableSource:
 
     def bind(self, place: Place) -> Forward:
         forward = place.forward
+        dropped = place.dropped()
         if not self.materialized:
 
             def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-                if key is not None:
+                if key is None:
+                    dropped()
+                else:
                     forward(key, value, None, timestamp, headers)
 
             return pass_on
         put = place.owned(self.store, forward, sends_old=self.sends_old).put
-        dropped = place.dropped()
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None:

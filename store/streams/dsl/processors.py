@@ -185,6 +185,12 @@ class _Shared:
         self._tables = tables
         self._name = name
 
+    def __dir__(self) -> list[str]:
+        return dir(self._store)
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._store, method)
         table = self._tables.get(self._name)

@@ -122,14 +122,12 @@ class Suppressed:
         return replace(self, name=name)
 
 
-def grace_of(node: Node) -> int:
-    """How long after its end a window of the table may change. Raises `ConfigError` for a table without windows."""
+def grace_of(node: Node) -> int | None:
+    """How long after its end a window of the table may change; None for a table without windows."""
     windows = getattr(node.operator, "windows", None)
     if isinstance(windows, (TimeWindows, SlidingWindows, SessionWindows)):
         return windows.grace_ms + (windows.gap_ms if isinstance(windows, SessionWindows) else 0)
-    if not node.parents:
-        raise ConfigError("suppress", node.name, "a table of windows, for until_window_closes")
-    return max(map(grace_of, node.parents))
+    return max((grace for grace in map(grace_of, node.parents) if grace is not None), default=None)
 
 
 _Row = tuple[int, int, Headers, bytes | None, bytes | None]

@@ -40,7 +40,7 @@ def windowed_aggregate(
 def observing(place: Place) -> Callable[[int], int]:
     """A function that takes the time of each record and returns the largest so far; that outlives restarts."""
     times, name = place.task.observed, place.name
-    latest = times.get(name, -1)
+    latest = place.observed_before(name)
 
     def observe(timestamp: int) -> int:
         nonlocal latest
@@ -88,6 +88,8 @@ class OnWindowClose:
         def emit(before: int, now: int, headers: Headers) -> None:
             with closed_between(before, now) as results:
                 closed = list(results)
+            # The store has those of a key together. Windows of one time stay in the order of their keys.
+            closed.sort(key=_end_and_start)
             for row, value in closed:
                 if isinstance(windows, SessionWindows):
                     forward(row, value, None, row.window.end, headers)
@@ -101,6 +103,11 @@ class OnWindowClose:
             process(key, value, timestamp, headers)
 
         return emitting
+
+
+def _end_and_start(result: tuple[Windowed[Any], Any]) -> tuple[int, int]:
+    window = result[0].window
+    return window.end, window.start
 
 
 @dataclass

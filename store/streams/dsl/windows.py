@@ -34,6 +34,14 @@ class TimeWindows:
         size_ms = milliseconds("size", size, lowest=1)
         return cls(size_ms, size_ms, milliseconds("grace", grace))
 
+    @classmethod
+    def of_size_with_no_grace(cls, size: Duration) -> Self:
+        return cls.of_size(size)
+
+    @classmethod
+    def of_size_and_grace(cls, size: Duration, grace: Duration) -> Self:
+        return cls.of_size(size, grace=grace)
+
     def advance_by(self, advance: Duration) -> Self:
         """A window begins every `advance`, which is at most the size: `ValueError` else."""
         advance_ms = milliseconds("advance", advance, lowest=1)
@@ -66,6 +74,14 @@ class SlidingWindows:
     def of_time_difference(cls, difference: Duration, *, grace: Duration = 0) -> Self:
         return cls(milliseconds("difference", difference), milliseconds("grace", grace))
 
+    @classmethod
+    def of_time_difference_with_no_grace(cls, difference: Duration) -> Self:
+        return cls.of_time_difference(difference)
+
+    @classmethod
+    def of_time_difference_and_grace(cls, difference: Duration, grace: Duration) -> Self:
+        return cls.of_time_difference(difference, grace=grace)
+
 
 @dataclass(frozen=True)
 class SessionWindows:
@@ -77,6 +93,14 @@ class SessionWindows:
     @classmethod
     def with_inactivity_gap(cls, gap: Duration, *, grace: Duration = 0) -> Self:
         return cls(milliseconds("gap", gap, lowest=1), milliseconds("grace", grace))
+
+    @classmethod
+    def of_inactivity_gap_with_no_grace(cls, gap: Duration) -> Self:
+        return cls.with_inactivity_gap(gap)
+
+    @classmethod
+    def of_inactivity_gap_and_grace(cls, gap: Duration, grace: Duration) -> Self:
+        return cls.with_inactivity_gap(gap, grace=grace)
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def test_functions_without_a_name_go_along_to_another_process() -> None:
     application: Application = pickle.loads(cloudpickle.dumps(word_count()))  # type: ignore[no-untyped-call]
     with TestDriver(application) as running:
         running.pipe_input("lines", "k", "a b a")
-        assert output(running, "counts", value_serde=LongSerde())[-1] == ("a", 2, 0)
+        assert output(running, "counts", value_serde=LongSerde())[-1] == ("a", 2, 1)
 
 
 def test_missing_inputs_are_named_and_internal_topics_made() -> None:

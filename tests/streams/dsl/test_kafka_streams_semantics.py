@@ -1,0 +1,230 @@
+"""What Kafka Streams' source says that others would get wrong: results and names, derived from it by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from store.serdes import JsonSerde, LongSerde, StrSerde
+from store.streams.dsl import (
+    EmitStrategy,
+    JoinWindows,
+    KTable,
+    SessionWindows,
+    SlidingWindows,
+    StreamJoined,
+    StreamsBuilder,
+    TimeWindows,
+)
+from store.streams.dsl.suppliers import BuiltInDslStoreSuppliers
+from store.streams.dsl.windows import Windows
+from store.testing.driver import TestDriver
+from tests.streams.dsl.running import CACHED, UNCACHED, output, results
+
+LONG = LongSerde()
+EACH = pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["uncached", "cached"])
+
+
+def at(row: Any, _value: Any) -> str:
+    return f"{row.key}@{row.window.start}-{row.window.end}"
+
+
+def builder() -> StreamsBuilder:
+    return StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+
+
+# -- KTableFilter: old values are asked for where they cost nothing -----------------------------------------------
+
+
+@EACH
+def test_a_row_that_was_filtered_away_before_is_not_deleted_again(config: dict[str, object]) -> None:
+    def many(made: StreamsBuilder) -> None:
+        counts = made.stream("in").group_by_key().count()
+        counts.filter(lambda _, count: count > 2).to_stream().to("out", value_serde=LONG)
+
+    records = [("in", "a", 1, 1), ("in", "a", 1, 2), ("in", "b", 1, 3), ("in", "a", 1, 4)]
+    assert results(many, records, config, value_serde=LONG) == [("a", 3, 4)]
+
+
+@EACH
+def test_so_is_that_of_a_table_that_is_kept_whatever_is_in_between(config: dict[str, object]) -> None:
+    def doubled(made: StreamsBuilder) -> None:
+        table = made.table("in", materialized="kept").map_values(lambda value: 2 * value)
+        table.filter_not(lambda _, value: value < 6).to_stream().to("out")
+
+    records = [
+        ("in", "a", 1, 1),
+        ("in", "a", 3, 2),
+        ("in", "b", 1, 3),
+        ("in", "b", None, 4),
+        ("in", "a", 1, 5),
+    ]
+    assert results(doubled, records, config) == [("a", 6, 2), ("a", None, 5)]
+
+
+def test_a_table_that_nobody_keeps_has_every_row_deleted_that_is_filtered_away() -> None:
+    def filtered(made: StreamsBuilder) -> None:
+        made.table("in").filter(lambda _, value: value > 2).to_stream().to("out")
+
+    assert results(filtered, [("in", "a", 1, 1), ("in", "a", 3, 2), ("in", "a", None, 3)]) == [
+        ("a", None, 1),
+        ("a", 3, 2),
+        ("a", None, 3),
+    ]
+
+
+# -- ON_WINDOW_CLOSE: stores by time first ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("windows", "closed"),
+    [
+        (
+            TimeWindows.of_size(10).advance_by(5),
+            ["a@0-10", "b@0-10", "a@5-15", "c@5-15", "a@10-20", "c@10-20"],
+        ),
+        (SlidingWindows.of_time_difference(10), ["a@0-10", "b@0-10", "a@2-12", "c@2-12", "a@6-16"]),
+        (SessionWindows.of_inactivity_gap_with_no_grace(5), ["b@0-0", "a@5-5", "a@12-12", "c@12-12"]),
+    ],
+)
+@pytest.mark.parametrize("kept", [BuiltInDslStoreSuppliers.ROCKS_DB, BuiltInDslStoreSuppliers.IN_MEMORY])
+def test_what_is_closed_together_comes_in_the_order_of_time_and_then_of_keys(
+    windows: Windows, closed: list[str], kept: Any
+) -> None:
+    def final(made: StreamsBuilder) -> None:
+        grouped = made.stream("in").group_by_key().windowed_by(windows)
+        table = grouped.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE).count()
+        table.to_stream(at).to("out", key_serde=StrSerde(), value_serde=LONG)
+
+    records = [
+        ("in", "b", 1, 0),
+        ("in", "a", 1, 5),
+        ("in", "a", 1, 12),
+        ("in", "c", 1, 12),
+        ("in", "z", 1, 90),
+    ]
+    config = UNCACHED | {"dsl.store.suppliers.class": kept}
+    assert [key for key, _, _ in results(final, records, config, value_serde=LONG)] == closed
+
+
+# -- JoinWindows: either difference may be negative ---------------------------------------------------------------
+
+
+def test_partners_may_have_to_be_later() -> None:
+    def joined(made: StreamsBuilder) -> None:
+        windows = JoinWindows.of_time_difference(0).after(10).before(-5)
+        made.stream("l").join(made.stream("r"), lambda one, two: one + two, windows).to("out")
+
+    records = [
+        ("l", "k", "a", 10),
+        ("r", "k", "x", 14),
+        ("r", "k", "y", 15),
+        ("r", "k", "z", 20),
+        ("r", "k", "n", 21),
+    ]
+    assert results(joined, records) == [("k", "ay", 15), ("k", "az", 20)]
+    with pytest.raises(ValueError, match="before"):
+        JoinWindows.of_time_difference(10).before(-11)
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def stores(made: StreamsBuilder) -> list[str]:
+    return sorted(name for one in made.build().sub_topologies for name in one.store_names)
+
+
+def counted(stream: Any, **said: Any) -> KTable:
+    table: KTable = stream.group_by_key().count(**said)
+    return table
+
+
+def branched(made: StreamsBuilder) -> None:  # 0 source, 1 branch, 2 and 3 its children, 4 store
+    branches = made.stream("in").split().branch(lambda _key, _value: True, name="-x").default_branch()
+    counted(branches["KSTREAM-BRANCH-0000000001-x"])
+
+
+def from_a_named_table(made: StreamsBuilder) -> None:  # 0 the table's store, 1 store
+    counted(made.table("in", name="t").to_stream(name="s"))
+
+
+def from_a_table_by_another_key(
+    made: StreamsBuilder,
+) -> None:  # 0 store, 1 source, 2 table, 3 to, 4 key, 5 store
+    counted(made.table("in").to_stream(lambda key, _: key))
+
+
+def beside_a_global_table(made: StreamsBuilder) -> None:  # 0 store, 1 source, 2 table, 3 source, 4 store
+    made.global_table("g")
+    counted(made.stream("in"))
+
+
+def rows_counted_and_reduced(made: StreamsBuilder) -> None:  # 0-2 table, 3 select, 4 store, 5-7, 8 store
+    grouped = made.table("in").group_by(lambda key, value: (key, value))
+    grouped.count()
+    grouped.reduce(lambda one, two: one + two, lambda one, two: one - two)
+
+
+def rows_reduced_by_name(made: StreamsBuilder) -> None:  # 0-2 table, 3 select, 4 store, 5 store
+    grouped = made.table("in").group_by(lambda key, value: (key, value))
+    grouped.reduce(lambda one, two: one + two, lambda one, two: one - two, name="r")
+    grouped.count(name="c")
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (branched, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
+        (from_a_named_table, ["KSTREAM-AGGREGATE-STATE-STORE-0000000001"]),
+        (from_a_table_by_another_key, ["KSTREAM-AGGREGATE-STATE-STORE-0000000005"]),
+        (beside_a_global_table, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
+        (
+            rows_counted_and_reduced,
+            [f"KTABLE-AGGREGATE-STATE-STORE-000000000{at}" for at in (4, 8)] + ["in-STATE-STORE-0000000000"],
+        ),
+        (
+            rows_reduced_by_name,
+            [f"KTABLE-AGGREGATE-STATE-STORE-000000000{at}" for at in (4, 5)] + ["in-STATE-STORE-0000000000"],
+        ),
+    ],
+)
+def test_stores_have_the_names_that_kafka_streams_gives_them(
+    build: Callable[[StreamsBuilder], None], named: list[str]
+) -> None:
+    made = builder()
+    build(made)
+    assert stores(made) == named
+
+
+def test_several_joins_of_one_stream_go_through_one_topic() -> None:
+    made = builder()
+    mapped = made.stream("in").select_key(lambda key, _: key)
+    for topic in ("t", "u"):
+        mapped.join_table(made.table(topic), lambda one, two: [one, two]).to(f"out-{topic}")
+    application = made.build()
+    assert application.repartition_topics == {"app-KSTREAM-KEY-SELECT-0000000001-repartition"}
+    assert len(application.sub_topologies) == 2
+
+
+def test_several_aggregates_of_a_named_group_of_rows_go_through_one_topic() -> None:
+    made = builder()
+    grouped = made.table("in").group_by(lambda key, value: (key, value), name="g")
+    grouped.count()
+    grouped.reduce(lambda one, two: one + two, lambda one, two: one - two)
+    assert made.build().repartition_topics == {"app-g-repartition"}
+
+
+def test_what_is_said_of_a_join_counts_on_its_way_too() -> None:
+    made = StreamsBuilder("app")
+    words = made.stream("in", key_serde=StrSerde(), value_serde=StrSerde())
+    lengths = words.map(lambda _, word: (len(word), word))
+    joined = StreamJoined.with_(LONG, StrSerde(), StrSerde())
+    windows = JoinWindows.of_time_difference_with_no_grace(10)
+    lengths.join(lengths, lambda one, two: one + two, windows, joined=joined).to(
+        "out", value_serde=StrSerde()
+    )
+    with TestDriver(made.build(), UNCACHED) as running:
+        running.pipe_input("in", "k", "word", 5)
+        assert output(running, key_serde=LONG, value_serde=StrSerde()) == [(4, "wordword", 5)]

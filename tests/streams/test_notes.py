@@ -1,0 +1,118 @@
+"""What is noted beside positions fits at any size, and is read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.worlds.sim.broker import SimBroker, SimLog
+from store.clock import SystemClock
+from store.config import StreamsConfig
+from store.serdes import JsonSerde, LongSerde, StrSerde
+from store.streams import ordinals
+from store.streams.dsl import StreamsBuilder, TimeWindows
+from store.streams.task import Task, apply
+from store.testing.driver import TestDriver
+from store.testing.memory_storage import MemoryStorage
+from store.types import IsolationLevel, TopicPartition
+from tests.streams.dsl.running import output, pipe
+
+TAKEN = 4096
+names = st.text(min_size=1, max_size=60) | st.from_regex(r"[A-Za-z0-9._-]{1,40}", fullmatch=True)
+times = st.integers(0, 2**62)
+
+
+def read(said: str, operators: Any) -> dict[str, int]:
+    found = ordinals.observed_times(said)
+    return {name: ordinals.observed_by(name, found) for name in operators}
+
+
+@given(st.integers(0, 10**6), times, st.dictionaries(names, times, max_size=40))
+def test_what_is_noted_is_read_again(ordinal: int, time: int, observed: dict[str, int]) -> None:
+    said = ordinals.note(ordinal, time, observed)
+    assert len(said) <= TAKEN
+    assert (ordinals.noted(said), ordinals.stream_time(said)) == (ordinal, time)
+    assert read(said, observed) == observed
+    assert ordinals.observed_by("some other operator, of no such name", ordinals.observed_times(said)) == -1
+
+
+@given(st.integers(0, 3000), st.randoms(use_true_random=False), st.integers(0, 62))
+def test_it_fits_at_any_size(count: int, random: Any, bits: int) -> None:
+    observed = {f"KSTREAM-AGGREGATE-{at:010d}": random.getrandbits(bits) for at in range(count)}
+    said = ordinals.note(0, 2**62, observed)
+    assert len(said) <= TAKEN
+    again = read(said, observed)
+    left_out = [name for name, time in again.items() if time == -1]
+    assert all(again[name] in (observed[name], -1) for name in observed)
+    assert count > 150 or not left_out
+    known = [observed[name] for name in observed if again[name] >= 0]
+    assert all(observed[name] <= min(known) for name in left_out), "those furthest behind"
+
+
+def test_three_hundred_operators_that_are_close_together_are_all_remembered() -> None:
+    observed = {f"operator {at}": 1_700_000_000_000 + at % 60_000 for at in range(300)}
+    assert read(ordinals.note(0, 2**41, observed), observed) == observed
+
+
+def test_what_older_versions_noted_is_read() -> None:
+    said = "sub-topology 7, stream time 20, KSTREAM-AGGREGATE-0000000003 at 18, b at 20"
+    assert read(said, ["KSTREAM-AGGREGATE-0000000003", "b", "c"]) == {
+        "KSTREAM-AGGREGATE-0000000003": 18,
+        "b": 20,
+        "c": -1,
+    }
+
+
+def windowed(count: int) -> StreamsBuilder:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    grouped = builder.stream("in").group_by_key()
+    for at in range(count):
+        table = grouped.windowed_by(TimeWindows.of_size(10)).count(materialized=f"windows-{at}")
+        table.to_stream(lambda row, _: row.key).to("out")
+    return builder
+
+
+def test_a_topology_of_a_hundred_windowed_operators_commits() -> None:
+    broker = SimBroker()
+    application = windowed(100).build()
+    (topology,) = application.sub_topologies
+    broker.create_topic("in", 1)
+    broker.create_topic("out", 1)
+    for topic in topology.changelogs.values():
+        broker.create_topic(topic, 1)
+    broker.append("in", b"k", b"1", partition=0, timestamp=1_700_000_000_000)
+    log = SimLog(broker, "a")
+    with Task(topology, 0, log, MemoryStorage(), StreamsConfig(), SystemClock()) as task:
+        apply(
+            task,
+            log.reader().read(TopicPartition("in", 0), 0, 10, IsolationLevel.READ_COMMITTED).records,
+        )
+        task.commit()
+    said = log.reader().committed_metadata("app", TopicPartition("in", 0))
+    graph: Any = topology.process
+    aggregates = [one.name for one in graph.vertices if one.stores]
+    assert read(said, aggregates) == dict.fromkeys(aggregates, 1_700_000_000_000)
+    assert len(aggregates) == 100
+
+
+def test_after_a_restart_a_hundred_operators_drop_what_was_late_before() -> None:
+    with TestDriver(windowed(100).build(), {"statestore.cache.max.bytes": 0}) as running:
+        pipe(running, [("in", "k", 1, 5), ("in", "k", 1, 25)])
+        assert len(output(running, value_serde=LongSerde())) == 200
+        running.crash()
+        pipe(running, [("in", "k", 1, 6)])
+        assert output(running, value_serde=LongSerde()) == []
+
+
+def test_an_operator_of_any_name_is_remembered() -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    grouped = builder.stream("in").group_by_key()
+    table = grouped.windowed_by(TimeWindows.of_size(10)).count(materialized="w", name="wörter je Fenster")
+    table.to_stream(lambda row, _: row.key).to("out")
+    with TestDriver(builder.build(), {"statestore.cache.max.bytes": 0}) as running:
+        pipe(running, [("in", "k", 1, 5), ("in", "k", 1, 25)])
+        running.crash()
+        pipe(running, [("in", "k", 1, 6)])
+        assert [time for _, _, time in output(running, value_serde=LongSerde())] == [5, 25]

@@ -1,0 +1,107 @@
+"""What was processed of repartition topics is deleted: what is committed, and nothing beyond."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog
+from harness.worlds.sim.disk import Host, HostStorage
+from store.config import StreamsConfig
+from store.errors import LogError
+from store.serdes import LongSerde, StrSerde
+from store.streams.application import Application
+from store.streams.dsl import StreamsBuilder
+from store.streams.thread import StreamThread
+from store.types import IsolationLevel, TopicPartition
+from tests.clocks import VirtualClock
+
+BETWEEN = TopicPartition("app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-repartition", 0)
+OUT = TopicPartition("out", 0)
+EXACTLY_ONCE = StreamsConfig.of({"commit.interval.ms": 20_000, "repartition.purge.interval.ms": 30_000})
+AT_LEAST_ONCE = StreamsConfig.of(
+    {"commit.interval.ms": 20_000, "processing.guarantee": "at_least_once", "statestore.cache.max.bytes": 0}
+)
+
+
+def application() -> Application:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    counts = builder.stream("in").group_by(lambda key, _: key).count()
+    counts.to_stream().to("out", value_serde=LongSerde())
+    return builder.build()
+
+
+class Running:
+    """One thread, its cluster and its time."""
+
+    def __init__(self, config: StreamsConfig) -> None:
+        self.broker = SimBroker()
+        self.clock = VirtualClock(then=lambda: self.broker.advance(self.clock.time_ms() - self.broker.now))
+        self.config = config
+        self.hosts = 0
+        for topic in ("in", "out"):
+            self.broker.create_topic(topic, 1)
+        application().prepare(SimLog(self.broker))
+        self.thread = self.start()
+
+    def start(self) -> StreamThread:
+        """On another host, which has nothing."""
+        self.hosts += 1
+        storage = HostStorage(Host(self.hosts), 0)
+        return StreamThread(application(), self.config, SimLog(self.broker), storage, self.clock)
+
+    def feed(self, number: int) -> None:
+        for _ in range(number):
+            self.broker.append("in", b"k", b"v", partition=0)
+
+    def work(self, seconds: int) -> None:
+        for _ in range(seconds):
+            for _ in range(4):
+                self.thread.step()
+            self.clock.sleep(1)
+
+    @property
+    def begins(self) -> int:
+        return self.broker.start_offset(BETWEEN)
+
+    @property
+    def committed(self) -> int:
+        return SimLog(self.broker).reader().committed("app", BETWEEN) or 0
+
+    def counted(self) -> int:
+        records = SimLog(self.broker).reader().read(OUT, 0, 1_000, IsolationLevel.READ_COMMITTED).records
+        return int.from_bytes(records[-1].value or b"", "big")
+
+
+@pytest.mark.parametrize("config", [EXACTLY_ONCE, AT_LEAST_ONCE], ids=["exactly once", "at least once"])
+def test_what_is_committed_is_deleted_and_nothing_beyond(config: StreamsConfig) -> None:
+    running = Running(config)
+    before = 0
+    for _ in range(20):
+        running.feed(3)
+        running.work(7)
+        assert before <= running.begins <= running.committed
+        before = running.begins
+    assert before > 30
+    # Killed with whatever is open: the next one finds all that it needs.
+    running.thread = running.start()
+    running.clock.sleep(120)
+    running.work(120)
+    assert running.counted() == 60 if config.exactly_once else running.counted() >= 60
+    assert running.begins == running.committed > before
+
+
+def test_a_cluster_that_refuses_is_no_reason_to_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise LogError("not authorized")
+
+    monkeypatch.setattr(SimAdmin, "delete_records", refuse)
+    running = Running(EXACTLY_ONCE)
+    running.feed(3)
+    with caplog.at_level(logging.WARNING):
+        running.work(100)
+    assert "stay for now: not authorized" in caplog.text
+    assert (running.begins, running.counted()) == (0, 3)

@@ -1,0 +1,99 @@
+"""A thread of `Streams` that fails: a handler says what becomes of it, and each record is counted once all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.worlds.sim.broker import SimLog
+from store.config import StreamsConfig
+from store.errors import ConfigError, ProtocolError
+from store.streams.streams import State, Streams, StreamThreadExceptionResponse, UncaughtExceptionHandler
+from store.types import TopicPartition
+from tests import clusters
+from tests.clusters import RC, Cluster, pipeline
+from tests.waiting import until
+
+REPLACE_THREAD = StreamThreadExceptionResponse.REPLACE_THREAD
+SHUTDOWN_CLIENT = StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+
+
+def failing(*when: int) -> Callable[..., None]:
+    """Counts, and fails at those of its calls, after it has written."""
+    calls = count()
+
+    def process(context: Any, record: Any) -> None:
+        clusters.count(context, record)
+        if next(calls) in when:
+            raise ValueError("no good")
+
+    return process
+
+
+def streams(cluster: Cluster, directory: Path, handler: UncaughtExceptionHandler | None = None) -> Streams:
+    made = Streams(
+        cluster.topology,
+        StreamsConfig.of({"commit.interval.ms": 100}),
+        bootstrap="127.0.0.1:1",
+        state_dir=directory,
+    )
+    made._kafka = SimLog(cluster.broker)  # type: ignore[assignment]
+    made._clock, made._storage = cluster.clock, cluster.storage()
+    if handler is not None:
+        made.set_uncaught_exception_handler(handler)
+    return made
+
+
+def counted(cluster: Cluster) -> list[tuple[bytes | None, bytes | None]]:
+    records = SimLog(cluster.broker).reader().read(TopicPartition("out", 0), 0, 1_000, RC).records
+    return [(record.key, record.value) for record in records]
+
+
+ALL = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"a", b"3")]
+
+
+def test_one_that_is_replaced_counts_every_record_once(tmp_path: Path) -> None:
+    cluster = Cluster(pipeline(failing(0, 3, 5)), [b"a", b"b", b"a", b"a"])
+    told: list[Exception] = []
+
+    def handler(error: Exception) -> StreamThreadExceptionResponse:
+        told.append(error)
+        return REPLACE_THREAD
+
+    with streams(cluster, tmp_path, handler) as running:
+        until(lambda: len(counted(cluster)) == 4)
+        until(lambda: running.state is State.RUNNING)
+        assert len(running.status.threads) == 1
+        with pytest.raises(ProtocolError, match="before the start"):
+            running.set_uncaught_exception_handler(handler)
+    assert counted(cluster) == ALL
+    assert [str(error) for error in told] == ["no good"] * 3
+    assert (running.state, running.status.error) == (State.NOT_RUNNING, None)
+
+
+@pytest.mark.parametrize("handler", [None, lambda _: SHUTDOWN_CLIENT])
+def test_else_the_process_ends(tmp_path: Path, handler: UncaughtExceptionHandler | None) -> None:
+    cluster = Cluster(pipeline(failing(2)), [b"a", b"b", b"a", b"a"])
+    running = streams(cluster, tmp_path, handler)
+    with pytest.raises(ValueError, match="no good"):
+        running.run()
+    assert (running.state, counted(cluster)) == (State.ERROR, [])
+
+
+@pytest.mark.parametrize("answer", [None, "SHUTDOWN_APPLICATION"])
+def test_a_handler_that_does_not_answer_ends_the_process(tmp_path: Path, answer: Any) -> None:
+    running = streams(Cluster(pipeline(failing(0)), [b"a"]), tmp_path, lambda _: answer)
+    with pytest.raises(ValueError, match="is not a valid StreamThreadExceptionResponse") as raised:
+        running.run()
+    assert str(raised.value.__context__) == "no good"
+    assert running.state is State.ERROR
+
+
+def test_a_function_is_no_application(tmp_path: Path) -> None:
+    function: Any = clusters.count
+    with pytest.raises(ConfigError, match="an Application, as"):
+        Streams(function, bootstrap="127.0.0.1:1", state_dir=tmp_path)
