@@ -103,6 +103,9 @@ class SparkStreams:
         self.deployment = Deployment(
             self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {}), host
         )
+        if host is not None:
+            # Its maker may have it stand still for as long as he likes.
+            self.deployment = replace(self.deployment, silence_s=None)
 
     def start(self, spark: SparkSession) -> SparkStreamsQuery:
         """Make the internal topics that are missing, check those that exist, and run the application as one query.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.spark import SparkStreams, SparkStreamsQuery
-from store.spark.host import Place
+from store.spark.host import SILENCE_S, Place
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
 from store.streams.topology import Context, Topology
@@ -46,7 +47,9 @@ class Running:
         producer.flush()
         producer.close()
 
-    def start(self, application: Application | Topology, **options: object) -> SparkStreamsQuery:
+    def start(
+        self, application: Application | Topology, *, silence_s: float = SILENCE_S, **options: object
+    ) -> SparkStreamsQuery:
         streams = SparkStreams(
             application,
             bootstrap=self.log.bootstrap,
@@ -54,6 +57,7 @@ class Running:
             checkpoint=self.directory / "checkpoint",
             **options,  # type: ignore[arg-type]
         )
+        streams.deployment = replace(streams.deployment, silence_s=silence_s)
         self.queries.append(streams.start(self.spark))
         return self.queries[-1]
 
@@ -136,6 +140,20 @@ def test_a_task_host_that_is_killed_is_followed_by_another_one_and_nothing_count
             for pid in running.hosts():
                 os.kill(pid, signal.SIGKILL)
     assert sorted(running.output()) == sorted(rows_of(3))
+
+
+@pytest.mark.requirement("card.3", "129.3")
+def test_a_task_host_that_stands_still_is_followed_by_another_one_and_nothing_counts_twice(
+    running: Running,
+) -> None:
+    query = running.start(counting(running), silence_s=2.0)
+    for round_ in range(2):
+        running.feed("in", *[(key, b"") for key in KEYS])
+        query.process_all_available()
+        if round_ == 0:
+            for pid in running.hosts():
+                os.kill(pid, signal.SIGSTOP)
+    assert sorted(running.output()) == sorted(rows_of(2))
 
 
 def test_a_query_that_is_stopped_leaves_no_host_behind(running: Running) -> None:
