@@ -37,7 +37,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from store.config import StreamsConfig
-from store.errors import ConfigError, LogError
+from store.errors import (
+    ChangelogLostError,
+    ConfigError,
+    InputChangedError,
+    LogError,
+    PositionLostError,
+    RetriableError,
+    StateLockedError,
+    StoreTypeError,
+    UnreachableError,
+)
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
 from store.spark.host import Carried, Deployment, Host, Order
@@ -54,8 +64,18 @@ Slot = tuple[int, list[Order], int]
 _REMEMBERED = 100
 """Micro-batches that `recent_progress` tells of."""
 
-PERMANENT = ("ConfigError", "PositionLostError", "ChangelogLostError", "StoreTypeError", "StateLockedError")
+PERMANENT = (
+    ChangelogLostError,
+    ConfigError,
+    InputChangedError,
+    PositionLostError,
+    StateLockedError,
+    StoreTypeError,
+)
 """Errors that come back however often a query is started again; someone has to do something first."""
+
+_IDS = "crashproof-topics.json"
+"""The ids of the sources beside Spark's own files in a checkpoint."""
 
 
 class SparkStreams:
@@ -130,13 +150,22 @@ class SparkStreams:
         Raises `ConfigError` for a setting that would break this, or keep a query from surviving its first fault:
         `spark.task.maxFailures` below 2 (which is what a master of `local[N]` implies; `local[N,4]` does not), a
         relative `state_dir`, a function that cannot be pickled, Spark Connect. Raises `LogError` naming source topics
-        that do not exist or do not fit together, `UnreachableError` when no broker answers.
+        that do not exist or do not fit together, `InputChangedError` for those that were made anew since the checkpoint
+        was begun, `UnreachableError` when no broker answers.
         """
         check_settings(spark, self)
         _pickled(self)
         log = self.deployment.log()
         partitions = self.application.prepare(log)
-        return SparkStreamsQuery(self, spark, partitions, _positions(log, self.application, partitions))
+        ids = _Ids(log, partitions)
+        try:
+            ids.compare_with_noted(spark.sparkContext, self.checkpoint)
+            return SparkStreamsQuery(
+                self, spark, partitions, _positions(log, self.application, partitions), ids
+            )
+        except BaseException:
+            ids.close()
+            raise
 
 
 class SparkStreamsQuery:
@@ -148,8 +177,10 @@ class SparkStreamsQuery:
         spark: SparkSession,
         partitions: Mapping[str, int],
         starting: Mapping[TopicPartition, int],
+        ids: _Ids,
     ) -> None:
         self._streams = streams
+        self._ids = ids
         self._spark = spark
         self._context = spark.sparkContext
         self._deployment = replace(streams.deployment, run=uuid4().hex)
@@ -164,6 +195,8 @@ class SparkStreamsQuery:
         self._stopping = threading.Event()
         self._changing = threading.Lock()
         """Held while the query is started again, and while it is told to stop."""
+        self._raised: Exception | None = None
+        """What the last micro-batch has failed with, where the driver itself has raised it."""
         self._failed: BaseException | None = None
         self._ended = threading.Event()
         topologies = streams.application.sub_topologies
@@ -273,6 +306,14 @@ class SparkStreamsQuery:
 
     def _run_batch(self, _: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch. Its rows are not asked for: its end offsets are in the offset log."""
+        self._raised = None
+        try:
+            self._bring_to_planned(batch_id)
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def _bring_to_planned(self, batch_id: int) -> None:
         reach(Point.BATCH_PLANNED)
         began = time.monotonic()
         ends = _planned_ends(self._context, self._streams.checkpoint, batch_id)
@@ -297,17 +338,17 @@ class SparkStreamsQuery:
         reach(Point.BATCH_APPLIED)
 
     def _check_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Raise `LogError` for input that no task would read."""
+        """Raise `InputChangedError` for input that no task would read."""
+        self._ids.check()
         for tp, end in ends.items():
             if tp.partition >= self._partitions.get(tp.topic, 0):
-                raise LogError(
+                raise InputChangedError(
                     f"{tp} is new: the topic had {self._partitions.get(tp.topic, 0)} partitions when the query was "
                     "started. Start it again; that tells which topics of its own lack partitions for the new tasks"
                 )
             if end < self._planned.get(tp, 0):
-                raise LogError(
-                    f"{tp} ends at {end}, and was planned up to {self._planned[tp]} before: the topic was made anew, "
-                    "or has lost records"
+                raise InputChangedError(
+                    f"{tp} ends at {end}, and was planned up to {self._planned[tp]} before: the topic has lost records"
                 )
 
     def _orders(self, ends: Mapping[TopicPartition, int]) -> list[Slot]:
@@ -365,6 +406,7 @@ class SparkStreamsQuery:
             self._run_on()
         except Exception as error:  # noqa: BLE001 - whoever waits for the end is told, whatever it was
             self._failed = error
+        self._ids.close()
         try:
             self._dismiss()
         except (Py4JError, PySparkException) as error:
@@ -385,7 +427,7 @@ class SparkStreamsQuery:
                     left, pause, done = self._streams.restarts, 1.0, self._batches
                 if self._stopping.is_set():
                     return
-                if left <= 0 or any(f"TaskHostError: {name}" in str(error) for name in PERMANENT):
+                if left <= 0 or self._is_permanent(error):
                     raise
                 _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
             self._stopping.wait(pause)
@@ -395,16 +437,80 @@ class SparkStreamsQuery:
                     return
                 self.query = self._start()
 
+    def _is_permanent(self, error: StreamingQueryException) -> bool:
+        if isinstance(self._raised, PERMANENT):
+            return True
+        # Of a task host there are words alone.
+        return any(f"TaskHostError: {kind.__name__}:" in str(error) for kind in PERMANENT)
+
+
+class _Ids:
+    """Whether the sources are the topics that they were, which their names do not say.
+
+    Offsets of a topic that was deleted and made anew mean other records: to read on at one would pass over those
+    before it. The ids are noted in the checkpoint, whose own offsets are of those topics, and compared before each
+    micro-batch, so that of what is made anew under a running query no more is read than a batch that had begun.
+    """
+
+    def __init__(self, log: KafkaLog, topics: Iterable[str]) -> None:
+        self._topics = sorted(topics)
+        self._admin = log.admin()
+        self._known: dict[str, str] = {}
+
+    def compare_with_noted(self, context: SparkContext, checkpoint: str) -> None:
+        """Take those that the checkpoint knows for the right ones, and note those that it does not."""
+        jvm: Any = context._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/{_IDS}")
+        files = path.getFileSystem(context._jsc.hadoopConfiguration())
+        if files.exists(path):
+            self._known = json.loads(_read(jvm, files, path))
+        noted = dict(self._known)
+        self.check()
+        if self._known != noted:
+            # Overwritten as a whole or not at all where the file system can; a part of it is no JSON, and is said.
+            new = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/.{_IDS}.new")
+            stream = files.create(new, True)
+            try:
+                stream.write(bytearray(json.dumps(self._known).encode()))
+            finally:
+                stream.close()
+            files.delete(path, False)
+            files.rename(new, path)
+
+    def check(self) -> None:
+        """Raise `InputChangedError` for a topic that is another one."""
+        try:
+            found = self._admin.topic_ids(self._topics)
+        except (RetriableError, UnreachableError) as error:
+            # Nothing of it is lost: the next micro-batch asks again.
+            _log.warning("whether topics were made anew is not known for now: %s", error)
+            return
+        anew = sorted(topic for topic, one in found.items() if self._known.setdefault(topic, one) != one)
+        if anew:
+            raise InputChangedError(
+                f"made anew under the same name since the query began: {', '.join(anew)}. What was processed is not in "
+                "there, and what is there is not processed. To start over with what is there, give the query an empty "
+                "checkpoint, move its state directory away, and delete the application's own topics and the group's "
+                "positions"
+            )
+
+    def close(self) -> None:
+        self._admin.close()
+
+
+def _read(jvm: Any, files: Any, path: Any) -> str:
+    stream = files.open(path)
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
 
 def _planned_ends(context: SparkContext, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:
     """Up to where a micro-batch goes, from Spark's offset log: a version, the settings, and a line for each source."""
     jvm: Any = context._jvm
     path = jvm.org.apache.hadoop.fs.Path(f"{checkpoint}/offsets/{batch_id}")
-    stream = path.getFileSystem(context._jsc.hadoopConfiguration()).open(path)
-    try:
-        lines = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8").splitlines()
-    finally:
-        stream.close()
+    lines = _read(jvm, path.getFileSystem(context._jsc.hadoopConfiguration()), path).splitlines()
     try:
         return {
             TopicPartition(topic, int(partition)): int(end)
