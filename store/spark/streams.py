@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,15 +32,18 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.cloudpickle import dumps
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
 
+from store.clock import SystemClock
 from store.config import StreamsConfig
 from store.errors import (
     ChangelogLostError,
     ConfigError,
+    CrashproofError,
     InputChangedError,
     LogError,
     PositionLostError,
@@ -50,12 +54,14 @@ from store.errors import (
 )
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
-from store.spark.host import Carried, Deployment, Host, Order
+from store.spark.host import LEASE_S, Carried, Deployment, Host, Order
 from store.spark.messenger import bring, dismiss
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
-from store.streams.topology import Topology
-from store.types import TopicPartition
+from store.streams.dsl.processors import Process
+from store.streams.positions import settle
+from store.streams.topology import ProcessorSupplier, Topology
+from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -109,6 +115,9 @@ class SparkStreams:
         pauses that double from one second to a minute. Errors that would come back (`PERMANENT`) end it at once.
         `host` makes what carries orders out in the process of a task host. Everything must be picklable (by
         cloudpickle).
+
+        With `trigger={"availableNow": True}` the query ends when everything that was there is processed through all
+        sub-topologies, and what was written between them by then.
         """
         self.application = (
             application if isinstance(application, Application) else Application.of(application)
@@ -193,6 +202,10 @@ class SparkStreamsQuery:
         self._homes: dict[int, str] = {}
         """Slot → the machine that its task host is on, if Spark still has it."""
         self._stopping = threading.Event()
+        self._working = threading.Lock()
+        """Held while orders are brought, so that tasks are not ordered to two ends at once."""
+        self._over = threading.Event()
+        """Set when no more orders are to be brought."""
         self._changing = threading.Lock()
         """Held while the query is started again, and while it is told to stop."""
         self._raised: Exception | None = None
@@ -208,6 +221,10 @@ class SparkStreamsQuery:
         wanted = streams.slots or max(1, self._context.defaultParallelism)
         self._slots = min(wanted, max(1, len(self._tasks)))
         self.query: StreamingQuery = self._start()
+        self._keeper: threading.Thread | None = None
+        if not self._ends_by_itself and any(map(_may_punctuate, topologies)):
+            self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
+            self._keeper.start()
         threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True).start()
 
     # -- what a StreamingQuery has ------------------------------------------------------------------------------
@@ -229,7 +246,10 @@ class SparkStreamsQuery:
 
     @property
     def recent_progress(self) -> Sequence[Mapping[str, Any]]:
-        """The last micro-batches: `batchId`, `records` in all, `seconds`, `tasks` (how many had something to do)."""
+        """The last micro-batches: `batchId`, `records` in all, `seconds`, `tasks` (how many had something to do).
+
+        The rounds that follow the last one where a trigger ends the query by itself have the `batchId` -1.
+        """
         return list(self._progress)
 
     @property
@@ -262,8 +282,10 @@ class SparkStreamsQuery:
         return ended
 
     def process_all_available(self) -> None:
-        """Wait until everything that is in the sources now is processed. For tests."""
+        """Wait until everything that is in the sources now is processed, and what comes of it. For tests."""
         self.query.processAllAvailable()
+        while self._between():
+            self.query.processAllAvailable()
 
     def stop(self) -> None:
         """End the query. Task hosts commit what they have processed, close their tasks and end."""
@@ -315,9 +337,14 @@ class SparkStreamsQuery:
 
     def _bring_to_planned(self, batch_id: int) -> None:
         reach(Point.BATCH_PLANNED)
-        began = time.monotonic()
         ends = _planned_ends(self._context, self._streams.checkpoint, batch_id)
-        self._check_ends(ends)
+        with self._working:
+            self._check_ends(ends)
+            self._bring_to(ends, batch_id)
+        reach(Point.BATCH_APPLIED)
+
+    def _bring_to(self, ends: Mapping[TopicPartition, int], batch_id: int) -> None:
+        began = time.monotonic()
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
         carried = self._run(slots) if slots else []
@@ -335,7 +362,65 @@ class SparkStreamsQuery:
                 "tasks": len(carried),
             }
         )
-        reach(Point.BATCH_APPLIED)
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        trigger = self._streams.trigger or {}
+        return bool(trigger.get("availableNow") or trigger.get("once"))
+
+    def _between(self) -> dict[TopicPartition, int]:
+        """Up to where the application's own inputs reach, of those to which no task was brought yet.
+
+        They are written in the course of a micro-batch whose end was planned before.
+        """
+        topics = sorted(self._streams.application.repartition_topics)
+        if not topics:
+            return {}
+        reader = self._deployment.log().reader()
+        try:
+            found = {}
+            for topic in topics:
+                for partition in range(self._partitions[topic]):
+                    tp = TopicPartition(topic, partition)
+                    # Who has written is done; its markers may be still on their way.
+                    settle(reader, tp, SystemClock())
+                    end = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+                    if end > self._planned.get(tp, 0):
+                        found[tp] = end
+            return found
+        finally:
+            reader.close()
+
+    def _finish(self) -> None:
+        """Process what the last micro-batches have left between sub-topologies. Each round brings it one further, and
+        takes nothing from outside, so it ends."""
+        while not self._stopping.is_set() and (ends := self._between()):
+            with self._working:
+                self._bring_to(ends, -1)
+
+    def _keep_open(self) -> None:
+        """Have every task open from the start on, and its host leased: it may have punctuators of the wall clock.
+
+        The orders name ends to which tasks were brought before, so there is nothing to do for them. When this process
+        dies nobody brings them any more, and the lease ends.
+        """
+        self._context.setJobGroup(self._deployment.run, f"keep the tasks of {self.name} open")
+        pause = 0.0
+        while not self._over.wait(pause):
+            pause = LEASE_S / 3
+            with self._working:
+                if self._over.is_set():
+                    return
+                every = {
+                    TopicPartition(topic, partition): 0
+                    for topology, partition in self._tasks
+                    for topic in topology.sources
+                }
+                try:
+                    self._run(self._orders(every | self._planned))
+                except (Py4JError, PySparkException) as error:
+                    if not self._over.is_set():
+                        _log.warning("tasks of %s could not be kept open: %s", self.name, error)
 
     def _check_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raise `InputChangedError` for input that no task would read."""
@@ -406,6 +491,12 @@ class SparkStreamsQuery:
             self._run_on()
         except Exception as error:  # noqa: BLE001 - whoever waits for the end is told, whatever it was
             self._failed = error
+        self._over.set()
+        if self._keeper is not None:
+            # Or it would have hosts started that were told to go.
+            with suppress(Py4JError, PySparkException):
+                self._context.cancelJobGroup(self._deployment.run)
+            self._keeper.join()
         self._ids.close()
         try:
             self._dismiss()
@@ -421,8 +512,10 @@ class SparkStreamsQuery:
         while True:
             try:
                 self.query.awaitTermination()
+                if self._ends_by_itself:
+                    self._finish()
                 return
-            except StreamingQueryException as error:
+            except (Py4JError, PySparkException, CrashproofError) as error:
                 if self._batches > done:
                     left, pause, done = self._streams.restarts, 1.0, self._batches
                 if self._stopping.is_set():
@@ -437,11 +530,19 @@ class SparkStreamsQuery:
                     return
                 self.query = self._start()
 
-    def _is_permanent(self, error: StreamingQueryException) -> bool:
-        if isinstance(self._raised, PERMANENT):
+    def _is_permanent(self, error: Exception) -> bool:
+        if isinstance(error, PERMANENT) or isinstance(self._raised, PERMANENT):
             return True
         # Of a task host there are words alone.
         return any(f"TaskHostError: {kind.__name__}:" in str(error) for kind in PERMANENT)
+
+
+def _may_punctuate(topology: Topology) -> bool:
+    """Whether it has processors that may have themselves called by the wall clock; which do is known to tasks alone."""
+    vertices = getattr(topology.process, "vertices", None)
+    if vertices is None:
+        return isinstance(topology.process, ProcessorSupplier)
+    return any(isinstance(vertex.operator, Process) for vertex in vertices)
 
 
 class _Ids:

@@ -13,13 +13,17 @@ and a topic that has not been compacted for long, which is why its segments are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
+from store.clock import Clock
 from store.errors import LogError, RetriableError
 from store.log import Reader, TopicSpec
 from store.types import IsolationLevel, Record, TopicPartition
 
 _CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 _BATCH = 10_000
+_SETTLE_S = 60.0
+_SETTLE_TRIES = 1_200
 
 
 def spec(topic: str, partitions: int) -> TopicSpec:
@@ -38,6 +42,15 @@ def check_settled(reader: Reader, at: TopicPartition) -> None:
     stable = reader.offsets(at, IsolationLevel.READ_COMMITTED).end
     if stable < end:
         raise RetriableError(f"the last stable offset of {at} is {stable}, its end {end}")
+
+
+def settle(reader: Reader, at: TopicPartition, clock: Clock) -> None:
+    """Wait until no transaction in `at` is undecided. Raises `RetriableError` when that takes too long."""
+    for _ in range(_SETTLE_TRIES):
+        with suppress(RetriableError):
+            return check_settled(reader, at)
+        clock.sleep(_SETTLE_S / _SETTLE_TRIES)
+    return check_settled(reader, at)
 
 
 def read(reader: Reader, at: TopicPartition) -> dict[str, int]:
