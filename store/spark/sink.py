@@ -19,25 +19,23 @@ that was lost (batch numbers begin anew, which would make everything look as wri
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from store.errors import ConfigError, CrashproofError, RetriableError
+from store.clock import SystemClock
+from store.errors import ConfigError, CrashproofError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
-from store.streams.positions import check_settled, records
+from store.streams.positions import records, settle
 from store.types import TopicPartition
 
 _QUERY_ID = "sql.streaming.queryId"
-_SETTLE_S = 60.0
-_SETTLE_TRIES = 1_200
 
 
 class NewCheckpointError(CrashproofError):
@@ -124,11 +122,12 @@ def exactly_once_kafka_sink(
     return write
 
 
-class _Part(NamedTuple):
+@dataclass(frozen=True)
+class _Part:
     """One part of one batch, as a Python worker writes it. Pickled to it."""
 
     bootstrap: str
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)
     application_id: str
     notes: str
     query: str
@@ -198,13 +197,7 @@ def _last(log: KafkaLog, place: TopicPartition) -> _Note | None:
     reader = log.reader()
     try:
         # Every earlier attempt is fenced and settled; its markers may be still on their way.
-        for _ in range(_SETTLE_TRIES):
-            with suppress(RetriableError):
-                check_settled(reader, place)
-                break
-            time.sleep(_SETTLE_S / _SETTLE_TRIES)
-        else:
-            check_settled(reader, place)
+        settle(reader, place, SystemClock())
         last = deque(records(reader, place), maxlen=1)
     finally:
         reader.close()
