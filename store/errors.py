@@ -109,6 +109,13 @@ class UnreachableError(LogError):
     """No broker answered at the given address within the time allowed."""
 
 
+class InputChangedError(LogError):
+    """An input is not what it was: made anew, with other partitions, or without records that were not processed yet.
+
+    It stays so until somebody does something about it.
+    """
+
+
 class HangingTransactionError(LogError):
     """The last stable offset of a changelog did not reach its end although its only writer is fenced.
 

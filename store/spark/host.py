@@ -15,7 +15,9 @@ it next, and the attempt fails; tried again, the task is opened anew, wherever t
 Must survive: its own death at any moment (the attempt fails, and the next one starts another host, which restores the
 difference); the death of the attempt that it works for (it finishes, commits, and waits for the next); the end of
 the executor that started it (it ends as well, see `_end_with`); a query of which nobody has heard for `LEASE_S`; two
-attempts that bring orders at once (one after the other); a host of an earlier start of the query, which is told to go.
+attempts that bring orders at once (one after the other); a host of an earlier start of the query, which is told to go;
+its own standstill, stopped or swapped out: whoever waits for it hears nothing, sees that it uses no time of a processor
+either, and kills it, which is a death like any other (`store.spark.messenger`).
 """
 
 from __future__ import annotations
@@ -60,6 +62,12 @@ LEASE_S = 60.0
 LOCK_WAIT_S = 10.0
 """How long a task waits for the directory that another process of this machine still holds."""
 
+SILENCE_S = 30.0
+"""A host that says nothing for so long, and uses no time of a processor meanwhile, stands still. It is given up."""
+
+_ALIVE_S = 1.0
+"""How often a host says that it lives to those whose orders it carries out, or has yet to."""
+
 _TICK_S = 0.1
 _ADDRESS = "127.0.0.1"
 
@@ -79,6 +87,8 @@ class Deployment:
 
     host: Callable[[Deployment], Host] | None = None
     """What makes the host of a slot; None: `TaskHost.of`."""
+    silence_s: float | None = SILENCE_S
+    """After how many seconds a host that stands still is given up; None: never."""
 
     def log(self) -> KafkaLog:
         """The cluster."""
@@ -138,6 +148,39 @@ class Place(msgspec.Struct, frozen=True):
     pid: int
     port: int
     key: str
+    born: float = -1.0
+    """When the process began; a later one may have its number. -1: from a version that did not say."""
+
+
+class Call:
+    """Orders that somebody has brought, and the way back. Until they are answered he hears that the host lives."""
+
+    def __init__(self, orders: Orders, connection: Connection) -> None:
+        self.orders = orders
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._answered = threading.Event()
+
+    def stay(self) -> None:
+        """Say that the host lives, over and over until the orders are answered."""
+        while not self._answered.wait(_ALIVE_S):
+            with self._sending:
+                if not self._answered.is_set() and not self._send(b""):
+                    return
+
+    def reply(self, answer: Answer) -> None:
+        """The last that is said."""
+        with self._sending, self._connection:
+            self._answered.set()
+            self._send(msgspec.json.encode(answer))
+
+    def _send(self, said: bytes) -> bool:
+        # Whoever asked may be gone by now: killed, or overtaken. What was done is done.
+        try:
+            self._connection.send_bytes(said)
+        except OSError:
+            return False
+        return True
 
 
 class TaskHost:
@@ -267,18 +310,18 @@ def _let_go_of_closed(worker: Worker) -> None:
 def serve(deployment: Deployment, place: Path) -> None:
     """Carry out orders until the lease ends, or until told to go."""
     key = os.urandom(32)
-    waiting: queue.SimpleQueue[tuple[Orders, Connection]] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[Call] = queue.SimpleQueue()
     leaving = threading.Event()
     # Without the key: whoever calls and says nothing would keep all others waiting.
     with Listener((_ADDRESS, 0)) as listener:
         threading.Thread(target=_listen, args=(listener, key, waiting, leaving), daemon=True).start()
-        _publish(place, Place(deployment.run, os.getpid(), listener.address[1], key.hex()))
+        pid = os.getpid()
+        _publish(place, Place(deployment.run, pid, listener.address[1], key.hex(), born(pid)))
         try:
             host = (deployment.host or TaskHost.of)(deployment)
         except Exception as error:
             # Told to whoever has started it, so that it need not be guessed from a log.
-            with waiting.get(timeout=LEASE_S)[1] as connection:
-                _reply(connection, _refusal(error))
+            waiting.get(timeout=LEASE_S).reply(_refusal(error))
             _withdraw(place)
             raise
         threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
@@ -290,32 +333,25 @@ def serve(deployment: Deployment, place: Path) -> None:
             host.close()
 
 
-def _serve(host: Host, run: str, waiting: queue.SimpleQueue[tuple[Orders, Connection]]) -> None:
+def _serve(host: Host, run: str, waiting: queue.SimpleQueue[Call]) -> None:
     heard = time.monotonic()
     while time.monotonic() - heard < LEASE_S:
         try:
-            orders, connection = waiting.get(timeout=_TICK_S)
+            call = waiting.get(timeout=_TICK_S)
         except queue.Empty:
             host.tick()
             continue
-        with connection:
-            if not orders.orders or orders.run != run:
-                _reply(connection, Answer())
-                return
-            try:
-                answer = Answer(host.carry_out(orders))
-            except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and Spark is told of it
-                if not isinstance(error, CrashproofError):
-                    _log.exception("an order failed")
-                answer = _refusal(error)
-            _reply(connection, answer)
+        if not call.orders.orders or call.orders.run != run:
+            call.reply(Answer())
+            return
+        try:
+            answer = Answer(host.carry_out(call.orders))
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and Spark is told of it
+            if not isinstance(error, CrashproofError):
+                _log.exception("an order failed")
+            answer = _refusal(error)
+        call.reply(answer)
         heard = time.monotonic()
-
-
-def _reply(connection: Connection, answer: Answer) -> None:
-    # Whoever asked may be gone by now: killed, or overtaken. What was done is done.
-    with suppress(OSError):
-        connection.send_bytes(msgspec.json.encode(answer))
 
 
 def _refusal(error: Exception) -> Answer:
@@ -334,7 +370,7 @@ def _when_set(event: threading.Event, call: Callable[[], None]) -> None:
 def _listen(
     listener: Listener,
     key: bytes,
-    waiting: queue.SimpleQueue[tuple[Orders, Connection]],
+    waiting: queue.SimpleQueue[Call],
     leaving: threading.Event,
 ) -> None:
     while True:
@@ -349,7 +385,7 @@ def _listen(
 def _hear(
     connection: Connection,
     key: bytes,
-    waiting: queue.SimpleQueue[tuple[Orders, Connection]],
+    waiting: queue.SimpleQueue[Call],
     leaving: threading.Event,
 ) -> None:
     try:
@@ -360,9 +396,11 @@ def _hear(
         _log.warning("a caller was turned away: %s", error)
         connection.close()
         return
-    waiting.put((orders, connection))
+    call = Call(orders, connection)
+    waiting.put(call)
     if not orders.orders:
         leaving.set()
+    call.stay()
 
 
 def _publish(place: Path, what: Place) -> None:
@@ -370,6 +408,15 @@ def _publish(place: Path, what: Place) -> None:
     new.touch(mode=0o600)
     new.write_bytes(msgspec.json.encode(what))
     new.replace(place)
+
+
+def born(pid: int) -> float:
+    """When a process began, by a clock that nobody sets. Raises `psutil.NoSuchProcess`."""
+    try:
+        # Ticks since the machine did. What psutil makes of them moves with the time of day.
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return psutil.Process(pid).create_time()
 
 
 def _withdraw(place: Path) -> None:
@@ -395,6 +442,22 @@ def _end_with(pid: int, end: Callable[[], object]) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+_former: list[logging.Handler] = []
+"""Never let go of: their finalizers close by number."""
+
+
+def _log_here() -> None:
+    """Log to the standard error alone. Handlers that the process was forked with write to numbers that are files of a
+    store by now."""
+    root = logging.getLogger()
+    others = [one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    for logger in (root, *others):
+        _former.extend(logger.handlers)
+        logger.handlers = []
+        logger.propagate = True
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+
+
 def become_host(deployment: Deployment, place: Path, log: Path, executor: int) -> NoReturn:
     """Serve in this process, which was just forked, until the host ends, and the process with it.
 
@@ -413,9 +476,7 @@ def become_host(deployment: Deployment, place: Path, log: Path, executor: int) -
             os.dup2(given, taken)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-        logging.basicConfig(
-            level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s", force=True
-        )
+        _log_here()
         # Not by leave of anybody: who was killed closes nothing either.
         _end_with(executor, lambda: os._exit(1))
         serve(deployment, place)

@@ -4,19 +4,30 @@ A host is forked from it, so that it begins with all that is imported, and knows
 
 It knows nothing of the data, so it may be killed, run twice at once, or run again in another process or on another
 machine at any moment: the orders that it brings are idempotent, see `store.spark.host`.
+
+A host says once a second that it lives while it has orders. One that says nothing for `Deployment.silence_s`, and uses
+no time of a processor meanwhile (a function that lets no other thread run does), stands still: it is killed, and
+followed by another one. That is a death of a host like any other, so nothing depends on whether it was judged rightly.
+Nor on whether it is gone: should its end be long in coming, because it waits for a disk, its successor waits for the
+lock of each directory, which the kernel takes from a dead process alone, and the younger producer's epoch fences the
+older. It is killed by its own number, and only where the process of that number began when the host did.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import select
+import signal
 import socket
 import stat
+import struct
 import sys
 import threading
 import time
 from contextlib import suppress
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 
 import msgspec
@@ -24,7 +35,9 @@ import psutil
 from filelock import FileLock
 
 from store.errors import TaskHostError
-from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place, become_host
+from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place, become_host, born
+
+_log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _END_S = 5.0
@@ -43,11 +56,11 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
     with _reach(deployment, place) as connection:
         try:
             connection.send_bytes(msgspec.json.encode(Orders(deployment.run, orders, tasks)))
-            answer = msgspec.json.decode(connection.recv_bytes(), type=Answer)
+            answer = connection.answer()
         except (EOFError, OSError) as error:
             raise TaskHostError(
-                f"the task host of slot {slot} ended in the middle of an order; its log ends with: "
-                f"{_tail(place.with_suffix('.log'))}"
+                f"the task host of slot {slot} ended in the middle of an order ({error or 'without a word'}); its log "
+                f"ends with: {_tail(place.with_suffix('.log'))}"
             ) from error
     if answer.error is not None:
         raise TaskHostError(f"{answer.error}: {answer.message}")
@@ -59,7 +72,7 @@ def dismiss(deployment: Deployment, slot: int) -> None:
     directory = Path(deployment.state_dir) / deployment.application.application_id / ".hosts"
     found = _known(directory / f"slot-{slot}.json")
     if found is not None and found.run == deployment.run:
-        _send_off(found)
+        _send_off(found, deployment.silence_s)
 
 
 def acknowledge_at_once() -> None:
@@ -81,11 +94,12 @@ def acknowledge_at_once() -> None:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
-def _reach(deployment: Deployment, place: Path) -> Connection:
+def _reach(deployment: Deployment, place: Path) -> _Line:
+    silence_s = deployment.silence_s
     found = _known(place)
     if found is not None and found.run == deployment.run:
         with suppress(OSError, EOFError, AuthenticationError):
-            return _call(found)
+            return _call(found, silence_s)
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.with_suffix(".lock"), thread_local=False):
         # Another attempt may have started it meanwhile.
@@ -93,10 +107,10 @@ def _reach(deployment: Deployment, place: Path) -> Connection:
         if found is not None:
             if found.run == deployment.run:
                 with suppress(OSError, EOFError, AuthenticationError):
-                    return _call(found)
+                    return _call(found, silence_s)
             else:
-                _send_off(found)
-        return _call(_start(deployment, place))
+                _send_off(found, silence_s)
+        return _call(_start(deployment, place), silence_s)
 
 
 def _start(deployment: Deployment, place: Path) -> Place:
@@ -105,11 +119,15 @@ def _start(deployment: Deployment, place: Path) -> Place:
     pid = os.fork()
     if pid == 0:
         become_host(deployment, place, log, executor)
+    began = born(pid)
     # It outlives this process or it does not; its end is noticed in either case.
     threading.Thread(target=_reap, args=(pid,), daemon=True).start()
     deadline = time.monotonic() + _START_S
     while (found := _known(place)) is None or found.pid != pid:
-        if not psutil.pid_exists(pid) or time.monotonic() > deadline:
+        late = time.monotonic() > deadline
+        if late or not psutil.pid_exists(pid):
+            if late:
+                _kill(Place(deployment.run, pid, 0, "", began))
             raise TaskHostError(f"the task host could not be started; its log {log} ends with: {_tail(log)}")
         time.sleep(_POLL_S)
     return found
@@ -121,27 +139,96 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def _send_off(found: Place) -> None:
-    """Ask a host to end, and wait a little until it does. One that stands still is fenced, as any zombie."""
-    gone = threading.Thread(target=_ask_to_end, args=(found,), daemon=True)
+def _send_off(found: Place, silence_s: float | None) -> None:
+    """Ask a host to end, and wait a little until it does."""
+    gone = threading.Thread(target=_ask_to_end, args=(found, silence_s), daemon=True)
     gone.start()
-    gone.join(_END_S)
+    # One that may stand still for ever is fenced, as any zombie.
+    gone.join(_END_S + (silence_s or 0.0))
 
 
-def _ask_to_end(found: Place) -> None:
-    with suppress(OSError, EOFError, AuthenticationError), _call(found) as connection:
+def _ask_to_end(found: Place, silence_s: float | None) -> None:
+    with suppress(OSError, EOFError, AuthenticationError), _call(found, silence_s) as connection:
         connection.send_bytes(msgspec.json.encode(Orders("", [], 0)))
-        connection.recv_bytes()
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(found.pid).wait()
+        connection.answer()
+    with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+        psutil.Process(found.pid).wait(_END_S)
 
 
-def _call(found: Place) -> Connection:
-    connection = Client(("127.0.0.1", found.port), authkey=bytes.fromhex(found.key))
-    # The order follows the end of the greeting, and is not to wait until that is acknowledged.
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
-        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+class _Line(Connection):
+    """A connection to a host, in which nothing that comes at once, or not at all, is waited for longer than
+    `silence_s`."""
+
+    def __init__(self, host: Place, silence_s: float | None) -> None:
+        """Raises `OSError`, `EOFError` or `AuthenticationError` where nobody answers, or somebody else."""
+        self._host = host
+        self._silence_s = silence_s
+        made = socket.create_connection(("127.0.0.1", host.port), silence_s)
+        made.settimeout(None)
+        # The order follows the end of the greeting, and is not to wait until that is acknowledged.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if silence_s is not None:
+            limit = struct.pack("ll", int(silence_s), int(silence_s % 1 * 1e6))
+            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                made.setsockopt(socket.SOL_SOCKET, direction, limit)
+        super().__init__(made.detach())
+        key = bytes.fromhex(host.key)
+        try:
+            answer_challenge(self, key)
+            deliver_challenge(self, key)
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self) -> Answer:
+        """What the host answers in the end. It is killed where it stands still, which ends this with an `OSError`."""
+        used = _used(self._host)
+        while True:
+            if not self.poll(self._silence_s):
+                before, used = used, _used(self._host)
+                if used is None or used == before:
+                    raise _given_up(self._host)
+            elif said := self.recv_bytes():
+                return msgspec.json.decode(said, type=Answer)
+
+
+def _call(host: Place, silence_s: float | None) -> _Line:
+    """Raises what `_Line` raises. A host that stands still is killed."""
+    while True:
+        used = _used(host)
+        try:
+            return _Line(host, silence_s)
+        except (BlockingIOError, TimeoutError) as error:
+            if used is None or used == _used(host):
+                raise _given_up(host) from error
+
+
+def _given_up(host: Place) -> OSError:
+    _log.warning("the task host %d stands still, and is killed", host.pid)
+    _kill(host)
+    return BlockingIOError("it stood still, and was killed")
+
+
+def _used(host: Place) -> float | None:
+    """The seconds of processors that a host has used; None when it is gone."""
+    try:
+        times = psutil.Process(host.pid).cpu_times()
+        return None if born(host.pid) != host.born else times.user + times.system
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _kill(host: Place) -> None:
+    """Kill a host, and no process that has its number now. Wait a little until it is gone."""
+    with suppress(ProcessLookupError, psutil.NoSuchProcess):
+        process = os.pidfd_open(host.pid)
+        try:
+            # That of the handle: had it ended since, the handle would not reach who has its number.
+            if born(host.pid) == host.born:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                select.select([process], [], [], _END_S)
+        finally:
+            os.close(process)
 
 
 def _known(place: Path) -> Place | None:

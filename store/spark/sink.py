@@ -3,7 +3,8 @@
 Spark runs a micro-batch again when its driver died before it was noted as done, and a task again when its process
 died or was slow. Kafka's own sink in Spark writes the rows again then. Here each micro-batch is spread over a fixed
 number of parts by the hash of its rows' keys, so that a row is in the same part whenever the batch is run. Each part is
-one transaction, which also notes, in a small compacted topic, which batch of which query it was. An attempt first
+one transaction, which also notes, in a small compacted topic, which batch of which query it was, with how many rows,
+and a digest of them. An attempt first
 fences every earlier attempt at its part, and then finds either that its batch was committed, and writes nothing, or
 that it was not.
 
@@ -18,23 +19,23 @@ that was lost (batch numbers begin anew, which would make everything look as wri
 
 from __future__ import annotations
 
-import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from store.errors import ConfigError, CrashproofError, RetriableError
+from store.clock import SystemClock
+from store.errors import ConfigError, CrashproofError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
-from store.types import IsolationLevel, TopicPartition
+from store.streams.positions import records, settle
+from store.types import TopicPartition
 
 _QUERY_ID = "sql.streaming.queryId"
-_READ_AT_ONCE = 1_000
-_SETTLE_S = 60.0
-_SETTLE_TRIES = 1_200
 
 
 class NewCheckpointError(CrashproofError):
@@ -52,6 +53,8 @@ class _Note(msgspec.Struct, frozen=True):
     batch: int
     rows: int = -1
     """How many it had; -1: from a version that did not say."""
+    digest: int | None = None
+    """Of all of them, in whatever order; None: from a version that did not say."""
 
 
 class StaleCheckpointError(CrashproofError):
@@ -107,18 +110,24 @@ def exactly_once_kafka_sink(
         part = _Part(
             bootstrap, settings, application_id, notes, query, continues, batch_id, transaction_timeout_ms
         )
-        keyed = rows.select(f.pmod(f.xxhash64(f.coalesce("key", "value")), f.lit(parts)).alias("part"), "*")
+        keyed = rows.select(
+            f.pmod(f.xxhash64(f.coalesce("key", "value")), f.lit(parts)).alias("part"),
+            # What is null leaves the hash as it was, so which ones are is a part of it.
+            f.xxhash64(f.col("key").isNull(), f.col("value").isNull(), *rows.columns).alias("digest"),
+            "*",
+        )
         spread = keyed.rdd.map(lambda row: (row[0], tuple(row[1:]))).partitionBy(parts, int)
         spread.mapPartitionsWithIndex(part.write).count()
 
     return write
 
 
-class _Part(NamedTuple):
+@dataclass(frozen=True)
+class _Part:
     """One part of one batch, as a Python worker writes it. Pickled to it."""
 
     bootstrap: str
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)
     application_id: str
     notes: str
     query: str
@@ -132,7 +141,7 @@ class _Part(NamedTuple):
         producer = log.producer(f"{self.application_id}-sink-{number}", self.timeout_ms)
         try:
             producer.init_transactions()
-            noted = self._noted(log, TopicPartition(self.notes, number))
+            noted = _last(log, TopicPartition(self.notes, number))
             if noted is not None and noted.query not in (self.query, self.continues):
                 raise NewCheckpointError(
                     f"part {number} of the sink {self.application_id} was last written by the query {noted.query}, in "
@@ -142,16 +151,16 @@ class _Part(NamedTuple):
                 self._check_same(number, noted, rows)
                 return ()
             producer.begin_transaction()
-            count = 0
-            for _, (topic, key, value, headers) in rows:
+            count = digest = 0
+            for _, (of_row, topic, key, value, headers) in rows:
                 producer.produce(
                     topic,
                     None if key is None else bytes(key),
                     None if value is None else bytes(value),
                     headers=tuple((name, None if of is None else bytes(of)) for name, of in headers or ()),
                 )
-                count += 1
-            note = msgspec.json.encode(_Note(self.query, self.batch, count))
+                count, digest = count + 1, _together(digest, of_row)
+            note = msgspec.json.encode(_Note(self.query, self.batch, count, digest))
             producer.produce(self.notes, b"%d" % number, note, partition=number)
             producer.flush()
             producer.commit_transaction()
@@ -159,7 +168,7 @@ class _Part(NamedTuple):
             producer.close()
         return ()
 
-    def _check_same(self, number: int, noted: _Note, rows: Iterable[object]) -> None:
+    def _check_same(self, number: int, noted: _Note, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
         """Raise `StaleCheckpointError` where what was written is not what this batch has. Spark runs none but its last
         batch again."""
         if noted.batch > self.batch:
@@ -167,36 +176,32 @@ class _Part(NamedTuple):
                 f"part {number} of the sink {self.application_id} has the batch {noted.batch} of the query "
                 f"{self.query}, and this is its batch {self.batch} again: the checkpoint is an old copy"
             )
-        has = sum(1 for _ in rows)
-        if noted.rows not in (-1, has):
+        has = digest = 0
+        for _, (of_row, *_) in rows:
+            has, digest = has + 1, _together(digest, of_row)
+        if noted.rows not in (-1, has) or noted.digest not in (None, digest):
             raise StaleCheckpointError(
                 f"part {number} of the sink {self.application_id} was written with {noted.rows} rows in the batch "
-                f"{self.batch} of the query {self.query}, and has {has} now: the checkpoint is an old copy, or the "
-                "batch has other rows each time it is run"
+                f"{self.batch} of the query {self.query}, and has {'others' if noted.rows == has else has} now: the "
+                "checkpoint is an old copy, or the batch has other rows each time it is run"
             )
 
-    def _noted(self, log: KafkaLog, place: TopicPartition) -> _Note | None:
-        reader = log.reader()
-        try:
-            # Every earlier attempt is fenced and settled; its markers may be still on their way.
-            for _ in range(_SETTLE_TRIES):
-                bounds = reader.offsets(place, IsolationLevel.READ_COMMITTED)
-                if bounds.end == reader.offsets(place, IsolationLevel.READ_UNCOMMITTED).end:
-                    break
-                time.sleep(_SETTLE_S / _SETTLE_TRIES)
-            else:
-                raise RetriableError(f"{place} does not come to rest: a transaction is still open in it")
-            position, last = bounds.earliest, None
-            while position < bounds.end:
-                fetch = reader.read(place, position, _READ_AT_ONCE, IsolationLevel.READ_COMMITTED)
-                if fetch.records:
-                    last = fetch.records[-1]
-                if fetch.next_offset <= position:
-                    break
-                position = fetch.next_offset
-        finally:
-            reader.close()
-        return None if last is None or last.value is None else msgspec.json.decode(last.value, type=_Note)
+
+def _together(digest: int, of_row: int) -> int:
+    """The digest of some rows and one more. A sum, so that their order is nothing to it, and one that is there twice
+    counts twice."""
+    return (digest + of_row) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+def _last(log: KafkaLog, place: TopicPartition) -> _Note | None:
+    reader = log.reader()
+    try:
+        # Every earlier attempt is fenced and settled; its markers may be still on their way.
+        settle(reader, place, SystemClock())
+        last = deque(records(reader, place), maxlen=1)
+    finally:
+        reader.close()
+    return msgspec.json.decode(last[0].value or b"", type=_Note) if last else None
 
 
 def _rows(batch: DataFrame, topic: str | None) -> DataFrame:

@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -31,21 +32,36 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.cloudpickle import dumps
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.util import InheritableThread
 
+from store.clock import SystemClock
 from store.config import StreamsConfig
-from store.errors import ConfigError, LogError
+from store.errors import (
+    ChangelogLostError,
+    ConfigError,
+    CrashproofError,
+    InputChangedError,
+    LogError,
+    PositionLostError,
+    RetriableError,
+    StateLockedError,
+    StoreTypeError,
+    UnreachableError,
+)
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
-from store.spark.host import Carried, Deployment, Host, Order
+from store.spark.host import LEASE_S, Carried, Deployment, Host, Order
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
-from store.streams.topology import Topology
-from store.types import TopicPartition
+from store.streams.dsl.processors import Process
+from store.streams.positions import settle
+from store.streams.topology import ProcessorSupplier, Topology
+from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +70,18 @@ Slot = tuple[int, list[Order], int]
 _REMEMBERED = 100
 """Micro-batches that `recent_progress` tells of."""
 
-PERMANENT = ("ConfigError", "PositionLostError", "ChangelogLostError", "StoreTypeError", "StateLockedError")
+PERMANENT = (
+    ChangelogLostError,
+    ConfigError,
+    InputChangedError,
+    PositionLostError,
+    StateLockedError,
+    StoreTypeError,
+)
 """Errors that come back however often a query is started again; someone has to do something first."""
+
+_IDS = "crashproof-topics.json"
+"""The ids of the sources beside Spark's own files in a checkpoint."""
 
 
 class SparkStreams:
@@ -89,6 +115,9 @@ class SparkStreams:
         pauses that double from one second to a minute. Errors that would come back (`PERMANENT`) end it at once.
         `host` makes what carries orders out in the process of a task host. Everything must be picklable (by
         cloudpickle).
+
+        With `trigger={"availableNow": True}` the query ends when everything that was there is processed through all
+        sub-topologies, and what was written between them by then.
         """
         self.application = (
             application if isinstance(application, Application) else Application.of(application)
@@ -103,6 +132,9 @@ class SparkStreams:
         self.deployment = Deployment(
             self.application, self.config, bootstrap, str(state_dir), "", dict(kafka or {}), host
         )
+        if host is not None:
+            # Its maker may have it stand still for as long as he likes.
+            self.deployment = replace(self.deployment, silence_s=None)
 
     def start(self, spark: SparkSession) -> SparkStreamsQuery:
         """Make the internal topics that are missing, check those that exist, and run the application as one query.
@@ -127,13 +159,22 @@ class SparkStreams:
         Raises `ConfigError` for a setting that would break this, or keep a query from surviving its first fault:
         `spark.task.maxFailures` below 2 (which is what a master of `local[N]` implies; `local[N,4]` does not), a
         relative `state_dir`, a function that cannot be pickled, Spark Connect. Raises `LogError` naming source topics
-        that do not exist or do not fit together, `UnreachableError` when no broker answers.
+        that do not exist or do not fit together, `InputChangedError` for those that were made anew since the checkpoint
+        was begun, `UnreachableError` when no broker answers.
         """
         check_settings(spark, self)
         _pickled(self)
         log = self.deployment.log()
         partitions = self.application.prepare(log)
-        return SparkStreamsQuery(self, spark, partitions, _positions(log, self.application, partitions))
+        ids = _Ids(log, partitions)
+        try:
+            ids.compare_with_noted(_Jvm(spark.sparkContext), self.checkpoint)
+            return SparkStreamsQuery(
+                self, spark, partitions, _positions(log, self.application, partitions), ids
+            )
+        except BaseException:
+            ids.close()
+            raise
 
 
 class SparkStreamsQuery:
@@ -145,8 +186,10 @@ class SparkStreamsQuery:
         spark: SparkSession,
         partitions: Mapping[str, int],
         starting: Mapping[TopicPartition, int],
+        ids: _Ids,
     ) -> None:
         self._streams = streams
+        self._ids = ids
         self._spark = spark
         self._context = spark.sparkContext
         self._jvm = _Jvm(self._context)
@@ -160,8 +203,14 @@ class SparkStreamsQuery:
         self._homes: dict[int, str] = {}
         """Slot → the machine that its task host is on, if Spark still has it."""
         self._stopping = threading.Event()
+        self._working = threading.Lock()
+        """Held while orders are brought, so that tasks are not ordered to two ends at once."""
+        self._over = threading.Event()
+        """Set when no more orders are to be brought."""
         self._changing = threading.Lock()
         """Held while the query is started again, and while it is told to stop."""
+        self._raised: Exception | None = None
+        """What the last micro-batch has failed with, where the driver itself has raised it."""
         self._failed: BaseException | None = None
         self._ended = threading.Event()
         topologies = streams.application.sub_topologies
@@ -173,6 +222,10 @@ class SparkStreamsQuery:
         wanted = streams.slots or max(1, self._context.defaultParallelism)
         self._slots = min(wanted, max(1, len(self._tasks)))
         self.query: StreamingQuery = self._start()
+        self._keeper: threading.Thread | None = None
+        if not self._ends_by_itself and any(map(_may_punctuate, topologies)):
+            self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
+            self._keeper.start()
         threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True).start()
 
     # -- what a StreamingQuery has ------------------------------------------------------------------------------
@@ -194,7 +247,10 @@ class SparkStreamsQuery:
 
     @property
     def recent_progress(self) -> Sequence[Mapping[str, Any]]:
-        """The last micro-batches: `batchId`, `records` in all, `seconds`, `tasks` (how many had something to do)."""
+        """The last micro-batches: `batchId`, `records` in all, `seconds`, `tasks` (how many had something to do).
+
+        The rounds that follow the last one where a trigger ends the query by itself have the `batchId` -1.
+        """
         return list(self._progress)
 
     @property
@@ -227,8 +283,10 @@ class SparkStreamsQuery:
         return ended
 
     def process_all_available(self) -> None:
-        """Wait until everything that is in the sources now is processed. For tests."""
+        """Wait until everything that is in the sources now is processed, and what comes of it. For tests."""
         self.query.processAllAvailable()
+        while self._between():
+            self.query.processAllAvailable()
 
     def stop(self) -> None:
         """End the query. Task hosts commit what they have processed, close their tasks and end."""
@@ -271,10 +329,23 @@ class SparkStreamsQuery:
 
     def _run_batch(self, _: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch. Its rows are not asked for: its end offsets are in the offset log."""
+        self._raised = None
+        try:
+            self._bring_to_planned(batch_id)
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def _bring_to_planned(self, batch_id: int) -> None:
         reach(Point.BATCH_PLANNED)
-        began = time.monotonic()
         ends = _planned_ends(self._jvm, self._streams.checkpoint, batch_id)
-        self._check_ends(ends)
+        with self._working:
+            self._check_ends(ends)
+            self._bring_to(ends, batch_id)
+        reach(Point.BATCH_APPLIED)
+
+    def _bring_to(self, ends: Mapping[TopicPartition, int], batch_id: int) -> None:
+        began = time.monotonic()
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
         carried = self._run(slots) if slots else []
@@ -292,20 +363,78 @@ class SparkStreamsQuery:
                 "tasks": len(carried),
             }
         )
-        reach(Point.BATCH_APPLIED)
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        trigger = self._streams.trigger or {}
+        return bool(trigger.get("availableNow") or trigger.get("once"))
+
+    def _between(self) -> dict[TopicPartition, int]:
+        """Up to where the application's own inputs reach, of those to which no task was brought yet.
+
+        They are written in the course of a micro-batch whose end was planned before.
+        """
+        topics = sorted(self._streams.application.repartition_topics)
+        if not topics:
+            return {}
+        reader = self._deployment.log().reader()
+        try:
+            found = {}
+            for topic in topics:
+                for partition in range(self._partitions[topic]):
+                    tp = TopicPartition(topic, partition)
+                    # Who has written is done; its markers may be still on their way.
+                    settle(reader, tp, SystemClock())
+                    end = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+                    if end > self._planned.get(tp, 0):
+                        found[tp] = end
+            return found
+        finally:
+            reader.close()
+
+    def _finish(self) -> None:
+        """Process what the last micro-batches have left between sub-topologies. Each round brings it one further, and
+        takes nothing from outside, so it ends."""
+        while not self._stopping.is_set() and (ends := self._between()):
+            with self._working:
+                self._bring_to(ends, -1)
+
+    def _keep_open(self) -> None:
+        """Have every task open from the start on, and its host leased: it may have punctuators of the wall clock.
+
+        The orders name ends to which tasks were brought before, so there is nothing to do for them. When this process
+        dies nobody brings them any more, and the lease ends.
+        """
+        self._context.setJobGroup(self._deployment.run, f"keep the tasks of {self.name} open")
+        pause = 0.0
+        while not self._over.wait(pause):
+            pause = LEASE_S / 3
+            with self._working:
+                if self._over.is_set():
+                    return
+                every = {
+                    TopicPartition(topic, partition): 0
+                    for topology, partition in self._tasks
+                    for topic in topology.sources
+                }
+                try:
+                    self._run(self._orders(every | self._planned))
+                except (Py4JError, PySparkException) as error:
+                    if not self._over.is_set():
+                        _log.warning("tasks of %s could not be kept open: %s", self.name, error)
 
     def _check_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Raise `LogError` for input that no task would read."""
+        """Raise `InputChangedError` for input that no task would read."""
+        self._ids.check()
         for tp, end in ends.items():
             if tp.partition >= self._partitions.get(tp.topic, 0):
-                raise LogError(
+                raise InputChangedError(
                     f"{tp} is new: the topic had {self._partitions.get(tp.topic, 0)} partitions when the query was "
                     "started. Start it again; that tells which topics of its own lack partitions for the new tasks"
                 )
             if end < self._planned.get(tp, 0):
-                raise LogError(
-                    f"{tp} ends at {end}, and was planned up to {self._planned[tp]} before: the topic was made anew, "
-                    "or has lost records"
+                raise InputChangedError(
+                    f"{tp} ends at {end}, and was planned up to {self._planned[tp]} before: the topic has lost records"
                 )
 
     def _orders(self, ends: Mapping[TopicPartition, int]) -> list[Slot]:
@@ -363,6 +492,13 @@ class SparkStreamsQuery:
             self._run_on()
         except Exception as error:  # noqa: BLE001 - whoever waits for the end is told, whatever it was
             self._failed = error
+        self._over.set()
+        if self._keeper is not None:
+            # Or it would have hosts started that were told to go.
+            with suppress(Py4JError, PySparkException):
+                self._context.cancelJobGroup(self._deployment.run)
+            self._keeper.join()
+        self._ids.close()
         try:
             self._dismiss()
         except (Py4JError, PySparkException) as error:
@@ -377,13 +513,15 @@ class SparkStreamsQuery:
         while True:
             try:
                 self.query.awaitTermination()
+                if self._ends_by_itself:
+                    self._finish()
                 return
-            except StreamingQueryException as error:
+            except (Py4JError, PySparkException, CrashproofError) as error:
                 if self._batches > done:
                     left, pause, done = self._streams.restarts, 1.0, self._batches
                 if self._stopping.is_set():
                     return
-                if left <= 0 or any(f"TaskHostError: {name}" in str(error) for name in PERMANENT):
+                if left <= 0 or self._is_permanent(error):
                     raise
                 _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
             self._stopping.wait(pause)
@@ -393,6 +531,73 @@ class SparkStreamsQuery:
                     return
                 self.query = self._start()
 
+    def _is_permanent(self, error: Exception) -> bool:
+        if isinstance(error, PERMANENT) or isinstance(self._raised, PERMANENT):
+            return True
+        # Of a task host there are words alone.
+        return any(f"TaskHostError: {kind.__name__}:" in str(error) for kind in PERMANENT)
+
+
+def _may_punctuate(topology: Topology) -> bool:
+    """Whether it has processors that may have themselves called by the wall clock; which do is known to tasks alone."""
+    vertices = getattr(topology.process, "vertices", None)
+    if vertices is None:
+        return isinstance(topology.process, ProcessorSupplier)
+    return any(isinstance(vertex.operator, Process) for vertex in vertices)
+
+
+class _Ids:
+    """Whether the sources are the topics that they were, which their names do not say.
+
+    Offsets of a topic that was deleted and made anew mean other records: to read on at one would pass over those
+    before it. The ids are noted in the checkpoint, whose own offsets are of those topics, and compared before each
+    micro-batch, so that of what is made anew under a running query no more is read than a batch that had begun.
+    """
+
+    def __init__(self, log: KafkaLog, topics: Iterable[str]) -> None:
+        self._topics = sorted(topics)
+        self._admin = log.admin()
+        self._known: dict[str, str] = {}
+
+    def compare_with_noted(self, jvm: _Jvm, checkpoint: str) -> None:
+        """Take those that the checkpoint knows for the right ones, and note those that it does not."""
+        path = jvm.path(f"{checkpoint}/{_IDS}")
+        files = path.getFileSystem(jvm.settings)
+        if files.exists(path):
+            self._known = json.loads(jvm.read(files, path))
+        noted = dict(self._known)
+        self.check()
+        if self._known != noted:
+            # Overwritten as a whole or not at all where the file system can; a part of it is no JSON, and is said.
+            new = jvm.path(f"{checkpoint}/.{_IDS}.new")
+            stream = files.create(new, True)
+            try:
+                stream.write(bytearray(json.dumps(self._known).encode()))
+            finally:
+                stream.close()
+            files.delete(path, False)
+            files.rename(new, path)
+
+    def check(self) -> None:
+        """Raise `InputChangedError` for a topic that is another one."""
+        try:
+            found = self._admin.topic_ids(self._topics)
+        except (RetriableError, UnreachableError) as error:
+            # Nothing of it is lost: the next micro-batch asks again.
+            _log.warning("whether topics were made anew is not known for now: %s", error)
+            return
+        anew = sorted(topic for topic, one in found.items() if self._known.setdefault(topic, one) != one)
+        if anew:
+            raise InputChangedError(
+                f"made anew under the same name since the query began: {', '.join(anew)}. What was processed is not in "
+                "there, and what is there is not processed. To start over with what is there, give the query an empty "
+                "checkpoint, move its state directory away, and delete the application's own topics and the group's "
+                "positions"
+            )
+
+    def close(self) -> None:
+        self._admin.close()
+
 
 class _Jvm:
     """What is called in Spark's JVM for each micro-batch. Each part of such a name is looked up there, so but once."""
@@ -401,20 +606,23 @@ class _Jvm:
         jvm: Any = context._jvm
         self.path = jvm.org.apache.hadoop.fs.Path
         self.settings = context._jsc.hadoopConfiguration()
-        self.read = jvm.org.apache.commons.io.IOUtils.toString
+        self._text = jvm.org.apache.commons.io.IOUtils.toString
         self.to_seq = jvm.PythonUtils.toSeq
         self.tuple_of_two = jvm.scala.Tuple2
         self.tag_of_bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+
+    def read(self, files: Any, path: Any) -> str:
+        stream = files.open(path)
+        try:
+            return str(self._text(stream, "UTF-8"))
+        finally:
+            stream.close()
 
 
 def _planned_ends(jvm: _Jvm, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:
     """Up to where a micro-batch goes, from Spark's offset log: a version, the settings, and a line for each source."""
     path = jvm.path(f"{checkpoint}/offsets/{batch_id}")
-    stream = path.getFileSystem(jvm.settings).open(path)
-    try:
-        lines = jvm.read(stream, "UTF-8").splitlines()
-    finally:
-        stream.close()
+    lines = jvm.read(path.getFileSystem(jvm.settings), path).splitlines()
     try:
         return {
             TopicPartition(topic, int(partition)): int(end)

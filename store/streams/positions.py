@@ -12,14 +12,18 @@ and a topic that has not been compacted for long, which is why its segments are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
+from store.clock import Clock
 from store.errors import LogError, RetriableError
 from store.log import Reader, TopicSpec
-from store.types import IsolationLevel, TopicPartition
+from store.types import IsolationLevel, Record, TopicPartition
 
 _CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 _BATCH = 10_000
+_SETTLE_S = 60.0
+_SETTLE_TRIES = 1_200
 
 
 def spec(topic: str, partitions: int) -> TopicSpec:
@@ -40,21 +44,35 @@ def check_settled(reader: Reader, at: TopicPartition) -> None:
         raise RetriableError(f"the last stable offset of {at} is {stable}, its end {end}")
 
 
+def settle(reader: Reader, at: TopicPartition, clock: Clock) -> None:
+    """Wait until no transaction in `at` is undecided. Raises `RetriableError` when that takes too long."""
+    for _ in range(_SETTLE_TRIES):
+        with suppress(RetriableError):
+            return check_settled(reader, at)
+        clock.sleep(_SETTLE_S / _SETTLE_TRIES)
+    return check_settled(reader, at)
+
+
 def read(reader: Reader, at: TopicPartition) -> dict[str, int]:
     """The last position of each input topic that `at` has.
 
     Raises `LogError` for a record that is no position.
     """
     found: dict[str, int] = {}
+    for record in records(reader, at):
+        try:
+            found[(record.key or b"").decode()] = int(record.value or b"")
+        except ValueError as error:
+            raise LogError(
+                f"{at} offset {record.offset}: {record.key!r} {record.value!r} is no input position"
+            ) from error
+    return found
+
+
+def records(reader: Reader, at: TopicPartition) -> Iterator[Record]:
+    """All that is committed in `at`."""
     offset, end = reader.offsets(at, IsolationLevel.READ_COMMITTED)
     while offset < end:
         fetch = reader.read(at, offset, _BATCH, IsolationLevel.READ_COMMITTED)
-        for record in fetch.records:
-            try:
-                found[(record.key or b"").decode()] = int(record.value or b"")
-            except ValueError as error:
-                raise LogError(
-                    f"{at} offset {record.offset}: {record.key!r} {record.value!r} is no input position"
-                ) from error
+        yield from fetch.records
         offset = fetch.next_offset
-    return found

@@ -31,7 +31,7 @@ from store.errors import (
     CrashproofError,
     FatalLogError,
     FencedError,
-    LogError,
+    InputChangedError,
     OutcomeUnknownError,
     RecordFailedError,
     RetriableError,
@@ -438,7 +438,7 @@ class Worker:
             return True
 
     def _check_reaches(self, task: Task) -> None:
-        """Raise `LogError` for an input that ends before the task's position.
+        """Raise `InputChangedError` for an input that ends before the task's position.
 
         Who reads on finds out by that. To a task that is given ends before its position there is nothing to read.
         """
@@ -447,7 +447,7 @@ class Worker:
             for tp in task.inputs:
                 end = reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
                 if task.position(tp) > end:
-                    raise LogError(
+                    raise InputChangedError(
                         f"task {task.task_id} has processed {tp} up to {task.position(tp)}, and it ends at {end}: the "
                         "topic was made anew, or has lost records. Bring it back as it was; or, to start over, move "
                         "the state directory away, and delete the application's own topics and the group's positions"

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from store.errors import LogError
+from store.errors import InputChangedError, LogError
 from store.log.kafka import KafkaLog
 from store.spark import streams
 from store.spark.host import Place
@@ -127,7 +127,8 @@ def passing(running: Running) -> Topology:
 
 def test_partitions_that_are_added_while_it_runs_are_not_passed_over_in_silence(running: Running) -> None:
     topology, name = passing(running), running.name
-    query = running.start(topology)
+    # It would come back however often the query is started again.
+    query = running.start(topology, restarts=1_000)
     running.feed("in", *[(key, b"") for key in KEYS])
     query.process_all_available()
     admin = AdminClient({"bootstrap.servers": running.log.bootstrap})
@@ -145,6 +146,38 @@ def test_partitions_that_are_added_while_it_runs_are_not_passed_over_in_silence(
         future.result()
     running.start(topology).process_all_available()
     assert len(running.output(partitions=2)) > len(KEYS)
+
+
+def make_anew(running: Running, topic: str) -> None:
+    admin = running.log.admin()
+    admin.delete_topics([f"{running.name}-{topic}"])
+    admin.close()
+    running.topics(topic)
+
+
+def test_a_source_that_is_made_anew_under_a_running_query_ends_it_at_once(running: Running) -> None:
+    """It has more records than were processed of the former one, so no offset says so."""
+    query = running.start(passing(running), restarts=1_000)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    make_anew(running, "in")
+    running.feed("in", *[(key, b"") for key in KEYS * 4])
+    with pytest.raises(StreamingQueryException, match=f"made anew .*: {running.name}-in"):
+        query.await_termination(120)
+    assert sorted(running.output()) == sorted((key, b"") for key in KEYS)
+
+
+def test_a_source_that_was_made_anew_between_two_starts_is_refused(running: Running) -> None:
+    topology = passing(running)
+    query = running.start(topology)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    query.stop()
+    make_anew(running, "in")
+    running.feed("in", *[(key, b"") for key in KEYS * 4])
+    with pytest.raises(InputChangedError, match=f"{running.name}-in"):
+        running.start(topology)
+    assert len(running.output()) == len(KEYS)
 
 
 def test_a_query_that_cannot_be_started_again_ends_with_that(

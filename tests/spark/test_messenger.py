@@ -1,14 +1,181 @@
-"""What carries orders from Spark's Python workers to task hosts."""
+"""Orders brought to real processes, without Spark and without a broker: hosts that are slow, stopped, or not ours."""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
+import signal
 import socket
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
-from store.spark.messenger import acknowledge_at_once
+from store.config import StreamsConfig
+from store.errors import TaskHostError
+from store.spark import messenger
+from store.spark.host import Carried, Deployment, Host, Order, Orders, Place, born
+from store.spark.messenger import acknowledge_at_once, bring, dismiss
+from store.streams.application import Application
+from store.streams.topology import Context, Topology
+from store.types import Record
+
+ORDERS = [Order(0, 0, {"in": 1})]
+DONE = [Carried(0, 0, {"in": 1}, 1)]
+
+
+def nothing(_context: Context, _record: Record) -> None: ...
+
+
+@dataclass
+class Busy:
+    """A host that takes its time."""
+
+    work: Callable[[], object]
+
+    def carry_out(self, orders: Orders) -> list[Carried]:
+        self.work()
+        return [Carried(one.ordinal, one.partition, dict(one.ends), 1) for one in orders.orders]
+
+    def tick(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Deployed = Callable[..., Deployment]
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Iterator[Deployed]:
+    made: list[Deployment] = []
+
+    def deploy(
+        work: Callable[[], object] = lambda: None, silence_s: float = 2.0, run: str = "run"
+    ) -> Deployment:
+        def host(_deployment: Deployment) -> Host:
+            return Busy(work)
+
+        application = Application.of(Topology("app", ("in",), (), (), nothing))
+        one = Deployment(application, StreamsConfig(), "", str(tmp_path), run, host=host, silence_s=silence_s)
+        made.append(one)
+        return one
+
+    yield deploy
+    for one in made:
+        dismiss(one, 0)
+
+
+def place_of(deployment: Deployment) -> Path:
+    return Path(deployment.state_dir) / "app" / ".hosts" / "slot-0.json"
+
+
+def known(deployment: Deployment) -> Place:
+    return msgspec.json.decode(place_of(deployment).read_bytes(), type=Place)
+
+
+def test_a_host_that_stands_still_is_followed_by_another_one(deployed: Deployed) -> None:
+    deployment = deployed()
+    assert bring(deployment, 0, ORDERS, 1) == DONE
+    stopped = psutil.Process(known(deployment).pid)
+    stopped.suspend()
+    assert bring(deployment, 0, ORDERS, 1) == DONE
+    assert known(deployment).pid != stopped.pid
+    assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_host_that_comes_to_stand_still_in_an_order_is_killed_and_the_attempt_fails(
+    deployed: Deployed,
+) -> None:
+    deployment = deployed(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    with pytest.raises(TaskHostError, match="stood still, and was killed"):
+        bring(deployment, 0, ORDERS, 1)
+    assert not psutil.pid_exists(known(deployment).pid) or (
+        psutil.Process(known(deployment).pid).status() == psutil.STATUS_ZOMBIE
+    )
+
+
+def test_a_host_of_an_earlier_start_that_stands_still_keeps_no_later_one_waiting(deployed: Deployed) -> None:
+    bring(deployed(), 0, ORDERS, 1)
+    stopped = psutil.Process(known(deployed()).pid)
+    stopped.suspend()
+    assert bring(deployed(run="later"), 0, ORDERS, 1) == DONE
+    assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_host_whose_order_takes_long_is_waited_for(deployed: Deployed) -> None:
+    deployment = deployed(lambda: time.sleep(5))
+    assert bring(deployment, 0, ORDERS, 1) == DONE
+
+
+def forever() -> None:
+    """Holds the interpreter, so that no other thread of the process can say anything, for some seconds."""
+    ends = time.monotonic() + 5
+    length = 18
+    while time.monotonic() < ends:
+        re.match("(a*)*b", "a" * length)
+        length += 1
+
+
+def test_a_host_that_is_too_busy_to_speak_is_waited_for(deployed: Deployed) -> None:
+    deployment = deployed(forever, 1.0)
+    assert bring(deployment, 0, ORDERS, 1) == DONE
+
+
+def test_a_process_that_has_the_number_of_a_host_by_chance_is_not_killed(deployed: Deployed) -> None:
+    deployment = deployed(silence_s=1.0)
+    place = place_of(deployment)
+    place.parent.mkdir(parents=True)
+    with (
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+    ):
+        try:
+            there = Place("run", other.pid, silent.getsockname()[1], "00", born(other.pid) - 1)
+            place.write_bytes(msgspec.json.encode(there))
+            assert bring(deployment, 0, ORDERS, 1) == DONE
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_a_host_logs_to_its_own_log_alone(deployed: Deployed, tmp_path: Path) -> None:
+    """Its files may have the numbers of those that it was forked with."""
+    name = "of-a-user"
+    file = tmp_path / "user.log"
+    handler = logging.FileHandler(file)
+    logging.getLogger(name).addHandler(handler)
+    try:
+        deployment = deployed(lambda: logging.getLogger(name).warning("from the host"))
+        bring(deployment, 0, ORDERS, 1)
+    finally:
+        logging.getLogger(name).removeHandler(handler)
+        handler.close()
+    assert "from the host" in place_of(deployment).with_suffix(".log").read_text()
+    assert file.read_text() == ""
+
+
+def test_a_host_that_is_not_there_in_time_is_ended(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stand_still(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(messenger, "_START_S", 1.0)
+    monkeypatch.setattr(messenger, "become_host", stand_still)
+    children = set(psutil.Process().children())
+    with pytest.raises(TaskHostError, match="could not be started"):
+        bring(deployed(), 0, ORDERS, 1)
+    psutil.wait_procs(set(psutil.Process().children()) - children, 10)
+    assert all(one.status() == psutil.STATUS_ZOMBIE for one in set(psutil.Process().children()) - children)
 
 
 def _descriptors() -> int:

@@ -166,6 +166,20 @@ def test_an_old_copy_of_the_checkpoint_is_refused_before_rows_are_passed_over(
     assert query.output() == doubles(10 + 10 * later)
 
 
+def test_an_old_copy_of_the_checkpoint_is_refused_where_the_batch_has_as_many_rows(query: Query) -> None:
+    query.feed(10)
+    query.run(query.sink())
+    shutil.copytree(query.directory / "checkpoint", query.directory / "copy")
+    query.feed(10)
+    query.run(query.sink())
+    shutil.rmtree(query.directory / "checkpoint")
+    (query.directory / "copy").rename(query.directory / "checkpoint")
+    # As many of each key, with other values.
+    with pytest.raises(StreamingQueryException, match="others now: the checkpoint is an old copy"):
+        query.run(query.sink(), lambda number: 2 * number + 1)
+    assert query.output() == doubles(20)
+
+
 def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
     query.feed(1)
     write = query.sink()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -15,14 +17,14 @@ from pyspark.sql import SparkSession
 
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
-from store.spark import SparkStreams, SparkStreamsQuery
-from store.spark.host import Place
+from store.spark import SparkStreams, SparkStreamsQuery, streams
+from store.spark.host import SILENCE_S, Place
 from store.streams.application import Application
-from store.streams.dsl import StreamsBuilder
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.waiting import settle
+from tests.waiting import settle, until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -46,15 +48,18 @@ class Running:
         producer.flush()
         producer.close()
 
-    def start(self, application: Application | Topology, **options: object) -> SparkStreamsQuery:
-        streams = SparkStreams(
+    def start(
+        self, application: Application | Topology, *, silence_s: float = SILENCE_S, **options: object
+    ) -> SparkStreamsQuery:
+        made = SparkStreams(
             application,
             bootstrap=self.log.bootstrap,
             state_dir=self.directory / "state",
             checkpoint=self.directory / "checkpoint",
             **options,  # type: ignore[arg-type]
         )
-        self.queries.append(streams.start(self.spark))
+        made.deployment = replace(made.deployment, silence_s=silence_s)
+        self.queries.append(made.start(self.spark))
         return self.queries[-1]
 
     def output(self, topic: str = "out", partitions: int = 2) -> list[tuple[bytes | None, bytes | None]]:
@@ -138,6 +143,20 @@ def test_a_task_host_that_is_killed_is_followed_by_another_one_and_nothing_count
     assert sorted(running.output()) == sorted(rows_of(3))
 
 
+@pytest.mark.requirement("card.3", "129.3")
+def test_a_task_host_that_stands_still_is_followed_by_another_one_and_nothing_counts_twice(
+    running: Running,
+) -> None:
+    query = running.start(counting(running), silence_s=2.0)
+    for round_ in range(2):
+        running.feed("in", *[(key, b"") for key in KEYS])
+        query.process_all_available()
+        if round_ == 0:
+            for pid in running.hosts():
+                os.kill(pid, signal.SIGSTOP)
+    assert sorted(running.output()) == sorted(rows_of(2))
+
+
 def test_a_query_that_is_stopped_leaves_no_host_behind(running: Running) -> None:
     query = running.start(counting(running))
     running.feed("in", (b"a", b""))
@@ -218,9 +237,82 @@ def test_an_application_of_two_sub_topologies_runs_as_one_query(running: Running
     query = running.start(builder.build())
     running.feed("in", (b"1", b"to be or"), (b"2", b"not to be"))
     query.process_all_available()
-    while len(dict(running.output())) < 4:
-        query.process_all_available()
     assert dict(running.output()) == {b"to": b"2", b"be": b"2", b"or": b"1", b"not": b"1"}
+
+
+@pytest.mark.requirement("x.4", "card.3")
+def test_a_query_that_ends_by_itself_has_processed_all_through_every_sub_topology(running: Running) -> None:
+    running.topics("in", "out")
+    name = running.name
+
+    def application() -> Application:
+        builder = StreamsBuilder(name)
+        (
+            builder.stream(f"{name}-in")
+            .flat_map_values(lambda value: value.split())
+            .select_key(lambda _key, word: word)
+            .repartition()
+            .select_key(lambda _key, word: word[:1])
+            .group_by_key()
+            .count()
+            .to_stream()
+            .map_values(lambda number: b"%d" % number)
+            .to(f"{name}-out")
+        )
+        return builder.build()
+
+    for rounds in (1, 2):
+        running.feed("in", (b"1", b"to be or not to be"), (b"2", b"that is the question"))
+        query = running.start(application(), trigger={"availableNow": True})
+        assert query.await_termination(300)
+        counts = {b"t": 4, b"b": 2, b"o": 1, b"n": 1, b"i": 1, b"q": 1}
+        last: dict[bytes | None, int] = {}
+        for key, value in running.output():
+            last[key] = max(last.get(key, 0), int(value or b""))
+        assert last == {key: rounds * number for key, number in counts.items()}
+
+
+class Ticks:
+    """Says which process it is in each time that a moment has passed, whether there is input or not."""
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        context.schedule(timedelta(milliseconds=500), PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+    def tick(self, now: int) -> None:
+        self.context.forward(b"%d" % os.getpid(), b"tick", timestamp=now)
+
+    def process(self, record: StreamRecord) -> None:
+        self.context.forward(record.key, record.value)
+
+
+def test_what_is_due_by_the_wall_clock_is_done_without_any_input_for_as_long_as_the_query_runs(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    running.topics("in", "out")
+    name = running.name
+    builder = StreamsBuilder(name)
+    builder.stream(f"{name}-in").process(Ticks).to(f"{name}-out")
+    query = running.start(builder.build())
+
+    def ticked() -> set[int]:
+        return {int(key or b"") for key, _ in running.output()}
+
+    until(lambda: len(ticked()) == 2 or not query.is_active)
+    killed = running.hosts()
+    assert set(killed) == ticked()
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    # Nobody but the driver can have the next ones started.
+    until(lambda: len(ticked()) == 4 or not query.is_active)
+    pids = running.hosts()
+    query.stop()
+    for pid in pids:
+        if psutil.pid_exists(pid):
+            psutil.Process(pid).wait(60)
+    assert running.hosts() == []
+    assert query.exception() is None
 
 
 class Priced:

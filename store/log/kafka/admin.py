@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -110,6 +110,23 @@ class KafkaAdmin:
             return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
         return self._repeat(f"ask for the configuration of topic {topic}", ask)
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """What tells each topic from any other that had its name before. Topics that are not there are left out."""
+        admin = self._live()
+
+        def ask(seconds: float) -> dict[str, str]:
+            found = {}
+            asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=seconds)
+            for topic, future in asked.items():
+                try:
+                    found[topic] = str(future.result().topic_id)
+                except KafkaException as exception:
+                    if cause_of(exception).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+            return found
+
+        return self._repeat(f"ask for the ids of the topics {', '.join(topics)}", ask)
 
     def close(self) -> None:
         self._admin = None
