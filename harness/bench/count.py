@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 
 import msgspec
 from confluent_kafka import Producer
@@ -24,7 +25,7 @@ from store.types import Record, TopicPartition
 
 KEYS = 10_000
 _STEP = 7_919
-"""A prime, so that the keys come in no order."""
+"""A prime that divides no number of keys, so that all of them come, in no order."""
 
 _VALUE = b"x" * 20
 
@@ -51,11 +52,12 @@ class Input(msgspec.Struct, frozen=True):
     warm: int
     records: int
     """What is measured."""
+    keys: int = KEYS
 
     def ends(self, records: int) -> dict[TopicPartition, int]:
         """Where each partition ends after that many records of all of them."""
-        of_key = [partition_for(key, self.partitions) for key in _keys()]
-        ends = Counter(of_key[number * _STEP % KEYS] for number in range(records))
+        of_key = _partitions(self.keys, self.partitions)
+        ends = Counter(of_key[number * _STEP % self.keys] for number in range(records))
         return {
             TopicPartition(self.topic, partition): ends[partition] for partition in range(self.partitions)
         }
@@ -85,8 +87,13 @@ def application(kind: Kind, application_id: str, source: str) -> Application:
     return builder.build()
 
 
-def _keys() -> list[bytes]:
-    return [b"key-%05d" % number for number in range(KEYS)]
+def _keys(keys: int) -> list[bytes]:
+    return [b"key-%07d" % number for number in range(keys)]
+
+
+@cache
+def _partitions(keys: int, partitions: int) -> list[int]:
+    return [partition_for(key, partitions) for key in _keys(keys)]
 
 
 def output_of(application_id: str) -> str:
@@ -104,10 +111,9 @@ def produce(bootstrap: str, made: Input) -> None:
     """Make the topic with all that is to be counted."""
     KafkaLog(bootstrap).admin().create_topics([TopicSpec(made.topic, made.partitions)])
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True})
-    keys = _keys()
-    of_key = [partition_for(key, made.partitions) for key in keys]
+    keys, of_key = _keys(made.keys), _partitions(made.keys, made.partitions)
     for number in range(made.warm + made.records):
-        at = number * _STEP % KEYS
+        at = number * _STEP % made.keys
         while True:
             try:
                 producer.produce(made.topic, _VALUE, keys[at], of_key[at])

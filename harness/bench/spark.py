@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.bench import plain
+from harness.bench import moves, plain
 from harness.bench.count import COMMIT_MS, KEYS, Input, Kind, make_output, produce
 from harness.bench.quix import VERSION, QuixUnavailableError, environment
 from harness.bench.spark_sides import CORES, OnSpark, session
@@ -74,10 +74,14 @@ class Sizes(msgspec.Struct, frozen=True):
     """Of the worker's inputs. The second is what all sides count."""
     idle_micro_batches: int
     commits: int
+    state_mb: int
+    """Of a task that moves."""
+    many_keys: int
+    """Of one more input, that has as many partitions as the last one."""
 
 
-QUICK = Sizes(95.0, 2, 200_000, 100_000, (1, 2, 10, 100), 8, 200)
-FULL = Sizes(math.inf, 3, 1_000_000, 200_000, (1, 2, 10, 100), 30, 1_000)
+QUICK = Sizes(95.0, 2, 200_000, 100_000, (1, 2, 10, 100), 8, 200, 50, 100_000)
+FULL = Sizes(math.inf, 3, 1_000_000, 200_000, (1, 2, 10, 100), 30, 1_000, 1_000, 1_000_000)
 
 
 class _Side(NamedTuple):
@@ -105,7 +109,10 @@ def measure(sizes: Sizes, progress: Progress) -> Report:
         directory = Path(undone.enter_context(tempfile.TemporaryDirectory(prefix="crashproof-bench-")))
         broker = undone.enter_context(LocalBroker(directory=directory))
         inputs = [_input(sizes, partitions) for partitions in sizes.partitions]
-        for made in inputs:
+        many = Input(
+            "bench-input-many-keys", sizes.partitions[-1], sizes.micro_batch, sizes.records, sizes.many_keys
+        )
+        for made in (*inputs, many):
             progress(f"producing {made.warm + made.records:,} records to {made.partitions} partitions")
             produce(broker.bootstrap, made)
         progress("starting Spark")
@@ -113,14 +120,16 @@ def measure(sizes: Sizes, progress: Progress) -> Report:
         on_spark = OnSpark(spark, broker.bootstrap, directory, _shared(inputs))
         sides = [
             *_spark_sides(on_spark),
-            *_worker_sides(broker.bootstrap, directory, inputs),
+            *_worker_sides(broker.bootstrap, directory, inputs, many),
             *_quix_sides(broker.bootstrap, directory, _shared(inputs), report),
         ]
         rates = _in_turns(sides, sizes, until, progress, report)
         report.rows += _rows(sides, rates)
         _compare_guarantees(rates, report)
+        _compare_sizes(rates, inputs[0], many, report)
         _idle(on_spark, sizes, progress, report)
         _commits(broker.bootstrap, directory, _shared(inputs), sizes, progress, report)
+        _moves(broker.bootstrap, directory, sizes, progress, report)
     report.notes.append(
         f"{sizes.records:,} records of {KEYS:,} keys after {sizes.micro_batch:,} that are not measured, the best of "
         f"{max(map(len, rates.values()), default=0)} rounds; micro-batches of {sizes.micro_batch:,} records on "
@@ -164,15 +173,14 @@ def _spark_sides(on_spark: OnSpark) -> Iterator[_Side]:
     )
 
 
-def _worker_sides(bootstrap: str, directory: Path, inputs: Sequence[Input]) -> Iterator[_Side]:
-    def side(kind: Kind, made: Input, target: float) -> _Side:
+def _worker_sides(bootstrap: str, directory: Path, inputs: Sequence[Input], many: Input) -> Iterator[_Side]:
+    def side(kind: Kind, made: Input, target: float | None = None) -> _Side:
         def measure_worker(name: str) -> float:
             request = plain.Request(bootstrap, name, kind, made, str(directory / "state"))
             return made.records / plain.measure(request).seconds
 
-        plural = "" if made.partitions == 1 else "s"
         return _Side(
-            f"worker: {kind}, exactly once, {made.partitions} partition{plural}",
+            _worker(kind, made),
             measure_worker,
             target_quix=target,
             left_out_when_late=made not in inputs[:2],
@@ -181,6 +189,13 @@ def _worker_sides(bootstrap: str, directory: Path, inputs: Sequence[Input]) -> I
     for kind, target in ((Kind.PROCESSOR, 1.5), (Kind.DSL, 3.0)):
         for made in inputs:
             yield side(kind, made, target)
+        yield side(kind, many)
+
+
+def _worker(kind: Kind, made: Input) -> str:
+    plural = "" if made.partitions == 1 else "s"
+    keys = "" if made.keys == KEYS else f", {made.keys:,} keys"
+    return f"worker: {kind}, exactly once, {made.partitions} partition{plural}{keys}"
 
 
 def _quix_sides(bootstrap: str, directory: Path, made: Input, report: Report) -> Iterator[_Side]:
@@ -272,6 +287,21 @@ def _compare_guarantees(rates: dict[str, list[float]], report: Report) -> None:
     )
 
 
+def _compare_sizes(rates: dict[str, list[float]], small: Input, large: Input, report: Report) -> None:
+    for kind in Kind:
+        found = [rates.get(_worker(kind, made)) for made in (large, small)]
+        if found[0] and found[1]:
+            report.figures.append(
+                Figure(
+                    f"worker, {kind}: time of {large.partitions} partitions and {large.keys:,} keys / "
+                    f"{small.partitions} partition and {small.keys:,} keys",
+                    max(found[1]) / max(found[0]),
+                    "×",
+                    1 / 0.7,
+                )
+            )
+
+
 def _idle(on_spark: OnSpark, sizes: Sizes, progress: Progress, report: Report) -> None:
     """Micro-batches of one record, half of them before the others in each order."""
     progress("micro-batches of one record")
@@ -313,3 +343,20 @@ def _commits(
         ("slowest", taken[-1]),
     ):
         report.figures.append(Figure(f"{of}: {name}", value * 1000, "ms"))
+
+
+def _moves(bootstrap: str, directory: Path, sizes: Sizes, progress: Progress, report: Report) -> None:
+    progress(f"a task with {sizes.state_mb:,} MB of state moves to another task host")
+    answer = moves.measure(moves.Request(bootstrap, "bench-moves", str(directory / "state"), sizes.state_mb))
+    report.figures += [
+        Figure(
+            f"a task host is killed; until another one has processed a record on its {answer.state_mb:,} MB of state",
+            answer.seconds,
+            "s",
+            2.0,
+        ),
+        Figure("peak memory of the first host, which had that by one order", answer.peak_mb, "MB"),
+        Figure(
+            f"peak memory of one that had {answer.smaller_mb} MB by one order", answer.smaller_peak_mb, "MB"
+        ),
+    ]

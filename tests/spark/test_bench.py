@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("spark-bench")
 _TINY = """
 import sys, msgspec
 from harness.bench.spark import Sizes, measure
-report = measure(Sizes(0.0, 2, 400, 200, (1, 2), 2, 3), lambda name: print(name, file=sys.stderr))
+report = measure(Sizes(0.0, 2, 400, 200, (1, 2), 2, 3, 1, 1_000), lambda name: print(name, file=sys.stderr))
 sys.stdout.write(msgspec.json.encode(report).decode())
 """
 
