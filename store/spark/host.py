@@ -68,6 +68,9 @@ SILENCE_S = 30.0
 _ALIVE_S = 1.0
 """How often a host says that it lives to those whose orders it carries out, or has yet to."""
 
+_SAID_BYTES = 2000
+"""A pipe takes these at once, whether anybody reads them or not."""
+
 _TICK_S = 0.1
 _ADDRESS = "127.0.0.1"
 
@@ -458,9 +461,10 @@ def _log_here() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
 
 
-def become_host(deployment: Deployment, place: Path, log: Path, executor: int) -> NoReturn:
+def become_host(deployment: Deployment, place: Path, log: Path, executor: int, said: int) -> NoReturn:
     """Serve in this process, which was just forked, until the host ends, and the process with it.
 
+    What it ends with is written to its log, and to the pipe `said`: a disk that is full takes no word of that.
     Nothing of what it was forked with is used or closed by its finalizer: not Spark's connections, whose numbers new
     files get.
     """
@@ -474,15 +478,21 @@ def become_host(deployment: Deployment, place: Path, log: Path, executor: int) -
         nothing = os.open(os.devnull, os.O_RDONLY)
         for given, taken in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(given, taken)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(3, said)
+        os.closerange(said + 1, os.sysconf("SC_OPEN_MAX"))
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         _log_here()
         # Not by leave of anybody: who was killed closes nothing either.
         _end_with(executor, lambda: os._exit(1))
         serve(deployment, place)
         status = 0
-    except BaseException:  # noqa: BLE001 - the process ends here, and its log says of what
+    except BaseException as error:  # noqa: BLE001 - the process ends here, and its log says of what
+        with suppress(OSError):
+            os.write(said, f"{type(error).__name__}: {_words(error)}".encode()[:_SAID_BYTES])
         _log.exception("the task host ends")
     finally:
-        sys.stderr.flush()
-        os._exit(status)
+        try:
+            sys.stderr.flush()
+        finally:
+            # Whatever is raised here would be raised in a copy of the process that has forked it.
+            os._exit(status)

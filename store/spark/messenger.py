@@ -116,21 +116,35 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
 def _start(deployment: Deployment, place: Path) -> Place:
     place.unlink(missing_ok=True)
     executor, log = _executor(), place.with_suffix(".log")
+    reading, said = os.pipe()
     pid = os.fork()
     if pid == 0:
-        become_host(deployment, place, log, executor)
+        become_host(deployment, place, log, executor, said)
+    os.close(said)
     began = born(pid)
     # It outlives this process or it does not; its end is noticed in either case.
     threading.Thread(target=_reap, args=(pid,), daemon=True).start()
     deadline = time.monotonic() + _START_S
-    while (found := _known(place)) is None or found.pid != pid:
-        late = time.monotonic() > deadline
-        if late or not psutil.pid_exists(pid):
-            if late:
-                _kill(Place(deployment.run, pid, 0, "", began))
-            raise TaskHostError(f"the task host could not be started; its log {log} ends with: {_tail(log)}")
-        time.sleep(_POLL_S)
-    return found
+    try:
+        while (found := _known(place)) is None or found.pid != pid:
+            late = time.monotonic() > deadline
+            if late or not psutil.pid_exists(pid):
+                if late:
+                    _kill(Place(deployment.run, pid, 0, "", began))
+                raise TaskHostError(
+                    f"the task host could not be started: {_said(reading)}. Its log {log} ends with: {_tail(log)}"
+                )
+            time.sleep(_POLL_S)
+        return found
+    finally:
+        os.close(reading)
+
+
+def _said(reading: int) -> str:
+    """What is in a pipe by now."""
+    if not select.select([reading], [], [], 0)[0]:
+        return "without a word"
+    return os.read(reading, 1 << 16).decode(errors="replace") or "without a word"
 
 
 def _reap(pid: int) -> None:

@@ -535,7 +535,23 @@ class SparkStreamsQuery:
         if isinstance(error, PERMANENT) or isinstance(self._raised, PERMANENT):
             return True
         # Of a task host there are words alone.
-        return any(f"TaskHostError: {kind.__name__}:" in str(error) for kind in PERMANENT)
+        return any(f"TaskHostError: {kind.__name__}:" in str(error) for kind in PERMANENT) or self._is_cut()
+
+    def _is_cut(self) -> bool:
+        """Whether input that was not processed is gone, so that every try fails at it."""
+        log = self._deployment.log()
+        reader = log.reader()
+        try:
+            positions = _positions(log, self._streams.application, self._partitions)
+            return any(
+                reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).earliest > position
+                for tp, position in positions.items()
+            )
+        except LogError as error:
+            _log.warning("whether input was cut is not known for now: %s", error)
+            return False
+        finally:
+            reader.close()
 
 
 def _may_punctuate(topology: Topology) -> bool:

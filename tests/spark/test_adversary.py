@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from confluent_kafka import OFFSET_END
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.errors import StreamingQueryException
@@ -146,6 +148,52 @@ def test_partitions_that_are_added_while_it_runs_are_not_passed_over_in_silence(
         future.result()
     running.start(topology).process_all_available()
     assert len(running.output(partitions=2)) > len(KEYS)
+
+
+class Refuse(Pass):
+    """Passes records on, but for those it cannot process, and one whose output is too large for the cluster."""
+
+    def __call__(self, context: Context, record: Record) -> None:
+        if record.value == b"bad":
+            raise ArithmeticError("no such account")
+        context.forward(self.sink, record.key, b"." * (1 << 21) if record.value == b"large" else b"")
+
+
+def test_records_that_cannot_be_processed_or_sent_become_dead_letters_once(running: Running) -> None:
+    topology = passing(running)
+    running.topics("dead")
+    refusing = Topology(running.name, topology.sources, topology.sinks, (), Refuse(topology.sinks[0]))
+    config = {
+        "processing.exception.handler": "continue",
+        "production.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": f"{running.name}-dead",
+    }
+    query = running.start(refusing, config=config)
+    for _ in range(2):
+        running.feed("in", *[(key, b"") for key in KEYS], (b"1", b"bad"), (b"2", b"large"), (b"3", b""))
+        query.process_all_available()
+        for pid in running.hosts():
+            psutil.Process(pid).kill()
+    assert sorted(running.output()) == sorted((key, b"") for key in [*KEYS, b"3"] * 2)
+    assert sorted(running.output("dead")) == [(b"1", b"bad")] * 2 + [(b"2", b"large")] * 2
+
+
+def test_input_that_has_expired_before_it_was_processed_is_missed(running: Running) -> None:
+    topology, name = passing(running), running.name
+    query = running.start(topology)
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query.process_all_available()
+    query.stop()
+    running.feed("in", *[(key, b"") for key in KEYS * 2])
+    admin = AdminClient({"bootstrap.servers": running.log.bootstrap})
+    cut = [ClientPartition(f"{name}-in", partition, OFFSET_END) for partition in range(2)]
+    for future in admin.delete_records(cut).values():
+        future.result()
+    running.feed("in", *[(key, b"") for key in KEYS])
+    query = running.start(topology, restarts=1_000)
+    with pytest.raises(StreamingQueryException, match="It was cut by retention"):
+        query.await_termination(300)
+    assert len(running.output()) == len(KEYS)
 
 
 def make_anew(running: Running, topic: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -61,11 +62,13 @@ def deployed(tmp_path: Path) -> Iterator[Deployed]:
     def deploy(
         work: Callable[[], object] = lambda: None, silence_s: float = 2.0, run: str = "run"
     ) -> Deployment:
-        def host(_deployment: Deployment) -> Host:
+        def made_of(_deployment: Deployment) -> Host:
             return Busy(work)
 
         application = Application.of(Topology("app", ("in",), (), (), nothing))
-        one = Deployment(application, StreamsConfig(), "", str(tmp_path), run, host=host, silence_s=silence_s)
+        one = Deployment(
+            application, StreamsConfig(), "", str(tmp_path), run, host=made_of, silence_s=silence_s
+        )
         made.append(one)
         return one
 
@@ -161,6 +164,23 @@ def test_a_host_logs_to_its_own_log_alone(deployed: Deployed, tmp_path: Path) ->
         handler.close()
     assert "from the host" in place_of(deployment).with_suffix(".log").read_text()
     assert file.read_text() == ""
+
+
+def test_a_host_whose_disk_is_full_says_so_and_ends(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even its log takes a word, and the process that it was forked from goes on once, not twice."""
+    become_session_leader = os.setsid
+
+    def with_a_full_disk() -> None:
+        become_session_leader()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    monkeypatch.setattr(os, "setsid", with_a_full_disk)
+    this = os.getpid()
+    with pytest.raises(TaskHostError, match=r"could not be started: OSError: .*File too large"):
+        bring(deployed(), 0, ORDERS, 1)
+    assert os.getpid() == this
 
 
 def test_a_host_that_is_not_there_in_time_is_ended(
