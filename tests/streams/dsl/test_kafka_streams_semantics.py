@@ -75,6 +75,20 @@ def test_a_table_that_nobody_keeps_has_every_row_deleted_that_is_filtered_away()
     ]
 
 
+# -- KTableRepartitionMap: what is equal to Python need not be one group ------------------------------------------
+
+
+def test_a_row_goes_from_one_group_to_another_that_is_equal_to_python() -> None:
+    def grouped(made: StreamsBuilder) -> None:
+        groups = made.table("in").group_by(lambda _, group: (group, 1), key_serde=JsonSerde())
+        groups.count().to_stream().to("out", key_serde=JsonSerde(), value_serde=LONG)
+
+    moved = results(
+        grouped, [("in", "a", 1, 1), ("in", "a", True, 2)], key_serde=JsonSerde(), value_serde=LONG
+    )
+    assert [(repr(group), count) for group, count, _ in moved] == [("1", 1), ("1", 0), ("True", 1)]
+
+
 # -- ON_WINDOW_CLOSE: stores by time first ------------------------------------------------------------------------
 
 
