@@ -1,6 +1,13 @@
 """The DSL: streams and tables with their operators, as in Kafka Streams."""
 
-from store.streams.dsl.builder import KGroupedStream, KGroupedTable, KStream, KTable, StreamsBuilder
+from store.streams.dsl.builder import (
+    CogroupedKStream,
+    KGroupedStream,
+    KGroupedTable,
+    KStream,
+    KTable,
+    StreamsBuilder,
+)
 from store.streams.dsl.joins import JoinWindows, StreamJoined
 from store.streams.dsl.processors import ProcessorContext, PunctuationType, StreamRecord
 from store.streams.dsl.stores import Materialized
@@ -25,6 +32,7 @@ from store.streams.dsl.windows import (
 __all__ = [
     "BufferConfig",
     "BuiltInDslStoreSuppliers",
+    "CogroupedKStream",
     "DslKeyValueParams",
     "DslSessionParams",
     "DslStoreSuppliers",

@@ -10,7 +10,7 @@ one, so that it may be anybody's, with any retention.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from store.errors import ConfigError
@@ -77,6 +77,7 @@ Stored = Materialized | str | None
 """What is said of a table's store: all of it, its name alone, or nothing."""
 
 _REPARTITION = "KSTREAM-REPARTITION-"
+_COGROUPED = "COGROUPKSTREAM-AGGREGATE-"
 
 
 class StreamsBuilder:
@@ -303,7 +304,7 @@ class KStream:
         """The records by way of a topic of the application's own, so that those of a key are in one partition."""
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
-        prefix = graph.new_name(_REPARTITION, name)
+        prefix = graph.new_name(_REPARTITION) if name is None else name
         node = graph.repartition(
             self.node,
             prefix,
@@ -374,7 +375,8 @@ class KStream:
 
     def _processor(self, prefix: str, operator: Process, stores: tuple[str, ...], name: str | None) -> Node:
         graph = self.builder.graph
-        node = graph.add(graph.new_name(prefix, name), operator, [self.node], stores=stores)
+        node_name = graph.new_name(prefix) if name is None else name
+        node = graph.add(node_name, operator, [self.node], stores=stores)
 
         def check() -> None:
             missing = [one for one in stores if one not in graph.stores and one not in graph.global_stores]
@@ -792,7 +794,7 @@ class KTable:
         """
         graph = self.builder.graph
         given = name or suppressed.name
-        node_name = graph.new_name("KTABLE-SUPPRESS-", given)
+        node_name = graph.new_name("KTABLE-SUPPRESS-") if given is None else given
         store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
         by_window = suppressed.wait_ms is None
         wait_ms = grace_of(self.node) if suppressed.wait_ms is None else suppressed.wait_ms
@@ -1032,6 +1034,10 @@ class KGroupedStream:
         )
         return self._repartitioned
 
+    def cogroup(self, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
+        """These records with those of other groups in one aggregate: `aggregator(key, value, aggregate)` for these."""
+        return CogroupedKStream(self.builder, {self: aggregator})
+
     def windowed_by(self, windows: Windows) -> WindowedKStream:
         """Records by key and window."""
         return WindowedKStream(self, windows)
@@ -1110,31 +1116,127 @@ class WindowedKStream:
         said = Materialized.of(materialized)
         store_name = said.store_name or graph.new_store_name(prefix)
         node_name = graph.new_name(prefix, name)
-        least = retention_of(windows)
-        retention = least if said.retention is None else milliseconds("retention", said.retention)
-        if retention < least:
-            raise ConfigError("retention", retention, f"at least {least} ms, for windows that still change")
-        session = isinstance(windows, SessionWindows)
         final = self.strategy is EmitStrategy.ON_WINDOW_CLOSE
         if final:
             # Nothing is forwarded before the end, so there is nothing to be folded.
             said = said.with_caching_disabled()
-        store = store_of(
-            store_name,
-            Form.SESSION if session else Form.WINDOW,
-            said,
-            group.key_serde,
-            value_serde or builder.value_serde,
-            retention_ms=store_retention_of(windows, retention),
-            emit_strategy=self.strategy,
-            is_sliding_window=isinstance(windows, SlidingWindows),
-            window_size_ms=0 if isinstance(windows, SessionWindows) else size_of_windows(windows),
-        )
+        values = value_serde or builder.value_serde
+        store = _window_store(store_name, said, windows, group.key_serde, values, self.strategy)
         parent = group.grouped(store_name, named=said.store_name is not None)
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
         node = graph.add(node_name, OnWindowClose(operator) if final else operator, [parent])
         keys = windowed_serde(store.key_serde, windows)
         return KTable(builder, node, keys, store.value_serde, store=store, kept=True)
+
+
+def _window_store(
+    name: str,
+    said: Materialized,
+    windows: Windows,
+    key_serde: Serde[Any],
+    value_serde: Serde[Any],
+    strategy: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+) -> DslStore:
+    least = retention_of(windows)
+    retention = least if said.retention is None else milliseconds("retention", said.retention)
+    if retention < least:
+        raise ConfigError("retention", retention, f"at least {least} ms, for windows that still change")
+    return store_of(
+        name,
+        Form.SESSION if isinstance(windows, SessionWindows) else Form.WINDOW,
+        said,
+        key_serde,
+        value_serde,
+        retention_ms=store_retention_of(windows, retention),
+        emit_strategy=strategy,
+        is_sliding_window=isinstance(windows, SlidingWindows),
+        window_size_ms=0 if isinstance(windows, SessionWindows) else size_of_windows(windows),
+    )
+
+
+class CogroupedKStream:
+    """Records of several groups by key, with one aggregate for all of them."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        groups: Mapping[KGroupedStream, Callable[[Any, Any, Any], Any]],
+        windows: Windows | None = None,
+    ) -> None:
+        self.builder = builder
+        self.groups = groups
+        self.windows = windows
+
+    def cogroup(self, group: KGroupedStream, aggregator: Callable[[Any, Any, Any], Any]) -> CogroupedKStream:
+        """With those of that group too, each by its own aggregator."""
+        return CogroupedKStream(self.builder, {**self.groups, group: aggregator}, self.windows)
+
+    def windowed_by(self, windows: Windows) -> CogroupedKStream:
+        """Records by key and window. Sessions take a merger."""
+        return CogroupedKStream(self.builder, self.groups, windows)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Any],
+        merger: Callable[[Any, Any, Any], Any] | None = None,
+        *,
+        materialized: Stored = None,
+        value_serde: Serde[Any] | None = None,
+        name: str | None = None,
+    ) -> KTable:
+        """What the aggregators make of `initializer()`; see `KGroupedStream.aggregate`, `WindowedKStream.aggregate`."""
+        windows, graph = self.windows, self.builder.graph
+        if (merger is not None) is not isinstance(windows, SessionWindows):
+            raise ConfigError("merger", merger, "given for sessions, and for them alone")
+        said = Materialized.of(materialized)
+        store_name = said.store_name or graph.new_store_name(_COGROUPED)
+        key_serde = next(iter(self.groups)).key_serde
+        values = value_serde or self.builder.value_serde
+        if windows is None:
+            store = store_of(store_name, Form.KEY_VALUE, said, key_serde, values)
+        else:
+            store = _window_store(store_name, said, windows, key_serde, values)
+        parents = [group.grouped(store_name, named=said.store_name is not None) for group in self.groups]
+        operators: list[Any] = []
+        nodes = []
+        for number, (aggregator, parent) in enumerate(zip(self.groups.values(), parents, strict=True)):
+            operator = (
+                Aggregate(store_name, initializer, aggregator)
+                if windows is None
+                else windowed_aggregate(store_name, windows, initializer, aggregator, merger)
+            )
+            node_name = graph.new_name(_COGROUPED, None if name is None else f"{name}-cogroup-agg-{number}")
+            operators.append(operator)
+            nodes.append(graph.add(node_name, operator, [parent], stores=[store_name]))
+        merged = graph.new_name("COGROUPKSTREAM-MERGE-", None if name is None else f"{name}-cogroup-merge")
+        graph.add_store(store)
+        keys = store.key_serde if windows is None else windowed_serde(store.key_serde, windows)
+        return _CogroupedTable(
+            self.builder, graph.add(merged, PassOn(), nodes), keys, store.value_serde, store, operators
+        )
+
+
+class _CogroupedTable(KTable):
+    """One table that several operators update."""
+
+    def __init__(
+        self,
+        builder: StreamsBuilder,
+        node: Node,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
+        store: DslStore,
+        operators: Sequence[Any],
+    ) -> None:
+        super().__init__(builder, node, key_serde, value_serde, store=store)
+        self.kept = True
+        self._operators = operators
+
+    def send_old_values(self, *, force: bool = True) -> bool:
+        del force
+        for operator in self._operators:
+            operator.sends_old = True
+        return True
 
 
 class KGroupedTable:

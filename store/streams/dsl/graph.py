@@ -88,10 +88,9 @@ class Graph:
     # -- names --------------------------------------------------------------------------------------------
 
     def new_name(self, prefix: str, given: str | None = None) -> str:
-        """The name of an operator: the user's, or the prefix with the next index. A given one takes no index."""
-        if given is not None:
-            return given
-        return f"{prefix}{self.next_index():010d}"
+        """The name of an operator: the user's, or the prefix with the next index. A given one takes the index too."""
+        index = self.next_index()
+        return f"{prefix}{index:010d}" if given is None else given
 
     def new_store_name(self, prefix: str) -> str:
         """The name of a store that the user has not named."""

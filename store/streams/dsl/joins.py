@@ -6,9 +6,9 @@ forwarded then, alone, when a record comes whose time is the stream time of the 
 records of both sides, and is committed with the input positions. A record that comes when its own window lies behind
 the stream time does not wait: it is forwarded alone at once, whatever the grace period, as in Kafka Streams.
 
-Different from Kafka Streams, which looks for closed windows at most once a second by the wall clock: here each record
-that has the stream time does, so that the same input has the same output. And what is forwarded alone has no headers;
-there it has those of whichever record came when its window was closed.
+Different from Kafka Streams, which looks for closed windows at most once a second by the wall clock, and not at all of
+them: here each record that has the stream time does, so that the same input has the same output. And what is forwarded
+alone has no headers; there it has those of whichever record came when its window was closed.
 
 Must survive: a task that is closed after any record; a record of any time; both sides being one stream.
 """

@@ -654,7 +654,8 @@ class Regroup:
             new_key, new_value = (None, None) if new is None else selector(key, new)
             goes = old_key is not None and old_value is not None
             comes = new_key is not None and new_value is not None
-            if goes and comes and old_key == new_key:
+            # 1, 1.0 and True are equal, and are not one group.
+            if goes and comes and old_key == new_key and type(old_key) is type(new_key):
                 forward(new_key, (new_value, old_value), timestamp, headers)
                 return
             if goes:

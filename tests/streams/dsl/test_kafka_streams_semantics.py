@@ -75,6 +75,20 @@ def test_a_table_that_nobody_keeps_has_every_row_deleted_that_is_filtered_away()
     ]
 
 
+# -- KTableRepartitionMap: what is equal to Python need not be one group ------------------------------------------
+
+
+def test_a_row_goes_from_one_group_to_another_that_is_equal_to_python() -> None:
+    def grouped(made: StreamsBuilder) -> None:
+        groups = made.table("in").group_by(lambda _, group: (group, 1), key_serde=JsonSerde())
+        groups.count().to_stream().to("out", key_serde=JsonSerde(), value_serde=LONG)
+
+    moved = results(
+        grouped, [("in", "a", 1, 1), ("in", "a", True, 2)], key_serde=JsonSerde(), value_serde=LONG
+    )
+    assert [(repr(group), count) for group, count, _ in moved] == [("1", 1), ("1", 0), ("True", 1)]
+
+
 # -- ON_WINDOW_CLOSE: stores by time first ------------------------------------------------------------------------
 
 
@@ -129,6 +143,96 @@ def test_partners_may_have_to_be_later() -> None:
         JoinWindows.of_time_difference(10).before(-11)
 
 
+# -- cogroup -----------------------------------------------------------------------------------------------------
+
+
+def both(made: StreamsBuilder, **said: Any) -> KTable:
+    ones, twos = made.stream("one").group_by_key(), made.stream("two").group_by_key()
+    together = ones.cogroup(lambda _, value, old: [*old, value]).cogroup(
+        twos, lambda _, value, old: [*old, -value]
+    )
+    return together.aggregate(list, **said)
+
+
+@EACH
+def test_streams_that_are_grouped_together_have_one_aggregate(config: dict[str, object]) -> None:
+    records = [
+        ("one", "a", 1, 4),
+        ("two", "a", 2, 3),
+        ("two", "b", 1, 1),
+        ("one", "a", None, 9),
+        ("one", None, 1, 9),
+    ]
+    assert results(lambda made: both(made).to_stream().to("out"), records, config) == [
+        ("a", [1], 4),
+        ("a", [1, -2], 4),
+        ("b", [-1], 1),
+    ]
+
+
+def test_updates_of_all_of_them_come_with_the_old_value() -> None:
+    def grouped(made: StreamsBuilder) -> None:
+        sums = both(made).group_by(lambda _, values: ("all", sum(values)))
+        sums.reduce(lambda one, two: one + two, lambda one, two: one - two).to_stream().to("out")
+
+    records = [("one", "a", 5, 1), ("two", "a", 2, 2), ("one", "b", 1, 3)]
+    assert [value for _, value, _ in results(grouped, records)] == [5, 3, 4]
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        (TimeWindows.of_size(10), [("a@0-10", [1], 4), ("a@0-10", [1, -2], 4), ("a@10-20", [-3], 12)]),
+        (SlidingWindows.of_time_difference(5), [("a@0-5", [1], 4), ("a@4-9", [1], 4), ("a@0-5", [1, -2], 4)]),
+        (
+            SessionWindows.with_inactivity_gap(5),
+            [("a@4-4", [1], 4), ("a@4-4", None, 4), ("a@3-4", [1, -2], 4)],
+        ),
+    ],
+)
+def test_so_they_have_in_windows(
+    windows: Windows, expected: list[tuple[Any, Any, int]], config: dict[str, object]
+) -> None:
+    def joined(_key: Any, one: list[int], two: list[int]) -> list[int]:
+        return one + two
+
+    def windowed(made: StreamsBuilder) -> None:
+        ones, twos = made.stream("one").group_by_key(), made.stream("two").group_by_key()
+        together = ones.cogroup(lambda _, value, old: [*old, value]).cogroup(
+            twos, lambda _, value, old: [*old, -value]
+        )
+        merger = joined if isinstance(windows, SessionWindows) else None
+        together.windowed_by(windows).aggregate(list, merger).to_stream(at).to("out", key_serde=StrSerde())
+
+    records = [("one", "a", 1, 4), ("two", "a", 2, 3), ("two", "a", 3, 12)]
+    assert results(windowed, records, config)[: len(expected)] == expected
+
+
+def test_their_operators_have_the_names_of_kafka_streams() -> None:
+    made = builder()
+    table = both(made, name="test", materialized="store")
+    table.to_stream().to("out")
+    described = made.build().describe()
+    for line in (
+        "Processor: test-cogroup-agg-0 (stores: [store])",
+        "Processor: test-cogroup-agg-1 (stores: [store])",
+        "Processor: test-cogroup-merge (stores: [])",
+        "<-- test-cogroup-agg-0, test-cogroup-agg-1",
+        "Processor: KTABLE-TOSTREAM-0000000005 (stores: [])",
+    ):
+        assert line in described
+    made = builder()
+    ones = made.stream("one").map(lambda key, value: (value, key))
+    twos = made.stream("two").group_by_key()
+    grouped = ones.group_by_key(name="repartition-test")
+    grouped.cogroup(lambda _k, _v, old: old).cogroup(twos, lambda _k, _v, old: old).aggregate(list)
+    application = made.build()
+    assert application.repartition_topics == {"app-repartition-test-repartition"}
+    assert stores(made) == ["COGROUPKSTREAM-AGGREGATE-STATE-STORE-0000000003"]
+    assert "Processor: COGROUPKSTREAM-MERGE-0000000009 (stores: [])" in application.describe()
+
+
 # -- names --------------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +250,7 @@ def branched(made: StreamsBuilder) -> None:  # 0 source, 1 branch, 2 and 3 its c
     counted(branches["KSTREAM-BRANCH-0000000001-x"])
 
 
-def from_a_named_table(made: StreamsBuilder) -> None:  # 0 the table's store, 1 store
+def from_a_named_table(made: StreamsBuilder) -> None:  # 0 the table's store, 1 source, 2 table, 3 to, 4 store
     counted(made.table("in", name="t").to_stream(name="s"))
 
 
@@ -167,17 +271,28 @@ def rows_counted_and_reduced(made: StreamsBuilder) -> None:  # 0-2 table, 3 sele
     grouped.reduce(lambda one, two: one + two, lambda one, two: one - two)
 
 
-def rows_reduced_by_name(made: StreamsBuilder) -> None:  # 0-2 table, 3 select, 4 store, 5 store
+def rows_reduced_by_name(made: StreamsBuilder) -> None:  # 0-2 table, 3 select, 4 store, 5-7, 8 store
     grouped = made.table("in").group_by(lambda key, value: (key, value))
     grouped.reduce(lambda one, two: one + two, lambda one, two: one - two, name="r")
     grouped.count(name="c")
 
 
+class Passing:
+    def process(self, record: Any) -> None:
+        del record
+
+
+def of_named_operators(made: StreamsBuilder) -> None:  # 0 source, 1 filter, 2-4 around the topic, 5 store
+    stream = made.stream("in", name="s").filter(lambda _key, _value: True, name="f").repartition(name="r")
+    counted(stream.process_values(Passing, name="p"))
+
+
 @pytest.mark.parametrize(
     ("build", "named"),
     [
+        (of_named_operators, ["KSTREAM-AGGREGATE-STATE-STORE-0000000005"]),
         (branched, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
-        (from_a_named_table, ["KSTREAM-AGGREGATE-STATE-STORE-0000000001"]),
+        (from_a_named_table, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
         (from_a_table_by_another_key, ["KSTREAM-AGGREGATE-STATE-STORE-0000000005"]),
         (beside_a_global_table, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
         (
@@ -186,7 +301,7 @@ def rows_reduced_by_name(made: StreamsBuilder) -> None:  # 0-2 table, 3 select, 
         ),
         (
             rows_reduced_by_name,
-            [f"KTABLE-AGGREGATE-STATE-STORE-000000000{at}" for at in (4, 5)] + ["in-STATE-STORE-0000000000"],
+            [f"KTABLE-AGGREGATE-STATE-STORE-000000000{at}" for at in (4, 8)] + ["in-STATE-STORE-0000000000"],
         ),
     ],
 )
