@@ -145,9 +145,13 @@ class ContainerWorld:
         machines = run.machine
         try:
             return run.run()
-        except ClientError:
+        except ClientError as error:
+            # Of this schedule nothing is known then. Where the brokers do not answer any more, of no other one will be.
             machines.cluster.renew()
-            raise
+            machines.cluster.ready()
+            history = run.history()
+            history.inconclusive = str(error)
+            return history
         except (DockerException, RequestException) as error:
             raise ContainerError(f"Docker failed in the middle of a run: {told(error)}.") from error
 
