@@ -164,13 +164,19 @@ class RealRun(Run):
         """The root of the state directories of a host, for this run alone."""
         return self.directory / f"host-{host}"
 
-    def wipe(self, actor: Actor) -> None:
-        """Put the task's state on the host out of the way. It goes with the run's other files at the end."""
-        state = self.disk(actor.host) / self.application_id / actor.task
-        if state.exists():
-            wiped = self.disk(actor.host) / "wiped"
-            wiped.mkdir(exist_ok=True)
-            state.rename(wiped / str(next(self.wiped)))
+    def state_of(self, actor: Actor) -> Path:
+        """Where the task's state on the host is, if there is any."""
+        return self.disk(actor.host) / self.application_id / actor.task
+
+    def wipe(self, actor: Actor) -> Path | None:
+        """Put the task's state on the host out of the way, and say where. It goes with the run's other files at the
+        end."""
+        state = self.state_of(actor)
+        if not state.exists():
+            return None
+        wiped = self.disk(actor.host) / "wiped"
+        wiped.mkdir(exist_ok=True)
+        return state.rename(wiped / str(next(self.wiped)))
 
     def turn(self, actor: Actor) -> None:
         process = self.processes[actor]
