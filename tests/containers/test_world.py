@@ -10,14 +10,16 @@ import pytest
 
 from harness.faults import FAULTS, Capability, Occasion
 from harness.faults.description import OF_MACHINES
+from harness.generate import generate
 from harness.history import End, Ended, Injected, Moment, Skipped, Started, StateObserved
 from harness.oracles import judge
 from harness.replay import simulate
-from harness.schedule import Edge, Input, Schedule, Step
+from harness.schedule import Edge, Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.containers import run
 from harness.worlds.containers.run import Lasting
 from harness.worlds.containers.world import ContainerWorld, Turns
+from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
 from store.transaction import Mechanism
@@ -115,6 +117,16 @@ def test_a_host_that_comes_back_with_its_old_disk_restores_what_it_lacks(
     first, empty, old = (found[incarnation] for incarnation in range(3))
     assert (first, empty) == ({}, {})
     assert old == {"input": 0}
+
+
+def test_a_scenario_of_ones_own_runs_there_by_its_file(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent / "scenarios")
+    own = load("loyalty.py")
+    for asked in [generate(own, 1, index, runtime=Runtime.WORKER) for index in range(1, 3)]:
+        verdict = judge(own, asked, world.run(own, asked))
+        assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
 
 
 def test_a_disk_that_was_not_lost_does_not_come_back(world: ContainerWorld) -> None:

@@ -27,6 +27,7 @@ from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
 from harness.worlds.containers import KIND
 from harness.worlds.containers.broker import SESSION_MS, Broker, Brokers
+from harness.worlds.containers.code import place_of
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.led import Message
@@ -142,6 +143,10 @@ class ContainerRun(RealRun):
 
     def disk(self, host: int) -> Path:
         return self.machine.host(host).disk / self.application_id
+
+    @property
+    def reference(self) -> str:
+        return place_of(self.scenario.reference_name)
 
     def network_of(self, actor: Actor) -> int:
         """The id of a process in the network of the actor's host."""
@@ -329,6 +334,10 @@ class ContainerRun(RealRun):
         else:
             node = cluster.leader(topology.sources[0], partition)
         return brokers.by_node(node)
+
+    def processors(self) -> Sequence[Speaker]:
+        """The containers that run the pipeline."""
+        return [self.machine.host(number) for number in range(self.schedule.hosts)]
 
     def containers(self) -> Sequence[Speaker]:
         """All that have something to say of the run."""

@@ -113,7 +113,7 @@ class RealRun(Run):
 
     def spawn(self, actor: Actor) -> None:
         job = Job(
-            scenario=self.scenario.reference_name,
+            scenario=self.reference,
             schedule=self.schedule,
             application_id=self.application_id,
             task=actor.task,
@@ -126,6 +126,11 @@ class RealRun(Run):
             mutant=self.mutant,
         )
         self.processes[actor] = self.machine.fork_server(actor.host).start(job)
+
+    @property
+    def reference(self) -> str:
+        """What processes of the run load the scenario by."""
+        return self.scenario.reference_name
 
     def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
