@@ -87,7 +87,7 @@ class Met:
                     continue
                 struck.add(event.step)
                 _count(self.result.struck.setdefault(fault.name, {}), runtime)
-                if not fault.after:
+                if not fault.after or fault.deadly:
                     found[STRUCK] += 1
                     found.update(str(figure) for figure in fault.figures)
                     found.update(with_stores(how) for how in mechanisms)

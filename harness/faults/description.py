@@ -234,6 +234,10 @@ class Stage(Protocol):
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         """End the host of the process, and start it again. `wipe`: with an empty disk."""
 
+    def return_host(self, actor: Actor) -> None:
+        """End the host of the process, and start it again with the disk that it has lost last. `SkipError` where it has
+        lost none."""
+
     def kill_executor(self, actor: Actor) -> None:
         """End the executor of the attempt as SIGKILL does, with all that it runs."""
 

@@ -56,6 +56,19 @@ FAULTS = (
         apply=lambda stage, actor, _: stage.kill_host(actor, wipe=True),
     ),
     Fault(
+        "return_host",
+        "The host of the process dies, and comes back with the disk that it had before it was lost.",
+        Where.POINT,
+        needs=_MACHINES,
+        deadly=True,
+        # What was there is gone, and what is there now is of long before: nothing is asked of it until it is restored.
+        removes_state=True,
+        after="lose_host",
+        # Spark brings a task elsewhere when its machine goes, and so back to a stale disk by itself.
+        runtimes=("worker",),
+        apply=lambda stage, actor, _: stage.return_host(actor),
+    ),
+    Fault(
         "fill_disk",
         "The disk is full when the task opens its stores, and has room again when it is started anew.",
         Where.OCCASION,

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from harness.faults import DEADLY, FAULTS, Fault, Occasion, Where, possible
+from harness.faults import FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, OF_MACHINES, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
@@ -65,6 +65,9 @@ MECHANISMS: tuple[dict[str, object], ...] = (
 )
 """Settings that every deadly fault has to meet: both mechanisms, and no transactions."""
 
+
+_IN_TURN = (*MECHANISMS[:2], *MECHANISMS[:2], MECHANISMS[2])
+"""Those that faults which were asked for meet, by turns."""
 
 _EXACTLY: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
 _LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
@@ -242,14 +245,17 @@ class _Generator:
         if self._many:
             drawn = {**drawn, "commit.records": random.choice(WIDE_RECORDS), "poll.records": WIDE_RECORDS[1]}
         theme: Theme | None = None
-        deadly = [name for name in self._possible if name in DEADLY] if self._index % 3 == 0 else []
+        deadly = (
+            [name for name, fault in self._possible.items() if fault.deadly and not fault.after]
+            if self._index % 3 == 0
+            else []
+        )
         number = self._index // 3
+        if self._asked is not None:
+            drawn = self._on(_IN_TURN[self._asked.turn % len(_IN_TURN)], drawn)
         if self._index % 3 == 0:
-            if deadly:
-                mechanism = MECHANISMS[number // len(deadly) % len(MECHANISMS)]
-                drawn.pop("statestore.transactional.enabled", None)
-                drawn.pop("default.dsl.store", None)
-                drawn = settings.consistent({**drawn, **mechanism, **self._scenario.settings})
+            if deadly and self._asked is None:
+                drawn = self._on(MECHANISMS[number // len(deadly) % len(MECHANISMS)], drawn)
         elif not self._many and random.random() < THEMED:
             theme = random.choice([theme for theme in THEMES if self._fits(theme)])
             drawn = self._with(theme, drawn)
@@ -264,9 +270,8 @@ class _Generator:
         if self._files:
             # Mostly the mechanism that has files of its own, or none, for which the checkpoint speaks.
             own = random.choice((MECHANISMS[1], MECHANISMS[1], MECHANISMS[2], {}))
-            for name in ("statestore.transactional.enabled", "default.dsl.store") if own else ():
-                drawn.pop(name, None)
-            drawn = settings.consistent({**drawn, **own, **self._scenario.settings})
+            if own:
+                drawn = self._on(own, drawn)
         self._settings = drawn
         items = self._input()
         steps: list[Step] = []
@@ -301,6 +306,12 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
         )
+
+    def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:
+        """The settings with stores of a mechanism."""
+        without = ("statestore.transactional.enabled", "default.dsl.store")
+        kept = {name: value for name, value in drawn.items() if name not in without}
+        return settings.consistent({**kept, **mechanism, **self._scenario.settings})
 
     def _fits(self, theme: Theme) -> bool:
         return str(self._runtime) in theme.runtimes and (not theme.timed or bool(self._scenario.durations_ms))
@@ -576,6 +587,10 @@ class _Generator:
             step = replace(step, amount=random.choice(fault.amount))
         if fault.where is Where.POINT:
             step = self._placed(step, turn // len(self._outages))
+        if fault.after:
+            # There is something to lose, and then something new.
+            before = Step(fault.after, task=step.task, at=Point.STORE_COMMITTED)
+            return [before, replace(step, wait=random.choice((1, 2, 3)))]
         if fault.suspends and random.random() < 0.5:
             # It wakes up while its successor is at work, and not when nothing is left to do.
             return [step, Step("resume", task=step.task, wait=random.choice((1, 2)))]
@@ -603,7 +618,13 @@ class _Generator:
         if fault.where is Where.POINT:
             step = self._placed(replace(step, at=None, call=None, edge=None), asked.turn)
         if fault.after:
-            return [self._placed(Step(fault.after, task=task), asked.turn), step]
+            first = Step(fault.after, task=task)
+            if FAULTS[fault.after].removes_state:
+                return [
+                    replace(first, at=Point.STORE_COMMITTED),
+                    replace(step, wait=random.choice((1, 2, 3))),
+                ]
+            return [self._placed(first, asked.turn), step]
         if fault.suspends and random.random() < 0.5:
             # It wakes up while its successor is at work, and not when nothing is left to do.
             return [step, Step("resume", task=task, wait=random.choice((1, 2)))]

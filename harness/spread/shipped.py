@@ -47,7 +47,7 @@ def ship(references: Sequence[str]) -> Shipped:
         files[reference] = f"{_FILES}/{number}/{path.name}"
         content[files[reference]] = path.read_bytes()
     if own:
-        content.update(_own_modules(own))
+        content.update(own_modules(own))
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(content):
@@ -70,7 +70,7 @@ def _tree(name: str, folder: Path, *, every_file: bool = False) -> Iterator[tupl
             yield f"{name}/{inside.as_posix()}", path.read_bytes()
 
 
-def _own_modules(references: Sequence[str]) -> dict[str, bytes]:
+def own_modules(references: Sequence[str]) -> dict[str, bytes]:
     """The Python files of what scenarios have imported and what is not installed, whole packages of it: a module that
     is found from the directory of the command is found by no executor."""
     files = {module_of(load(reference)) for reference in references}

@@ -165,6 +165,9 @@ class Run(ABC):
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         raise SkipError(f"the world {self.kind.name} cannot take the host of {actor} away ({wipe})")
 
+    def return_host(self, actor: Actor) -> None:
+        raise SkipError(f"the world {self.kind.name} has no lost disk of {actor} to bring back")
+
     def kill_executor(self, actor: Actor) -> None:
         raise SkipError(f"the world {self.kind.name} has no executor of {actor} to kill")
 

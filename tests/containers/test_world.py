@@ -5,20 +5,24 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from harness.faults import FAULTS, Capability, Occasion
 from harness.faults.description import OF_MACHINES
-from harness.history import End, Ended, Injected, Started
+from harness.generate import generate
+from harness.history import End, Ended, Injected, Moment, Skipped, Started, StateObserved
 from harness.oracles import judge
 from harness.replay import simulate
-from harness.schedule import Edge, Input, Schedule, Step
+from harness.schedule import Edge, Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.containers import run
 from harness.worlds.containers.run import Lasting
 from harness.worlds.containers.world import ContainerWorld, Turns
+from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
+from store.transaction import Mechanism
 
 pytestmark = pytest.mark.xdist_group("containers")
 
@@ -48,9 +52,10 @@ def happened(world: ContainerWorld, asked: Schedule) -> list[str]:
 def test_each_fault_of_machines_strikes_and_the_pipeline_holds(world: ContainerWorld, name: str) -> None:
     fault = FAULTS[name]
     at = None if fault.occasions else Point.RECORD_PROCESSED
-    steps = [Step("kill", at=Point.RECORD_PROCESSED)] if Occasion.OPEN in fault.occasions else []
+    before = [Step(fault.after, at=Point.STORE_COMMITTED)] if fault.after else []
     # A disk is filled when the next process opens a store there.
-    steps = [Step(name, at=at), *steps]
+    behind = [Step("kill", at=Point.RECORD_PROCESSED)] if Occasion.OPEN in fault.occasions else []
+    steps = [*before, Step(name, at=at, wait=2 if before else 0), *behind]
     assert name in happened(world, schedule(*steps))
 
 
@@ -87,6 +92,47 @@ def test_all_tasks_of_a_host_die_with_it(world: ContainerWorld) -> None:
     struck = [(event.fault, event.task) for event in history.events if isinstance(event, Injected)]
     assert len(struck) == 2
     assert {task for _, task in struck} == {"0_0", "0_1"}
+
+
+@pytest.mark.parametrize("mechanism", Mechanism)
+def test_a_host_that_comes_back_with_its_old_disk_restores_what_it_lacks(
+    world: ContainerWorld, mechanism: Mechanism
+) -> None:
+    asked = msgspec.structs.replace(
+        schedule(
+            Step("lose_host", at=Point.STORE_COMMITTED),
+            Step("return_host", at=Point.STORE_COMMITTED, wait=3),
+            hosts=1,
+        ),
+        settings={"commit.records": 1, "statestore.transactional.mechanism": str(mechanism)},
+    )
+    history = world.run(SCENARIO, asked)
+    verdict = judge(SCENARIO, asked, history)
+    assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
+    found = {
+        event.incarnation: event.stores["accounts"].positions
+        for event in history.events
+        if isinstance(event, StateObserved) and event.moment is Moment.OPENED
+    }
+    first, empty, old = (found[incarnation] for incarnation in range(3))
+    assert (first, empty) == ({}, {})
+    assert old == {"input": 0}
+
+
+def test_a_scenario_of_ones_own_runs_there_by_its_file(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent / "scenarios")
+    own = load("loyalty.py")
+    for asked in [generate(own, 1, index, runtime=Runtime.WORKER) for index in range(1, 3)]:
+        verdict = judge(own, asked, world.run(own, asked))
+        assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
+
+
+def test_a_disk_that_was_not_lost_does_not_come_back(world: ContainerWorld) -> None:
+    history = world.run(SCENARIO, schedule(Step("return_host", at=Point.RECORD_PROCESSED)))
+    (skipped,) = [event for event in history.events if isinstance(event, Skipped)]
+    assert skipped.reason == "host 0 has lost no disk with state of task 0_0"
 
 
 def test_a_schedule_means_the_same_in_the_simulation_and_in_containers(world: ContainerWorld) -> None:

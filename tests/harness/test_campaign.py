@@ -412,6 +412,10 @@ def test_a_campaign_that_is_asked_for_faults_has_one_of_them_in_each_schedule(
         assert all(name in {step.fault for step in schedule.steps} for schedule in drawn), name
         assert {schedule.runtime for schedule in drawn} == set(runtimes)
         assert drawn == [schedule_at(SCENARIOS[scenario], 5, index, world, (name,)) for index in range(8)]
+    if scenario == "balances":
+        some = [schedule_at(BALANCES, 5, index, world, ("kill",)) for index in range(30)]
+        mechanisms = Counter(config_of(schedule).mechanism for schedule in some)
+        assert all(mechanisms[each] >= 8 for each in Mechanism)
     several = tuple(can)[:5]
     for index in range(40):
         steps = schedule_at(SCENARIOS[scenario], 5, index, world, several).steps

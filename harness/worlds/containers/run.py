@@ -12,11 +12,11 @@ from __future__ import annotations
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from docker.models.containers import Container
 
@@ -27,6 +27,7 @@ from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
 from harness.worlds.containers import KIND
 from harness.worlds.containers.broker import SESSION_MS, Broker, Brokers
+from harness.worlds.containers.code import place_of
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.led import Message
@@ -133,11 +134,19 @@ class ContainerRun(RealRun):
         """Of them, those that were let go on already."""
         self.unmet: list[str] = []
         """Faults that struck nothing."""
+        self._lost_disks: dict[tuple[str, int], tuple[Path, Mapping[str, Any]]] = {}
+        """Task and host → what was on the disk that the host has lost last, and the settings that it was made with."""
+        self._comes_back = False
+        """Whether a disk that was lost is just taking the place of the one that is wiped."""
 
     # -- processes --------------------------------------------------------------------------------------------
 
     def disk(self, host: int) -> Path:
         return self.machine.host(host).disk / self.application_id
+
+    @property
+    def reference(self) -> str:
+        return place_of(self.scenario.reference_name)
 
     def network_of(self, actor: Actor) -> int:
         """The id of a process in the network of the actor's host."""
@@ -146,6 +155,16 @@ class ContainerRun(RealRun):
     def spawn(self, actor: Actor) -> None:
         make_room(self.machine.host(actor.host).disk)
         super().spawn(actor)
+
+    def wipe(self, actor: Actor) -> Path | None:
+        place = actor.task, actor.host
+        wiped = super().wipe(actor)
+        if self._comes_back and place in self._lost_disks:
+            old, _ = self._lost_disks.pop(place)
+            old.rename(self.state_of(actor))
+        if wiped is not None:
+            self._lost_disks[place] = wiped, actor.settings
+        return wiped
 
     def suspend(self, actor: Actor) -> None:
         if self._isolates is None:
@@ -265,6 +284,18 @@ class ContainerRun(RealRun):
         for other in others:
             self.runtime.killed(other)
 
+    def return_host(self, actor: Actor) -> None:
+        _, made_with = self._lost_disks.get((actor.task, actor.host), (None, None))
+        if made_with is None:
+            raise SkipError(f"host {actor.host} has lost no disk with state of task {actor.task}")
+        if made_with != actor.settings:
+            raise SkipError("the task has other settings since")
+        self._comes_back = True
+        try:
+            self.kill_host(actor, wipe=True)
+        finally:
+            self._comes_back = False
+
     def kill_broker(self, actor: Actor, which: int) -> None:
         broker = self._broker_of(actor, which)
         broker.kill()
@@ -303,6 +334,10 @@ class ContainerRun(RealRun):
         else:
             node = cluster.leader(topology.sources[0], partition)
         return brokers.by_node(node)
+
+    def processors(self) -> Sequence[Speaker]:
+        """The containers that run the pipeline."""
+        return [self.machine.host(number) for number in range(self.schedule.hosts)]
 
     def containers(self) -> Sequence[Speaker]:
         """All that have something to say of the run."""

@@ -176,7 +176,7 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
     def start_query(self) -> DriverQuery:
         return self._cluster.driver.start_query(
             Start(
-                scenario=self.scenario.reference_name,
+                scenario=self.reference,
                 schedule=self.schedule,
                 application_id=self.application_id,
                 ordinal=self.topology.ordinal,
@@ -265,6 +265,9 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
         return None if newest is actor else newest
 
     # -- machines -----------------------------------------------------------------------------------------------
+
+    def processors(self) -> Sequence[Speaker]:
+        return [*self._cluster.workers, self._cluster.driver]
 
     def containers(self) -> Sequence[Speaker]:
         return [*super().containers(), *self._cluster.containers]

@@ -27,6 +27,7 @@ from harness.history import History
 from harness.provision.images import images
 from harness.schedule import Runtime, Schedule
 from harness.worlds.containers.broker import Broker, Brokers
+from harness.worlds.containers.code import archive_of, bring
 from harness.worlds.containers.engine import ContainerError, Engine, told
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.run import ContainerRun, Machines
@@ -72,6 +73,8 @@ class ContainerWorld:
         self._made: list[Machines] = []
         self._turns = Turns()
         self._spark: SparkCluster | None = None
+        self._brought: set[tuple[str, bytes]] = set()
+        """Names of containers, and the code of scenarios that was brought there."""
         self._on_spark = threading.Lock()
         """There is one cluster of Spark, and its parts are struck: schedules have it one after the other."""
 
@@ -136,18 +139,30 @@ class ContainerWorld:
                 if on_spark
                 else ContainerRun(machines, scenario, schedule, mutant)
             )
+            if archive := archive_of(scenario.reference_name):
+                self._bring(archive, run)
             began = time.monotonic()
             history = self._history(run)
             history.seconds = time.monotonic() - began
             return history
 
+    def _bring(self, archive: bytes, run: ContainerRun) -> None:
+        """Have the code of a scenario in every container that runs it, once."""
+        needed = [one for one in run.processors() if (one.name, archive) not in self._brought]
+        bring(archive, [one.container for one in needed])
+        self._brought |= {(one.name, archive) for one in needed}
+
     def _history(self, run: ContainerRun) -> History:
         machines = run.machine
         try:
             return run.run()
-        except ClientError:
+        except ClientError as error:
+            # Of this schedule nothing is known then. Where the brokers do not answer any more, of no other one will be.
             machines.cluster.renew()
-            raise
+            machines.cluster.ready()
+            history = run.history()
+            history.inconclusive = str(error)
+            return history
         except (DockerException, RequestException) as error:
             raise ContainerError(f"Docker failed in the middle of a run: {told(error)}.") from error
 

@@ -113,7 +113,7 @@ class RealRun(Run):
 
     def spawn(self, actor: Actor) -> None:
         job = Job(
-            scenario=self.scenario.reference_name,
+            scenario=self.reference,
             schedule=self.schedule,
             application_id=self.application_id,
             task=actor.task,
@@ -126,6 +126,11 @@ class RealRun(Run):
             mutant=self.mutant,
         )
         self.processes[actor] = self.machine.fork_server(actor.host).start(job)
+
+    @property
+    def reference(self) -> str:
+        """What processes of the run load the scenario by."""
+        return self.scenario.reference_name
 
     def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
@@ -164,13 +169,19 @@ class RealRun(Run):
         """The root of the state directories of a host, for this run alone."""
         return self.directory / f"host-{host}"
 
-    def wipe(self, actor: Actor) -> None:
-        """Put the task's state on the host out of the way. It goes with the run's other files at the end."""
-        state = self.disk(actor.host) / self.application_id / actor.task
-        if state.exists():
-            wiped = self.disk(actor.host) / "wiped"
-            wiped.mkdir(exist_ok=True)
-            state.rename(wiped / str(next(self.wiped)))
+    def state_of(self, actor: Actor) -> Path:
+        """Where the task's state on the host is, if there is any."""
+        return self.disk(actor.host) / self.application_id / actor.task
+
+    def wipe(self, actor: Actor) -> Path | None:
+        """Put the task's state on the host out of the way, and say where. It goes with the run's other files at the
+        end."""
+        state = self.state_of(actor)
+        if not state.exists():
+            return None
+        wiped = self.disk(actor.host) / "wiped"
+        wiped.mkdir(exist_ok=True)
+        return state.rename(wiped / str(next(self.wiped)))
 
     def turn(self, actor: Actor) -> None:
         process = self.processes[actor]
