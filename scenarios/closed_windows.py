@@ -5,7 +5,8 @@ they take late records for 15 s more.
 
 Output, keyed by the input's key and the window's start, as in `ann@30000`: the values of the window in the order in
 which they came, with the latest time of them. It comes with the first record whose time closes the window, of any key
-of the partition, and before that record counts. A window that is not closed yet has no output.
+of the partition, and before that record counts; the oldest window first, and of those the first key. A window that is
+not closed yet has no output.
 
 The stream time by which windows close is the largest time of the records that count; it is noted beside the positions.
 Under at least once those may be older than the stores after a crash, so that windows are closed a second time: exactly
@@ -15,6 +16,7 @@ once is set.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from random import Random
 from typing import Any, ClassVar
 
@@ -72,8 +74,8 @@ class Scenario(scenarios.Scenario):
         closes = SIZE_MS + GRACE_MS
         outputs = [
             Output("output", f"{key}@{start}", values, latest)
-            for key, start, (values, latest) in windows.fetch_range(
-                None, None, before - closes + 1, now - closes
+            for key, start, (values, latest) in sorted(
+                windows.fetch_range(None, None, before - closes + 1, now - closes), key=itemgetter(1)
             )
         ]
         for start in range(time // ADVANCE_MS * ADVANCE_MS, time - SIZE_MS, -ADVANCE_MS):
