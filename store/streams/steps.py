@@ -64,17 +64,33 @@ def _run(
             yield key, partial(complete, steps)
         return
     waiting: dict[Future[Any], tuple[K, Steps[T]]] = {}
+    last: list[K] = []
     try:
-        for key, steps in work:
-            yield from _go_on(key, steps, partial(next, steps), waiting, pool, enter)
-            yield from _answered([one for one in waiting if one.done()], waiting, pool, enter)
-        while waiting:
-            yield from _answered(wait(waiting, return_when=FIRST_COMPLETED).done, waiting, pool, enter)
+        for ended in _all(work, waiting, pool, enter):
+            last = [ended[0]]
+            yield ended
     finally:
         wait(waiting)
         for key, steps in waiting.values():
             enter(key)
             steps.close()
+        if waiting:
+            # While an error is on its way, the one that it came from stays the entered one.
+            for key in last:
+                enter(key)
+
+
+def _all(
+    work: Iterable[tuple[K, Steps[T]]],
+    waiting: dict[Future[Any], tuple[K, Steps[T]]],
+    pool: Executor,
+    enter: Callable[[K], object],
+) -> Iterator[tuple[K, Callable[[], T]]]:
+    for key, steps in work:
+        yield from _go_on(key, steps, partial(next, steps), waiting, pool, enter)
+        yield from _answered([one for one in waiting if one.done()], waiting, pool, enter)
+    while waiting:
+        yield from _answered(wait(waiting, return_when=FIRST_COMPLETED).done, waiting, pool, enter)
 
 
 def _answered(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import repeat as endlessly
 
 import pytest
 
@@ -140,3 +141,24 @@ def test_without_a_pool_each_is_run_when_its_result_is_asked_for() -> None:
         assert ran == []
         assert first() == "a"
     assert ran == ["a"]
+
+
+def test_after_an_error_has_ended_the_others_the_one_that_it_came_from_is_the_one_that_runs(
+    pool: Executor,
+) -> None:
+    entered: list[str] = []
+
+    def fails() -> str:
+        raise ConnectionError
+
+    def waits() -> Steps[list[str]]:
+        for _ in endlessly(None):
+            yield lambda: ""
+        return []
+
+    with (
+        pytest.raises(ConnectionError),
+        side_by_side({"a": waits(), "b": asks(fails)}.items(), pool, entered.append) as ended,
+    ):
+        next(iter(ended))[1]()
+    assert entered[-2:] == ["a", "b"]
