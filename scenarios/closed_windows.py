@@ -5,7 +5,8 @@ they take late records for 15 s more.
 
 Output, keyed by the input's key and the window's start, as in `ann@30000`: the values of the window in the order in
 which they came, with the latest time of them. It comes with the first record whose time closes the window, of any key
-of the partition, and before that record counts. A window that is not closed yet has no output.
+of the partition, and before that record counts; of several the earliest first, and those of one time by their keys. A
+window that is not closed yet has no output.
 
 The stream time by which windows close is the largest time of the records that count; it is noted beside the positions.
 Under at least once those may be older than the stores after a crash, so that windows are closed a second time: exactly
@@ -15,6 +16,7 @@ once is set.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from random import Random
 from typing import Any, ClassVar
 
@@ -70,11 +72,10 @@ class Scenario(scenarios.Scenario):
         before = max([latest for _, latest in windows.rows().values()], default=-1)
         now = max(before, time)
         closes = SIZE_MS + GRACE_MS
+        closed = windows.fetch_range(None, None, before - closes + 1, now - closes)
         outputs = [
             Output("output", f"{key}@{start}", values, latest)
-            for key, start, (values, latest) in windows.fetch_range(
-                None, None, before - closes + 1, now - closes
-            )
+            for key, start, (values, latest) in sorted(closed, key=itemgetter(1))
         ]
         for start in range(time // ADVANCE_MS * ADVANCE_MS, time - SIZE_MS, -ADVANCE_MS):
             if start >= 0 and start > now - closes:
