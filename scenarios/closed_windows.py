@@ -72,7 +72,6 @@ class Scenario(scenarios.Scenario):
         before = max([latest for _, latest in windows.rows().values()], default=-1)
         now = max(before, time)
         closes = SIZE_MS + GRACE_MS
-        closed = windows.fetch_range(None, None, before - closes + 1, now - closes)
         outputs = [
             Output("output", f"{key}@{start}", values, latest)
             for key, start, (values, latest) in sorted(
