@@ -197,7 +197,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}.advance",
-                "if task is not None and not task.in_transaction and not self._before_ends(task):",
+                "if task is not None and not self._owes_commit(task) and not self._before_ends(task):",
                 "if task is not None and not self._before_ends(task):",
             ),
             Edit(f"{_WORKER}.assign", "                    commit()\n", "                    pass\n"),

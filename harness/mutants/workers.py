@@ -66,8 +66,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}._process",
-                "offset = self._next_offset(task, tp)",
-                "offset = max(one.position(tp._replace(partition=number)) for number, one in self.tasks.items())",
+                "tp, task.position(tp), room",
+                "tp, max(one.position(tp._replace(partition=number)) for number, one in self.tasks.items()), room",
             ),
         ),
     ),

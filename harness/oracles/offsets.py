@@ -44,8 +44,11 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         for topic, rows in model.sources.rows.items():
             last = rows[-1].offset if rows else -1
             group = evidence.final.group.get(topic, {}).get(model.partition, 0)
-            earliest = evidence.topic(topic).start.get(model.partition, 0)
-            if group != max(last + 1, earliest) and (rows or group):
+            there = evidence.topic(topic)
+            earliest = there.start.get(model.partition, 0)
+            # Markers and aborted records behind the last one are passed over, or left for the next commit.
+            end_of_all = max(last + 1, earliest, there.stable.get(model.partition, 0))
+            if not max(last + 1, earliest) <= group <= end_of_all and (rows or group):
                 why = "records were not processed" if group <= last else "more was committed than exists"
                 yield Finding(
                     "offsets",

@@ -725,6 +725,22 @@ class Task:
         """The offset of the next record to process."""
         return self._positions[tp]
 
+    def pass_over(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at `offset`: up to there are only markers and aborted records, or what was processed. Committed with
+        what comes next.
+
+        Left before them, the position would be that of nothing once retention has taken all that there was, and a task
+        that is opened there could not know that it has missed nothing.
+        """
+        if self._state is not _State.IN_TRANSACTION:
+            self._require(_State.RUNNING)
+        self._positions[tp] = max(self._positions[tp], offset)
+
+    @property
+    def has_passed_over(self) -> bool:
+        """Whether it stands behind its last commit without having processed anything since."""
+        return self._state is _State.RUNNING and self._positions != self._committed
+
     def committed_position(self, tp: TopicPartition) -> int:
         """The position that Kafka has committed, as this incarnation knows it."""
         return self._committed[tp]

@@ -71,6 +71,11 @@ REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
 
 
+PASS_OVER_S = 60.0
+"""The same where it has passed markers since its last commit: not at once, for they come with each commit of whoever
+writes to its inputs."""
+
+
 class _Inputs(Protocol):
     """Where the input of tasks comes from: a reader, or what has arrived."""
 
@@ -145,8 +150,6 @@ class Worker:
         self._last_commit: dict[int, float] = {}
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
-        self._passed: dict[TopicPartition, tuple[int, int]] = {}
-        """Position → where to read on, of each input."""
         self._processed: dict[int, int] = {}
 
     @property
@@ -229,7 +232,7 @@ class Worker:
                             self._drop(partition)
                             raise
                         task = self.tasks.get(partition)
-                        if task is not None and not task.in_transaction and not self._before_ends(task):
+                        if task is not None and not self._owes_commit(task) and not self._before_ends(task):
                             due.remove(partition)
         finally:
             self._ends = None
@@ -237,6 +240,9 @@ class Worker:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return self._processed
+
+    def _owes_commit(self, task: Task) -> bool:
+        return task.in_transaction or self._last_commit[task.partition] == -inf
 
     def punctuate(self) -> bool:
         """Have every task do what is due by the wall clock, and commit what is due. False when there was nothing."""
@@ -249,7 +255,7 @@ class Worker:
     def _gather(self, arrivals: Arrivals, partitions: Iterable[int], wait_s: float) -> None:
         """Take in what has come to tasks that are open."""
         tasks = [self.tasks[partition] for partition in partitions if partition in self.tasks]
-        positions = {tp: self._next_offset(task, tp) for task in tasks for tp in self._before_ends(task)}
+        positions = {tp: task.position(tp) for task in tasks for tp in self._before_ends(task)}
         # What is to come up to given ends comes soon; of anything else nobody knows.
         if self._ends is None and (self._opening or any(task.in_transaction for task in tasks)):
             wait_s = 0.0
@@ -269,13 +275,7 @@ class Worker:
         """The inputs of which there is more to read."""
         if self._ends is None:
             return list(task.inputs)
-        return [tp for tp in task.inputs if self._next_offset(task, tp) < self._ends.get(tp, 0)]
-
-    def _next_offset(self, task: Task, tp: TopicPartition) -> int:
-        """Where to read on: the task's position, or behind the markers and aborted records that follow it."""
-        position = task.position(tp)
-        known, passed = self._passed.get(tp, (-1, -1))
-        return passed if known == position else position
+        return [tp for tp in task.inputs if task.position(tp) < self._ends.get(tp, 0)]
 
     def commit(self) -> None:
         """Commit what every task has processed. One that cannot is closed without, as after a crash."""
@@ -459,8 +459,9 @@ class Worker:
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
         came: dict[TopicPartition, tuple[Sequence[Record], int]] = {}
         for tp in self._before_ends(task):
-            offset = self._next_offset(task, tp)
-            records, next_offset = self._reader.read(tp, offset, room, IsolationLevel.READ_COMMITTED)
+            records, next_offset = self._reader.read(
+                tp, task.position(tp), room, IsolationLevel.READ_COMMITTED
+            )
             if self._ends is not None and next_offset > (end := self._ends[tp]):
                 records = records[: bisect_left(records, end, key=attrgetter("offset"))]
                 next_offset = end
@@ -471,7 +472,7 @@ class Worker:
             if self._leaving():
                 return True
         for tp, (_, next_offset) in came.items():
-            self._passed[tp] = task.position(tp), next_offset
+            task.pass_over(tp, next_offset)
         self._processed[partition] = self._processed.get(partition, 0) + applied
         progress = task.punctuate() or applied > 0
         if task.in_transaction and (task.should_commit() or not (progress or self._busy)):
@@ -480,9 +481,11 @@ class Worker:
         if progress and not task.in_transaction:
             self._last_commit[partition] = self._clock.monotonic()
             self._failures.pop(partition, None)
-        elif not progress and self._clock.monotonic() - self._last_commit[partition] >= REFRESH_POSITIONS_S:
-            task.refresh_positions()
-            self._last_commit[partition] = self._clock.monotonic()
+        elif not progress:
+            idle_s = self._clock.monotonic() - self._last_commit[partition]
+            if idle_s >= (PASS_OVER_S if task.has_passed_over else REFRESH_POSITIONS_S):
+                task.refresh_positions()
+                self._last_commit[partition] = self._clock.monotonic()
         return progress
 
     def _count_failure(self, partition: int, task: Task, error: CrashproofError) -> None:

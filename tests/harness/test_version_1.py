@@ -55,8 +55,19 @@ def _told(event: Event) -> list[Any] | None:
                 for topic in event.outputs.values()
                 for row in topic.rows
             ]
-            return ["F", outputs, sorted(event.group["input"].items())]
+            return [
+                "F",
+                outputs,
+                [[partition, _counted(event, partition)] for partition in sorted(event.group["input"])],
+            ]
     return None
+
+
+def _counted(final: Final, partition: int) -> int:
+    """The group's position; behind the last record before it, where that release left it and later ones pass markers."""
+    position = final.group["input"][partition]
+    offsets = [row.offset for row in final.inputs["input"].rows if row.partition == partition]
+    return max([offset + 1 for offset in offsets if offset < position], default=position)
 
 
 @pytest.mark.parametrize("number", range(len(RECORDED)))
