@@ -64,7 +64,7 @@ def _told(event: Event) -> list[Any] | None:
 
 
 def _counted(final: Final, partition: int) -> int:
-    """The group's position; behind the last record before it, where that release left it and later ones pass markers."""
+    """The group's position, or that behind the last record before it: that release passed over no markers."""
     position = final.group["input"][partition]
     offsets = [row.offset for row in final.inputs["input"].rows if row.partition == partition]
     return max([offset + 1 for offset in offsets if offset < position], default=position)
