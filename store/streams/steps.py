@@ -88,18 +88,19 @@ def _all(
 ) -> Iterator[tuple[K, Callable[[], T]]]:
     for key, steps in work:
         yield from _go_on(key, steps, partial(next, steps), waiting, pool, enter)
-        yield from _answered([one for one in waiting if one.done()], waiting, pool, enter)
+        yield from _answered(waiting, pool, enter)
     while waiting:
-        yield from _answered(wait(waiting, return_when=FIRST_COMPLETED).done, waiting, pool, enter)
+        wait(waiting, return_when=FIRST_COMPLETED)
+        yield from _answered(waiting, pool, enter)
 
 
 def _answered(
-    done: Iterable[Future[Any]],
     waiting: dict[Future[Any], tuple[K, Steps[T]]],
     pool: Executor,
     enter: Callable[[K], object],
 ) -> Iterator[tuple[K, Callable[[], T]]]:
-    for future in done:
+    # In the order in which they were asked, which the set of those that are done does not have.
+    for future in [one for one in waiting if one.done()]:
         key, steps = waiting.pop(future)
         error = future.exception()
         resume = partial(steps.send, future.result()) if error is None else partial(steps.throw, error)

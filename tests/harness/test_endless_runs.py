@@ -22,7 +22,7 @@ RECORDS = tuple(Input(0, "ann", 1) for _ in range(4))
 
 
 @contextmanager
-def looping_forever(method: str = "commit") -> Iterator[None]:
+def looping_forever(method: str = "commit_steps") -> Iterator[None]:
     def loop(_task: Task, *_given: object) -> None:
         while True:
             pass
@@ -49,7 +49,7 @@ def test_each_run_that_does_not_end_is_a_violation_and_those_beside_it_are_judge
 
 
 def test_production_code_that_waits_for_ever_is_a_violation() -> None:
-    with patch.object(Task, "commit", lambda _task: time.sleep(3600)):
+    with patch.object(Task, "commit_steps", lambda _task: time.sleep(3600)):
         _, verdict = simulate_within(0.05, BALANCES, Schedule("balances", RECORDS))
     assert "did not end" in verdict.findings[0].sentence
 

@@ -22,6 +22,7 @@ from harness.worlds.sim.broker import SimBroker, SimLog
 from scenarios import load_all
 from store.errors import AbortRequiredError, CrashproofError, FatalLogError, FencedError, RetriableError
 from store.points import Point
+from store.streams.steps import Steps
 from store.streams.task import Task
 from store.types import IsolationLevel, TopicPartition
 from tests.harness.pipelines import BALANCES, first_violated
@@ -197,20 +198,20 @@ def test_a_fault_replaced_before_it_was_met_is_skipped() -> None:
 
 @pytest.mark.parametrize("error", [RetriableError, FatalLogError, AbortRequiredError, FencedError])
 def test_a_commit_that_fails_without_a_cause_is_found(error: type[CrashproofError]) -> None:
-    real = Task.commit
+    real = Task.commit_steps
     commits = 0
 
-    def commit(self: Task) -> None:
+    def commit(self: Task) -> Steps[None]:
         nonlocal commits
         commits += self.uncommitted_records > 0
         if self.uncommitted_records and commits % 3 == 0:
             raise error("out of nothing")
-        real(self)
+        yield from real(self)
 
     for runtime in Runtime:
         commits = 0
         schedule = Schedule("balances", RECORDS, (), runtime, batch_records=1, settings={"commit.records": 1})
-        with patch.object(Task, "commit", commit):
+        with patch.object(Task, "commit_steps", commit):
             _, verdict = simulate(BALANCES, schedule)
         assert verdict.outcome is Outcome.VIOLATED, (runtime, verdict)
         assert verdict.findings[0].oracle == "errors"

@@ -148,8 +148,8 @@ def test_a_run_told_step_by_step_shows_expected_and_actual_state() -> None:
         ("opened", {}),
         ("restored", {}),
         ("opened", {}),
-        ("restored", {"input": 2}),
-        ("final", {"input": 2}),
+        ("restored", {"input": 3}),
+        ("final", {"input": 3}),
     ]
     assert looks[-1].actual == looks[-1].expected == {"accounts": {"ann": 5, "bob": 3}}
     assert not any(moment.differs for moment in looks)
