@@ -33,6 +33,9 @@ from store.log.kafka.errors import translate
         (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, {}, RetriableError),
         (KafkaError.NOT_COORDINATOR, {}, RetriableError),
         (KafkaError.CONCURRENT_TRANSACTIONS, {}, RetriableError),
+        # Of the broker that was asked nothing is heard any more: the metadata lists it no longer, or elsewhere.
+        (KafkaError._DESTROY_BROKER, {}, RetriableError),
+        (KafkaError._NODE_UPDATE, {}, RetriableError),
         (KafkaError._TIMED_OUT, {"retriable": True}, RetriableError),
         (KafkaError._TIMED_OUT, {"txn_requires_abort": True}, AbortRequiredError),
         (KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, {"txn_requires_abort": True}, AbortRequiredError),

@@ -27,6 +27,9 @@ _NO_ANSWER = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
+        # The cluster's metadata no longer lists the broker that was asked, or lists it at another address.
+        KafkaError._DESTROY_BROKER,
+        KafkaError._NODE_UPDATE,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RESOLVE,
         KafkaError._WAIT_COORD,
