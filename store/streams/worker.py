@@ -290,9 +290,20 @@ class Worker:
                         "task %s could not be committed: %s", self._topology.task_id(partition), error
                     )
                     self._drop(partition)
+                except BaseException:
+                    self._drop(partition)
+                    raise
 
     def _commits(self, partitions: Collection[int]) -> Beside[int, None]:
-        return self._side_by_side([(one, self.tasks[one].commit_steps()) for one in partitions])
+        return self._side_by_side([(one, self._commit(one)) for one in partitions])
+
+    def _commit(self, partition: int) -> Steps[None]:
+        try:
+            yield from self.tasks[partition].commit_steps()
+        except GeneratorExit:
+            # Another task's error came first, and nobody has heard what became of this one's commit.
+            self._drop(partition)
+            raise
 
     def abandon(self) -> None:
         """Let go of all tasks and copies without a commit: they are others' by now."""
