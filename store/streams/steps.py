@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
@@ -49,8 +49,8 @@ def side_by_side(
 ) -> Beside[K, T]:
     """Run all of `work`, each until its first question and, when that is answered, until the next.
 
-    Gives each as it ends, with what returns its result or raises its error. `enter` is told whose code runs from then
-    on. Without a `pool` each is run when its result is asked for, one after the other.
+    Gives each as it ends, with what returns its result or raises its error, be it an interrupt. `enter` is told whose
+    code runs from then on. Without a `pool` each is run when its result is asked for, one after the other.
     """
     return closing(_run(work, pool, enter))
 
@@ -71,13 +71,18 @@ def _run(
             yield ended
     finally:
         wait(waiting)
-        for key, steps in waiting.values():
-            enter(key)
-            steps.close()
+        with ExitStack() as all_of_them:
+            for key, steps in reversed(waiting.values()):
+                all_of_them.callback(_close, key, steps, enter)
         if waiting:
             # While an error is on its way, the one that it came from stays the entered one.
             for key in last:
                 enter(key)
+
+
+def _close(key: K, steps: Steps[T], enter: Callable[[K], object]) -> None:
+    enter(key)
+    steps.close()
 
 
 def _all(
@@ -118,17 +123,22 @@ def _go_on(
     enter(key)
     try:
         question = resume()
+        while True:
+            try:
+                waiting[pool.submit(question)] = key, steps
+                return
+            except RuntimeError as error:
+                # The pool was shut down. To the steps that is a question that failed.
+                question = steps.throw(error)
     except StopIteration as end:
         yield key, partial(_given, end.value)
-    except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for, also an interrupt
         yield key, partial(_raise, error)
-    else:
-        waiting[pool.submit(question)] = key, steps
 
 
 def _given(result: T) -> T:
     return result
 
 
-def _raise(error: Exception) -> NoReturn:
+def _raise(error: BaseException) -> NoReturn:
     raise error

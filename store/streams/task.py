@@ -990,20 +990,8 @@ class Task:
                 f"transaction.timeout.ms={timeout}, so a newer incarnation has the task, or another sub-topology of "
                 f"the application {self.topology.application_id} has the ordinal {self.topology.ordinal}"
             )
-        committed = self._committed_positions(self._require_reader())
-        moved = {
-            tp: position
-            for tp, position in committed.items()
-            if position is not None and position != self._committed[tp]
-        }
-        if moved:
-            stands = ", ".join(
-                f"{tp} at {position}, not {self._committed[tp]}" for tp, position in moved.items()
-            )
-            return FencedError(
-                f"{error}. The group {self.topology.application_id} stands in {stands} where this incarnation of "
-                f"task {self.task_id} left it, so a newer one has the task"
-            )
+        if moved := self._moved_elsewhere():
+            return FencedError(f"{error}. {moved}")
         if took < timeout:
             return FatalLogError(
                 f"{error}. The sub-topology of task {self.task_id} had another ordinal before, so this may be the "
@@ -1013,6 +1001,27 @@ class Task:
             f"{error}. The transaction of task {self.task_id} was open for {took} ms, longer than "
             f"transaction.timeout.ms={timeout}, so the broker gave it up, and nobody has committed since. Raise "
             "that, or lower commit.records, if records take so long"
+        )
+
+    def why_unreadable(self, error: LogError) -> LogError:
+        """What it means that its input cannot be read: what a newer incarnation has processed may be deleted."""
+        moved = self._moved_elsewhere()
+        return FencedError(f"{error}. {moved}") if moved else error
+
+    def _moved_elsewhere(self) -> str | None:
+        """Where the group has other positions than this incarnation has committed, in words."""
+        committed = self._committed_positions(self._require_reader())
+        moved = {
+            tp: position
+            for tp, position in committed.items()
+            if position is not None and position != self._committed[tp]
+        }
+        if not moved:
+            return None
+        stands = ", ".join(f"{tp} at {position}, not {self._committed[tp]}" for tp, position in moved.items())
+        return (
+            f"The group {self.topology.application_id} stands in {stands} where this incarnation of "
+            f"task {self.task_id} left it, so a newer one has the task"
         )
 
     def _commit_exactly_once(self, producer: Producer) -> Steps[None]:

@@ -32,6 +32,7 @@ from store.errors import (
     FatalLogError,
     FencedError,
     InputChangedError,
+    LogError,
     OutcomeUnknownError,
     RecordFailedError,
     RetriableError,
@@ -167,7 +168,11 @@ class Worker:
         """
         self.replicas.open_global_stores()
         if self._arrivals is not None:
-            self._gather(self._arrivals, self.tasks, wait_s)
+            try:
+                self._gather(self._arrivals, self.tasks, wait_s)
+            except LogError as error:
+                if not self._give_up_overtaken(error):
+                    raise
         progress = False
         with self._side_by_side((one, self._step(one)) for one in self._due()) as ended:
             for partition, step in ended:
@@ -192,6 +197,14 @@ class Worker:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return progress
+
+    def _give_up_overtaken(self, error: LogError) -> bool:
+        """Give up the tasks that newer incarnations have, by the group's positions. Whether there are any."""
+        found = {partition: task.why_unreadable(error) for partition, task in self.tasks.items()}
+        overtaken = {partition: why for partition, why in found.items() if isinstance(why, FencedError)}
+        for partition, why in overtaken.items():
+            self._give_up(partition, why)
+        return bool(overtaken)
 
     def _due(self) -> Iterator[int]:
         """Each task that is to make a step in this round, when it is its turn."""
@@ -290,9 +303,20 @@ class Worker:
                         "task %s could not be committed: %s", self._topology.task_id(partition), error
                     )
                     self._drop(partition)
+                except BaseException:
+                    self._drop(partition)
+                    raise
 
     def _commits(self, partitions: Collection[int]) -> Beside[int, None]:
-        return self._side_by_side([(one, self.tasks[one].commit_steps()) for one in partitions])
+        return self._side_by_side([(one, self._commit(one)) for one in partitions])
+
+    def _commit(self, partition: int) -> Steps[None]:
+        try:
+            yield from self.tasks[partition].commit_steps()
+        except GeneratorExit:
+            # Another task's error came first, and nobody has heard what became of this one's commit.
+            self._drop(partition)
+            raise
 
     def abandon(self) -> None:
         """Let go of all tasks and copies without a commit: they are others' by now."""

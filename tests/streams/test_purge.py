@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog
+from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog, SimMember
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
 from store.errors import LogError
@@ -105,3 +105,28 @@ def test_a_cluster_that_refuses_is_no_reason_to_end(
         running.work(100)
     assert "stay for now: not authorized" in caplog.text
     assert (running.begins, running.counted()) == (0, 3)
+
+
+def test_a_thread_that_stood_still_while_another_processed_and_deleted_its_input_gives_the_task_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = Running(EXACTLY_ONCE)
+    running.feed(3)
+    running.work(70)
+    stood_still = running.thread
+    running.clock.sleep(120)
+    running.thread = running.start()
+    running.feed(5)
+    running.work(120)
+    assert running.begins == running.committed > 8
+    with monkeypatch.context() as patch:
+        # The answer to its heartbeat is still on its way.
+        patch.setattr(SimMember, "poll", lambda *_: None)
+        stood_still.step()
+    assert "0_0 was taken over" not in caplog.text
+    assert "1_0 was taken over" in caplog.text
+    running.feed(2)
+    for _ in range(120):
+        stood_still.step()
+        running.work(1)
+    assert running.counted() == 10

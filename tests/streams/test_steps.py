@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import repeat as endlessly
 
 import pytest
@@ -162,3 +163,57 @@ def test_after_an_error_has_ended_the_others_the_one_that_it_came_from_is_the_on
     ):
         next(iter(ended))[1]()
     assert entered[-2:] == ["a", "b"]
+
+
+def test_an_interrupt_is_raised_where_the_result_of_the_interrupted_one_is_asked_for(pool: Executor) -> None:
+    def interrupted() -> Steps[list[str]]:
+        yield lambda: ""
+        raise KeyboardInterrupt
+
+    found: list[str] = []
+    with side_by_side({"a": interrupted()}.items(), pool, nobody) as ended:
+        for key, result in ended:
+            with pytest.raises(KeyboardInterrupt):
+                result()
+            found.append(key)
+    assert found == ["a"]
+
+
+def test_a_question_that_the_pool_does_not_take_is_one_that_failed() -> None:
+    with ThreadPoolExecutor(1) as gone:
+        pass
+    told: list[str] = []
+
+    def steps() -> Steps[list[str]]:
+        try:
+            yield lambda: ""
+        except RuntimeError:
+            told.append("refused")
+            raise
+        return []
+
+    with side_by_side({"a": steps()}.items(), gone, nobody) as ended:
+        for key, result in ended:
+            with pytest.raises(RuntimeError, match="shutdown"):
+                result()
+            told.append(key)
+    assert told == ["refused", "a"]
+
+
+def test_one_that_fails_when_it_is_closed_keeps_no_other_from_being_closed(pool: Executor) -> None:
+    closed: list[str] = []
+    gone = threading.Event()
+
+    def waits(name: str) -> Steps[list[str]]:
+        try:
+            yield lambda: str(gone.wait(PATIENCE_S))
+        except GeneratorExit:
+            closed.append(name)
+            raise ConnectionError from None
+        return []
+
+    work = {"a": waits("a"), "b": waits("b"), "c": asks()}
+    with suppress(ConnectionError), side_by_side(work.items(), pool, nobody) as ended:
+        assert next(iter(ended))[0] == "c"
+        gone.set()
+    assert closed == ["a", "b"]
