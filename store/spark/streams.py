@@ -577,15 +577,19 @@ class _Ids:
 
     def compare_with_noted(self, jvm: _Jvm, checkpoint: str) -> None:
         """Take those that the checkpoint knows for the right ones, and note those that it does not."""
-        path = jvm.path(f"{checkpoint}/{_IDS}")
+        path, new = jvm.path(f"{checkpoint}/{_IDS}"), jvm.path(f"{checkpoint}/.{_IDS}.new")
         files = path.getFileSystem(jvm.settings)
         if files.exists(path):
             self._known = json.loads(jvm.read(files, path))
+        elif files.exists(new):
+            # Written by a driver that died before it was renamed; where nothing was noted before, perhaps in part.
+            with suppress(json.JSONDecodeError):
+                self._known = json.loads(jvm.read(files, new))
+                files.rename(new, path)
         noted = dict(self._known)
         self.check()
         if self._known != noted:
             # Overwritten as a whole or not at all where the file system can; a part of it is no JSON, and is said.
-            new = jvm.path(f"{checkpoint}/.{_IDS}.new")
             stream = files.create(new, True)
             try:
                 stream.write(bytearray(json.dumps(self._known).encode()))
