@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.faults.description import STARTS_AGAIN, Capability, Fault, Figure, Link, Where
+from harness.faults.description import STARTS_AGAIN, Capability, Excuse, Fault, Figure, Link, Where
 
 _NETWORK = frozenset({Capability.PROCESSES, Capability.NETWORK})
 _WAYS = (0, 1, 2)
@@ -52,7 +52,8 @@ FAULTS = (
         "incarnations start on other hosts.",
         Where.POINT,
         needs=_NETWORK | {Capability.HOSTS},
-        excuses=STARTS_AGAIN,
+        # How long that takes is up to those that go on elsewhere. A worker that reaches no broker for long ends.
+        excuses=STARTS_AGAIN | {Excuse.FAIL},
         suspends=True,
         amount=_WAYS,
         runtimes=("worker",),
