@@ -2,6 +2,7 @@
 
 from store.log.protocol import (
     Admin,
+    Arrival,
     Assignor,
     Fetch,
     GroupMember,
@@ -22,6 +23,7 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 __all__ = [
     "Admin",
+    "Arrival",
     "Assignor",
     "Fetch",
     "GroupMember",

@@ -24,6 +24,15 @@ class Fetch(NamedTuple):
     next_offset: int
 
 
+class Arrival(NamedTuple):
+    """What has come of one partition. `next_offset` as in `Fetch`."""
+
+    records: Sequence[Record]
+    next_offset: int
+    more: bool
+    """Whether there is more from there on, or may be, as far as the reader has heard."""
+
+
 class Offsets(NamedTuple):
     """The bounds of a partition: first offset still there, and the end for the isolation level asked."""
 
@@ -186,11 +195,11 @@ class StreamingReader(GroupReader, Protocol):
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,
-    ) -> Mapping[TopicPartition, Fetch]:
+    ) -> Mapping[TopicPartition, Arrival]:
         """What has come of these partitions from these offsets on, up to `max_records` of each.
 
-        Waits up to `seconds` while nothing has. A partition that is left out may have more: it comes soon, whatever
-        is written, but `read` alone says where the end is.
+        Waits up to `seconds` while nothing has. A partition that is left out had no more when the reader last heard of
+        it; one that it has not heard of yet is there, without records. `read` alone says where the end is now.
         Raises `LogError` for an offset that is not there; what other partitions have comes with the next call.
         """
 

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from store.errors import RetriableError, UnreachableError
-from store.log import Fetch, Log, StreamingReader
+from store.log import Arrival, Log, StreamingReader
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Arrivals:
 
     def __init__(self, reader: StreamingReader) -> None:
         self._reader = reader
-        self._came: Mapping[TopicPartition, Fetch] = {}
+        self._came: Mapping[TopicPartition, Arrival] = {}
         self._asked: Mapping[TopicPartition, int] = {}
         self._silent = False
 
@@ -46,12 +46,11 @@ class Arrivals:
         self._silent = False
         return any(fetch.records for fetch in self._came.values())
 
-    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:  # noqa: ARG002
-        """All that has come from that offset on, as `store.log.Reader.read`; nothing says where the end is."""
-        fetch = self._came.get(tp)
-        if fetch is None or self._asked[tp] != offset:
-            return Fetch((), offset)
-        return fetch
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Arrival:  # noqa: ARG002
+        """All that has come from that offset on; `more` where nothing is known of what follows it."""
+        if self._asked.get(tp) != offset:
+            return Arrival((), offset, more=True)
+        return self._came.get(tp) or Arrival((), offset, more=False)
 
     def partitions(self, topic: str) -> int:
         return self._reader.partitions(topic)
@@ -60,10 +59,17 @@ class Arrivals:
         self._reader.close()
 
 
-def in_time(inputs: Sequence[Sequence[Record]]) -> Iterator[Sequence[Record]]:
+def in_time(inputs: Sequence[tuple[Sequence[Record], bool]]) -> Iterator[Sequence[Record]]:
     """The records of several inputs, each in its order, as runs of one input: always that whose next record is the
-    earliest, the first such of several, as in Kafka Streams. All of them in the end."""
-    waiting = [records for records in inputs if records]
+    earliest, the first such of several, as in Kafka Streams.
+
+    Beside each input is whether it has more. What comes after the last record of one that has is left out, since its
+    next record may be earlier.
+    """
+    waiting = [records for records, _ in inputs if records]
+    has_more = [more for records, more in inputs if records]
+    if any(more and not records for records, more in inputs):
+        return
     heads = [(records[0].timestamp, number, 0) for number, records in enumerate(waiting)]
     heapify(heads)
     while len(heads) > 1:
@@ -76,6 +82,8 @@ def in_time(inputs: Sequence[Sequence[Record]]) -> Iterator[Sequence[Record]]:
         yield records[first:end]
         if end < len(records):
             heapreplace(heads, (records[end].timestamp, number, end))
+        elif has_more[number]:
+            return
         else:
             heappop(heads)
     for _, number, first in heads:

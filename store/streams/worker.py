@@ -40,7 +40,7 @@ from store.errors import (
     StoreCorruptedError,
     TaskLostError,
 )
-from store.log import Fetch, Log, StreamingReader
+from store.log import Arrival, Fetch, Log, StreamingReader
 from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
@@ -65,6 +65,7 @@ QUICK_TRIES = 3
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 _LONGEST_WAIT_S = 0.1
+_HELD_BACK_S = 0.005
 _LONGEST_OPENING_S = 1.0
 """A worker that is streaming begins to open tasks for so long in one poll: whoever polls has other things to do."""
 
@@ -80,7 +81,9 @@ writes to its inputs."""
 class _Inputs(Protocol):
     """Where the input of tasks comes from: a reader, or what has arrived."""
 
-    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch: ...
+    def read(
+        self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel
+    ) -> Fetch | Arrival: ...
 
     def partitions(self, topic: str) -> int: ...
 
@@ -152,6 +155,8 @@ class Worker:
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
         self._processed: dict[int, int] = {}
+        self._held_back = False
+        """Whether all that has come of some task waits for what is to come of another one of its inputs."""
 
     @property
     def lost(self) -> Mapping[int, FencedError]:
@@ -269,6 +274,9 @@ class Worker:
         """Take in what has come to tasks that are open."""
         tasks = [self.tasks[partition] for partition in partitions if partition in self.tasks]
         positions = {tp: task.position(tp) for task in tasks for tp in self._before_ends(task)}
+        if self._held_back:
+            self._held_back = False
+            self._clock.sleep(_HELD_BACK_S)
         # What is to come up to given ends comes soon; of anything else nobody knows.
         if self._ends is None and (self._opening or any(task.in_transaction for task in tasks)):
             wait_s = 0.0
@@ -481,22 +489,28 @@ class Worker:
 
     def _process(self, partition: int, task: Task) -> Steps[bool]:
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
-        came: dict[TopicPartition, tuple[Sequence[Record], int]] = {}
+        came: dict[TopicPartition, tuple[Sequence[Record], int, bool]] = {}
         for tp in self._before_ends(task):
-            records, next_offset = self._reader.read(
-                tp, task.position(tp), room, IsolationLevel.READ_COMMITTED
-            )
-            if self._ends is not None and next_offset > (end := self._ends[tp]):
-                records = records[: bisect_left(records, end, key=attrgetter("offset"))]
-                next_offset = end
-            came[tp] = records, next_offset
+            read = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
+            records, next_offset = read.records, read.next_offset
+            more = read.more if isinstance(read, Arrival) else len(records) >= room
+            if self._ends is not None:
+                end = self._ends[tp]
+                if next_offset > end:
+                    records = records[: bisect_left(records, end, key=attrgetter("offset"))]
+                    next_offset = end
+                more = next_offset < end
+            came[tp] = records, next_offset, more
         applied = 0
-        for run in in_time([records for records, _ in came.values()]):
+        for run in in_time([(records, more) for records, _, more in came.values()]):
             applied += yield from apply_steps(task, run, self._leaving)
             if self._leaving():
                 return True
-        for tp, (_, next_offset) in came.items():
-            task.pass_over(tp, next_offset)
+        for tp, (records, next_offset, _) in came.items():
+            if not records or task.position(tp) > records[-1].offset:
+                task.pass_over(tp, next_offset)
+            elif not applied:
+                self._held_back = True
         self._processed[partition] = self._processed.get(partition, 0) + applied
         progress = task.punctuate() or applied > 0
         if task.in_transaction and (task.should_commit() or not (progress or self._busy)):

@@ -38,6 +38,7 @@ from store.testing.memory_storage import MemoryStorage
 from store.types import Headers, IsolationLevel, Record
 
 _FOR_EVER_MS = 10**12
+_READ_AT_ONCE = 1_000
 
 
 class OutputRecord(NamedTuple):
@@ -192,10 +193,11 @@ class TestDriver:
     def _step(self, task: Task) -> bool:
         reader = self.log.reader()
         came = [
-            reader.read(tp, task.position(tp), 1_000, IsolationLevel.READ_COMMITTED).records
+            reader.read(tp, task.position(tp), _READ_AT_ONCE, IsolationLevel.READ_COMMITTED).records
             for tp in task.inputs
         ]
-        return sum([apply(task, run) for run in in_time(came)]) > 0
+        runs = in_time([(records, len(records) == _READ_AT_ONCE) for records in came])
+        return sum([apply(task, run) for run in runs]) > 0
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
         """What `work` says. True where a record failed that is to be passed over: then all since the last commit is

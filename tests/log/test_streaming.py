@@ -227,14 +227,24 @@ def test_a_poll_beyond_the_end_is_an_error_that_names_what_there_is(
 ) -> None:
     at = {TopicPartition(backlog, 0): RECORDS, TopicPartition(backlog, 1): RECORDS + 5}
     with pytest.raises(LogError, match=f"{backlog}-1 at {RECORDS + 5}: .* from 0 to {RECORDS}"):
-        until(lambda: bool(reader.poll(at, 10, RC, 0.1)))
+        until(lambda: any(came.records for came in reader.poll(at, 10, RC, 0.1).values()))
+
+
+def test_a_partition_says_that_it_may_have_more_until_its_end_was_met(
+    backlog: str, reader: KafkaReader
+) -> None:
+    place = TopicPartition(backlog, 0)
+    assert reader.poll({place: RECORDS}, 10, RC, 0.0)[place] == ((), RECORDS, True)
+    until(lambda: place not in reader.poll({place: RECORDS}, 10, RC, 0.1))
+    (came,) = [reader.poll({place: RECORDS - 5}, 2, RC, 0.1)[place]]
+    assert came.more
 
 
 def test_a_poll_of_a_topic_that_does_not_exist_is_an_error(
     reader: KafkaReader, unique: Callable[[str], str]
 ) -> None:
     with pytest.raises(LogError, match=f"{unique('never')} does not exist"):
-        until(lambda: bool(reader.poll({TopicPartition(unique("never"), 0): 0}, 10, RC, 0.1)))
+        reader.poll({TopicPartition(unique("never"), 0): 0}, 10, RC, 0.1)
 
 
 def test_a_topic_deleted_and_made_anew_while_it_is_read_is_noticed(

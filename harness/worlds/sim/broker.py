@@ -59,7 +59,16 @@ from store.errors import (
     RetriableError,
 )
 from store.log.partitioner import partition_for
-from store.log.protocol import Assignor, Fetch, GroupMember, Membership, Offsets, Rebalance, TopicSpec
+from store.log.protocol import (
+    Arrival,
+    Assignor,
+    Fetch,
+    GroupMember,
+    Membership,
+    Offsets,
+    Rebalance,
+    TopicSpec,
+)
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 Option = TypeVar("Option")
@@ -1015,10 +1024,14 @@ class SimReader:
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,  # noqa: ARG002
-    ) -> Mapping[TopicPartition, Fetch]:
+    ) -> Mapping[TopicPartition, Arrival]:
         """All that is there, at once: a simulated reader has no time to wait in."""
         fetches = {tp: self.read(tp, offset, max_records, isolation) for tp, offset in positions.items()}
-        return {tp: fetch for tp, fetch in fetches.items() if fetch.next_offset > positions[tp]}
+        return {
+            tp: Arrival(*fetch, more=len(fetch.records) == max_records)
+            for tp, fetch in fetches.items()
+            if fetch.next_offset > positions[tp]
+        }
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         if self._closed:

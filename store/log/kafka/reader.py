@@ -17,7 +17,7 @@ from store.errors import LogError, ProtocolError, RetriableError
 from store.log.kafka.client import CONSUMER, Built, Client, Config, build, repeat, settle_missing
 from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.kafka.intake import Inflow, Intake
-from store.log.protocol import Fetch, Offsets
+from store.log.protocol import Arrival, Fetch, Offsets
 from store.types import IsolationLevel, TopicPartition
 
 _STABLE_SECONDS = 1.0
@@ -93,7 +93,7 @@ class KafkaReader:
         max_records: int,
         isolation: IsolationLevel,
         seconds: float,
-    ) -> Mapping[TopicPartition, Fetch]:
+    ) -> Mapping[TopicPartition, Arrival]:
         intake = self._intake(isolation)
         intake.sweep()
         moved = [(tp, offset) for tp, offset in positions.items() if intake.at(tp, offset) is None]
@@ -107,17 +107,23 @@ class KafkaReader:
             if any(not inflow.assigned for inflow in inflows):
                 intake.resume([inflow for inflow in inflows if not inflow.kept])
             there = sum(inflow.waiting for inflow in inflows)
+            starved = [inflow.place for inflow in inflows if not inflow.kept and not inflow.at_end]
             if there < _MOST_AT_ONCE:
                 intake.pull(0 if there else seconds, _MOST_AT_ONCE, positions)
+            elif starved:
+                # What the others have may be waiting for these, so only these may have more than there is room for.
+                intake.pull(0, _MOST_AT_ONCE, starved)
         except KafkaException as error:
             raise translate(cause_of(error), f"reading {len(positions)} partitions") from error
         for inflow in inflows:
             if inflow.error is not None and not inflow.kept:
                 self._explain(intake, inflow, isolation)
         return {
-            inflow.place: Fetch(inflow.take(max_records), inflow.served)
+            inflow.place: Arrival(
+                inflow.take(max_records), inflow.served, bool(inflow.kept) or not inflow.at_end
+            )
             for inflow in inflows
-            if inflow.kept or inflow.served > positions[inflow.place]
+            if inflow.kept or inflow.served > positions[inflow.place] or not inflow.at_end
         }
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
