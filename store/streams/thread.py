@@ -17,6 +17,7 @@ deleted now and then (`repartition.purge.interval.ms`), by the thread that has t
 knows to be committed. Nobody reads that again: the position is the group's, every incarnation begins there, and no
 commit sets it back. So it does not matter who dies before or after, or whether the thread is a zombie, which knows of
 an earlier one. What was processed in a transaction that is open, or that ended nobody knows how, is no part of it.
+A zombie that has not processed it finds it gone, and the group's position moved: it gives the task up.
 
 Must survive: a group that has forgotten this member (what it had is closed without a commit), a task that a newer
 incarnation takes while the group still says that it is this member's (it is opened again, with growing pauses), and a
