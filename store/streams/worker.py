@@ -179,7 +179,7 @@ class Worker:
                 if not self._give_up_overtaken(error):
                     raise
         progress = False
-        with self._side_by_side((one, self._step(one)) for one in self._due()) as ended:
+        with self._side_by_side(((one, self._step(one)) for one in self._due()), self._pool) as ended:
             for partition, step in ended:
                 try:
                     progress |= step()
@@ -218,8 +218,8 @@ class Worker:
             if partition in self.tasks or opens_until == inf or self._clock.monotonic() <= opens_until:
                 yield partition
 
-    def _side_by_side(self, work: Iterable[tuple[int, Steps[T]]]) -> Beside[int, T]:
-        return side_by_side(work, self._pool, lambda partition: enter(self._topology.task_id(partition)))
+    def _side_by_side(self, work: Iterable[tuple[int, Steps[T]]], pool: Executor | None) -> Beside[int, T]:
+        return side_by_side(work, pool, lambda partition: enter(self._topology.task_id(partition)))
 
     def advance(self, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
         """Bring tasks up to these offsets of their inputs, and no further, and commit.
@@ -238,7 +238,7 @@ class Worker:
             while due and not self._leaving():
                 if self._arrivals is not None:
                     self._gather(self._arrivals, due, _LONGEST_WAIT_S)
-                with self._side_by_side([(one, self._step(one)) for one in due]) as ended:
+                with self._side_by_side([(one, self._step(one)) for one in due], self._pool) as ended:
                     for partition, step in ended:
                         try:
                             step()
@@ -316,7 +316,9 @@ class Worker:
                     raise
 
     def _commits(self, partitions: Collection[int]) -> Beside[int, None]:
-        return self._side_by_side([(one, self._commit(one)) for one in partitions])
+        # Not in the pool: this may be part of a rebalance, and until that is over the member's client answers no thread
+        # but the one that was told of it.
+        return self._side_by_side([(one, self._commit(one)) for one in partitions], None)
 
     def _commit(self, partition: int) -> Steps[None]:
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from threading import get_ident
+from typing import Any
 
 import pytest
 
@@ -25,7 +28,9 @@ def cluster() -> Cluster:
     return Cluster(keys=[b"a", b"b"], partitions=4)
 
 
-def thread(cluster: Cluster, config: StreamsConfig = LONG, log: SimLog | None = None) -> StreamThread:
+def thread(
+    cluster: Cluster, config: StreamsConfig = LONG, log: SimLog | None = None, pool: Executor | None = None
+) -> StreamThread:
     return StreamThread(
         Application.of(cluster.topology),
         config,
@@ -33,6 +38,7 @@ def thread(cluster: Cluster, config: StreamsConfig = LONG, log: SimLog | None = 
         cluster.storage(),
         cluster.clock,
         name="thread",
+        pool=pool,
     )
 
 
@@ -268,3 +274,35 @@ def test_a_cluster_that_stays_away_ends_it(cluster: Cluster) -> None:
     with pytest.raises(UnreachableError):
         wait()
     one.close()
+
+
+def test_what_a_rebalance_takes_back_is_committed_by_the_thread_that_was_told_of_it(cluster: Cluster) -> None:
+    """Until it has answered, the member's client answers no other one."""
+    called: list[int] = []
+
+    class Watched:
+        def __init__(self, member: Any) -> None:
+            self._member = member
+
+        def commit_offsets(self, *arguments: Any) -> None:
+            called.append(get_ident())
+            self._member.commit_offsets(*arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._member, name)
+
+    class Log(SimLog):
+        def member(self, *arguments: Any, **options: Any) -> Any:
+            return Watched(super().member(*arguments, **options))
+
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "processing.guarantee": "at_least_once"})
+    with ThreadPoolExecutor(2) as pool:
+        one = thread(cluster, config, Log(cluster.broker), pool)
+        while not any(
+            task.in_transaction for worker in one._workers.values() for task in worker.tasks.values()
+        ):
+            one.step()
+        called.clear()
+        one.revoked([])
+        one.close()
+    assert set(called) == {get_ident()}
