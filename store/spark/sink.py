@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,7 +106,7 @@ def exactly_once_kafka_sink(
         if query is None:
             raise ConfigError("foreachBatch", "no streaming query", "a function that a streaming query calls")
         if not prepared:
-            _make(bootstrap, settings, notes, parts)
+            _prepare(bootstrap, settings, topic, notes, parts)
             prepared.append(True)
         part = _Part(
             bootstrap, settings, application_id, notes, query, continues, batch_id, transaction_timeout_ms
@@ -224,8 +225,12 @@ def _rows(batch: DataFrame, topic: str | None) -> DataFrame:
     )
 
 
-def _make(bootstrap: str, kafka: Mapping[str, Any], notes: str, parts: int) -> None:
+def _prepare(bootstrap: str, kafka: Mapping[str, Any], topic: str | None, notes: str, parts: int) -> None:
+    """Name a topic that does not exist here, where one line says it, and not in each task."""
     log = KafkaLog(bootstrap, config=kafka)
+    with closing(log.reader()) as reader:
+        if topic is not None:
+            reader.partitions(topic)
     admin = log.admin()
     try:
         admin.create_topics([TopicSpec(notes, parts, {"cleanup.policy": "compact"})])

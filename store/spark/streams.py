@@ -165,7 +165,7 @@ class SparkStreams:
         check_settings(spark, self)
         _pickled(self)
         log = self.deployment.log()
-        partitions = self.application.prepare(log)
+        partitions = self.application.prepare(log, self.config)
         ids = _Ids(log, partitions)
         try:
             ids.compare_with_noted(_Jvm(spark.sparkContext), self.checkpoint)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from store.config import StreamsConfig
 from store.errors import ConfigError, LogError
 from store.log import Log, Reader, TopicSpec
 from store.streams.topology import Topology
@@ -140,8 +141,8 @@ class Application:
             specs += topology.internal_topics(count)
         return specs
 
-    def prepare(self, log: Log) -> dict[str, int]:
-        """Make the internal topics that are missing, and check those that exist.
+    def prepare(self, log: Log, config: StreamsConfig | None = None) -> dict[str, int]:
+        """Make the internal topics that are missing, and check those that exist, those that `config` names among them.
 
         Returns how many partitions each source has. Raises `LogError` naming inputs and outputs that do not exist, and
         `ConfigError` for inputs that do not fit together.
@@ -156,6 +157,8 @@ class Application:
                 for topic in (*topology.sources, *topology.sinks):
                     if topic not in internal:
                         _count(reader, topic, found, missing)
+            if config is not None and config.errors_dead_letter_queue_topic_name is not None:
+                _count(reader, config.errors_dead_letter_queue_topic_name, {}, missing)
             if missing:
                 raise LogError(
                     f"these topics do not exist: {', '.join(missing)}. Create them, or check the names"

@@ -186,7 +186,7 @@ class Streams:
         """
         if self._threads or self._stopping.is_set():
             raise ProtocolError("these streams were started before; make new ones")
-        self.application.prepare(self._kafka)
+        self.application.prepare(self._kafka, self.config)
         ordinals.prepare(self._directory, self._topologies, self._kafka, self.config, self._clock)
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=self._name(number), daemon=True)

@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 WAIT_S = 0.1
 """How long a thread waits for input, or for the group, before it looks at the other."""
 
+LONG_WAIT_S = 5.0
+"""After so long without a word of the group a thread says what it may be waiting for."""
+
 LOOK_S = 0.5
 """How often a thread writes down where its tasks stand."""
 
@@ -128,6 +131,9 @@ class StreamThread:
         self._again: dict[tuple[int, int], tuple[float, float]] = {}
         """Lost task → when it is opened again, and the pause before that."""
         self._failing_since: float | None = None
+        self._waits_since = inf
+        """Since when it has waited for the group; -inf where that was said."""
+        self._session_timeout_ms = session_timeout_ms
         self._pause_s = 0.0
         self._progress = False
         self._exit = ExitStack()
@@ -218,7 +224,9 @@ class StreamThread:
         """
         self._member.poll(WAIT_S if self._owned is None else 0.0)
         if self._owned is None:
+            self._say_that_it_waits()
             return False
+        self._waits_since = inf
         self._reopen()
         self._keep_copies()
         self._purge()
@@ -228,6 +236,19 @@ class StreamThread:
         if self._clock.monotonic() - self._looked >= LOOK_S or self._opened() != len(self.status.active):
             self._look()
         return self._progress
+
+    def _say_that_it_waits(self) -> None:
+        now = self._clock.monotonic()
+        self._waits_since = min(self._waits_since, now)
+        if -inf < self._waits_since <= now - LONG_WAIT_S:
+            self._waits_since = -inf
+            _log.warning(
+                "%s waits for the group %s to give out its partitions. A member that died without leaving keeps the "
+                "group waiting for its session timeout (%g s here); one with an instance id that comes back does not",
+                self.name,
+                self._application.application_id,
+                self._session_timeout_ms / 1000,
+            )
 
     def stop(self) -> None:
         """Commit, close all tasks and leave the group."""

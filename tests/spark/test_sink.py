@@ -191,6 +191,13 @@ def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
         query.run(renamed)
 
 
+def test_a_topic_that_does_not_exist_is_named_before_anything_runs(query: Query) -> None:
+    query.feed(1)
+    missing = exactly_once_kafka_sink(query.log.bootstrap, "not-there", application_id=query.name)
+    with pytest.raises(StreamingQueryException, match="topic not-there does not exist"):
+        query.run(missing)
+
+
 @pytest.mark.parametrize("parts", [0, -1])
 def test_no_parts_are_refused(parts: int) -> None:
     with pytest.raises(ConfigError, match="parts"):

@@ -17,6 +17,7 @@ from store.log import Producer
 from store.metrics import Metrics
 from store.points import Point
 from store.streams import handlers
+from store.streams.application import Application
 from store.streams.context import Context
 from store.streams.handlers import (
     ErrorHandlerContext,
@@ -131,6 +132,12 @@ def test_a_dead_letter_topic_that_does_not_exist_is_named_when_the_task_starts()
     cluster = Cluster(pipeline(poisoned))
     with pytest.raises(LogError, match="dead"), cluster.task(CONTINUE):
         pass
+
+
+def test_a_dead_letter_topic_that_does_not_exist_is_named_with_the_others_before_anything_starts() -> None:
+    cluster = Cluster(pipeline(poisoned))
+    with pytest.raises(LogError, match="these topics do not exist: dead"):
+        Application.of(cluster.topology).prepare(SimLog(cluster.broker), CONTINUE)
 
 
 def test_a_record_that_cannot_be_read_is_left_out_without_an_abort() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from threading import get_ident
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,7 +16,7 @@ from store.config import StreamsConfig
 from store.errors import LogError, UnreachableError
 from store.log import Fetch, GroupMember
 from store.streams.application import Application
-from store.streams.thread import COPIES_S, Host, StreamThread, copies
+from store.streams.thread import COPIES_S, LONG_WAIT_S, Host, StreamThread, copies
 from store.types import TopicPartition
 from tests.clusters import RC, SOURCE, Cluster
 
@@ -306,3 +307,18 @@ def test_what_a_rebalance_takes_back_is_committed_by_the_thread_that_was_told_of
         one.revoked([])
         one.close()
     assert set(called) == {get_ident()}
+
+
+def test_a_thread_that_hears_nothing_of_the_group_says_once_what_it_may_wait_for(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = thread(cluster)
+    one.revoked([])
+    monkeypatch.setattr(one, "_member", Mock())
+    for _ in range(3):
+        one.step()
+        cluster.clock.sleep(LONG_WAIT_S)
+    assert [line for line in caplog.messages if "waits for the group" in line] == [
+        "thread waits for the group app to give out its partitions. A member that died without leaving keeps the group "
+        "waiting for its session timeout (45 s here); one with an instance id that comes back does not"
+    ]
