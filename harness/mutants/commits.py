@@ -164,7 +164,7 @@ MUTANTS = (
         OWN,
         "A worker that is asked to end leaves its last transaction open.",
         (
-            Edit(f"{_WORKER}._commit_all", "                    commit()\n", "                    pass\n"),
+            Edit(f"{_WORKER}._commit_all", "                commit()\n", "                pass\n"),
             Edit(
                 f"{_WORKER}._process",
                 "(task.should_commit() or not (progress or self._busy)):",
@@ -200,7 +200,7 @@ MUTANTS = (
                 "if task is not None and not self._owes_commit(task) and not self._before_ends(task):",
                 "if task is not None and not self._before_ends(task):",
             ),
-            Edit(f"{_WORKER}.assign", "                    commit()\n", "                    pass\n"),
+            Edit(f"{_WORKER}.assign", "                commit()\n", "                pass\n"),
         ),
     ),
     Mutant(

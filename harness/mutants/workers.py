@@ -54,8 +54,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_WORKER}.assign",
-                "                    self._drop(partition)\n",
-                "                    self.tasks.pop(partition, None)\n",
+                "                self._drop(partition)\n",
+                "                self.tasks.pop(partition, None)\n",
             ),
         ),
     ),
@@ -117,7 +117,7 @@ MUTANTS = (
         "a-task-that-goes-is-not-committed",
         OWN,
         "A worker that lets go of a task drops what it has processed since its last commit.",
-        (Edit(f"{_WORKER}.assign", "                    commit()\n", "                    pass\n"),),
+        (Edit(f"{_WORKER}.assign", "                commit()\n", "                pass\n"),),
         oracle="errors",
     ),
     Mutant(

@@ -20,7 +20,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from math import inf
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from store.clock import Clock
 from store.config import StreamsConfig
@@ -53,8 +53,6 @@ from store.streams.topology import Topology
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 MOST_FAILURES = 25
 """Failures of a task in a row, without a commit in between, before its error is raised."""
@@ -179,7 +177,7 @@ class Worker:
                 if not self._give_up_overtaken(error):
                     raise
         progress = False
-        with self._side_by_side(((one, self._step(one)) for one in self._due()), self._pool) as ended:
+        with self._side_by_side((one, self._step(one)) for one in self._due()) as ended:
             for partition, step in ended:
                 try:
                     progress |= step()
@@ -218,8 +216,8 @@ class Worker:
             if partition in self.tasks or opens_until == inf or self._clock.monotonic() <= opens_until:
                 yield partition
 
-    def _side_by_side(self, work: Iterable[tuple[int, Steps[T]]], pool: Executor | None) -> Beside[int, T]:
-        return side_by_side(work, pool, lambda partition: enter(self._topology.task_id(partition)))
+    def _side_by_side(self, steps: Iterable[tuple[int, Steps[bool]]]) -> Beside[int, bool]:
+        return side_by_side(steps, self._pool, lambda partition: enter(self._topology.task_id(partition)))
 
     def advance(self, ends: Mapping[TopicPartition, int]) -> dict[int, int]:
         """Bring tasks up to these offsets of their inputs, and no further, and commit.
@@ -238,7 +236,7 @@ class Worker:
             while due and not self._leaving():
                 if self._arrivals is not None:
                     self._gather(self._arrivals, due, _LONGEST_WAIT_S)
-                with self._side_by_side([(one, self._step(one)) for one in due], self._pool) as ended:
+                with self._side_by_side([(one, self._step(one)) for one in due]) as ended:
                     for partition, step in ended:
                         try:
                             step()
@@ -300,33 +298,27 @@ class Worker:
 
     def commit(self) -> None:
         """Commit what every task has processed. One that cannot is closed without, as after a crash."""
-        with self._commits(self.tasks) as ended:
-            for partition, commit in ended:
-                try:
-                    commit()
-                except FencedError as error:
-                    self._give_up(partition, error)
-                except CrashproofError as error:
-                    _log.warning(
-                        "task %s could not be committed: %s", self._topology.task_id(partition), error
-                    )
-                    self._drop(partition)
-                except BaseException:
-                    self._drop(partition)
-                    raise
+        for partition, commit in self._commits(self.tasks):
+            try:
+                commit()
+            except FencedError as error:
+                self._give_up(partition, error)
+            except CrashproofError as error:
+                _log.warning("task %s could not be committed: %s", self._topology.task_id(partition), error)
+                self._drop(partition)
+            except BaseException:
+                self._drop(partition)
+                raise
 
-    def _commits(self, partitions: Collection[int]) -> Beside[int, None]:
-        # Not in the pool: this may be part of a rebalance, and until that is over the member's client answers no thread
-        # but the one that was told of it.
-        return self._side_by_side([(one, self._commit(one)) for one in partitions], None)
+    def _commits(self, partitions: Collection[int]) -> Iterator[tuple[int, Callable[[], None]]]:
+        """The commits of these tasks, each when it is asked for.
 
-    def _commit(self, partition: int) -> Steps[None]:
-        try:
-            yield from self.tasks[partition].commit_steps()
-        except GeneratorExit:
-            # Another task's error came first, and nobody has heard what became of this one's commit.
-            self._drop(partition)
-            raise
+        Not side by side: this may be part of a rebalance, and until that is over the member's client answers no thread
+        but the one that was told of it.
+        """
+        for partition in list(partitions):
+            enter(self._topology.task_id(partition))
+            yield partition, self.tasks[partition].commit
 
     def abandon(self) -> None:
         """Let go of all tasks and copies without a commit: they are others' by now."""
@@ -347,18 +339,17 @@ class Worker:
         """
         partitions = list(dict.fromkeys(active))
         standbys = self._only_standbys(partitions, standby)
-        with self._commits([one for one in self.tasks if one not in partitions]) as ended:
-            for partition, commit in ended:
-                try:
-                    commit()
-                except CrashproofError as error:
-                    # As after a crash: the input since the last commit is read again by whoever has the task next.
-                    task_id = self._topology.task_id(partition)
-                    _log.warning("task %s is let go with its last records uncommitted: %s", task_id, error)
-                finally:
-                    self._failures.pop(partition, None)
-                    self._faults.pop(partition, None)
-                    self._drop(partition)
+        for partition, commit in self._commits([one for one in self.tasks if one not in partitions]):
+            try:
+                commit()
+            except CrashproofError as error:
+                # As after a crash: the input since the last commit is read again by whoever has the task next.
+                task_id = self._topology.task_id(partition)
+                _log.warning("task %s is let go with its last records uncommitted: %s", task_id, error)
+            finally:
+                self._failures.pop(partition, None)
+                self._faults.pop(partition, None)
+                self._drop(partition)
         self._partitions = partitions
         self._waiting &= set(partitions)
         # What was lost before is no news under a new assignment.
@@ -399,12 +390,11 @@ class Worker:
 
     def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
         """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
-        with self._commits(self.tasks) as ended:
-            for partition, commit in ended:
-                try:
-                    commit()
-                except FencedError as error:
-                    self._give_up(partition, error)
+        for partition, commit in self._commits(self.tasks):
+            try:
+                commit()
+            except FencedError as error:
+                self._give_up(partition, error)
         if self._untold:
             raise TaskLostError({**lost, **self._untold})
 
