@@ -66,7 +66,12 @@ def test_without_quix_streams_its_columns_are_empty_and_the_reason_is_there(repo
 
 def test_the_figures_beside_the_rates_are_there(report: Report) -> None:
     names = [figure.name for figure in report.figures]
-    assert names == [
+    assert [name.split(" MB")[0].rstrip("0123456789") for name in names[-3:]] == [
+        "a task host is killed; until another one has processed a record on its ",
+        "peak memory of the first host, which had that by one order",
+        "peak memory of one that had ",
+    ]
+    assert names[:-3] == [
         "DSL count on Spark: time exactly once / at least once",
         "micro-batch of one record, empty foreachBatch: median of 2",
         "micro-batch of one record, SparkStreams: median of 2",
