@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from math import inf
 from typing import Protocol
+
+SAID_EVERY_S = 10.0
+"""How often a line is logged of what may happen to every record."""
 
 
 class Clock(Protocol):
@@ -30,3 +35,22 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class Sparingly:
+    """When something that may happen to every record is to be said: the first time, then once in `SAID_EVERY_S`."""
+
+    def __init__(self) -> None:
+        self._next = -inf
+        self._since = 0
+
+    def count(self, monotonic: Callable[[], float]) -> str | None:
+        """It has happened. None where that need not be said now; else how often it did since it was said, as the end of
+        a sentence that tells of one."""
+        self._since += 1
+        now = monotonic()
+        if now < self._next:
+            return None
+        self._next = now + SAID_EVERY_S
+        since, self._since = self._since, 0
+        return "" if since == 1 else f"; {since} such since the last line"

@@ -46,11 +46,19 @@ class RecordRefusedError(AbortRequiredError):
     """The cluster does not take a record for what it is: too large, or invalid. It will never take it.
 
     `outputs` are those that were refused together, as topic, key and value: one of them, or more, is at fault.
+    `by_time` says that it is so for its time, which a client does not tell: another one of its content may be taken.
     """
 
-    def __init__(self, message: str, outputs: Sequence[tuple[str, bytes | None, bytes | None]] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        outputs: Sequence[tuple[str, bytes | None, bytes | None]] = (),
+        *,
+        by_time: bool = False,
+    ) -> None:
         super().__init__(message)
         self.outputs = tuple(outputs)
+        self.by_time = by_time
 
 
 class RecordTooLargeError(LogError):
@@ -93,9 +101,16 @@ class FatalLogError(LogError):
 class RecordLostError(FatalLogError):
     """What `RecordRefusedError` is, of a producer without transactions: the record is not there, and others may be."""
 
-    def __init__(self, message: str, outputs: Sequence[tuple[str, bytes | None, bytes | None]] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        outputs: Sequence[tuple[str, bytes | None, bytes | None]] = (),
+        *,
+        by_time: bool = False,
+    ) -> None:
         super().__init__(message)
         self.outputs = tuple(outputs)
+        self.by_time = by_time
 
 
 class TransactionTimedOutError(FatalLogError):
@@ -171,6 +186,10 @@ class StoreIOError(StoreError):
     """The operating system refused a read or write of the engine (full disk, permissions, a failing device)."""
 
 
+class StateDirectoryError(StoreIOError):
+    """The state directory cannot be made, or not be written to, and stays so until somebody does something about it."""
+
+
 class ChangelogLostError(StoreError):
     """The changelog ends before the offset that the store holds: it was deleted and made anew, or truncated.
 
@@ -180,6 +199,10 @@ class ChangelogLostError(StoreError):
 
 class StateLockedError(StoreError):
     """The state directory of a task, or a database in it, is held by a live process."""
+
+
+class ShutdownRequestedError(CrashproofError):
+    """Another instance of the application has failed, and asks all of them to end (`SHUTDOWN_APPLICATION`)."""
 
 
 class TaskHostError(CrashproofError):

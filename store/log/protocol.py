@@ -47,8 +47,9 @@ class TopicSpec(NamedTuple):
     config: Mapping[str, str] = {}
 
 
-Assignor = Literal["range", "roundrobin"]
-"""How the partitions of a group are given to its members; all members of a group use the same."""
+Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
+"""How the partitions of a group are given to its members; all members of a group use the same. The last one alone is
+cooperative: a rebalance takes back what goes to others, and nothing else."""
 
 
 class Membership(Protocol):
@@ -182,8 +183,12 @@ class Reader(Protocol):
 class GroupReader(Reader, Protocol):
     """A reader that also reads what a consumer group keeps beside its positions."""
 
-    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
-        """What was committed beside the group's position; "" where that is nothing. Raises as `committed` does."""
+    def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:
+        """What was committed beside the group's position; "" where that is nothing. Raises as `committed` does.
+
+        Unless `stable`: then it is what the last commit has left, whatever a transaction holds, and nothing is waited
+        for.
+        """
 
 
 class StreamingReader(GroupReader, Protocol):
@@ -211,14 +216,15 @@ class Rebalance(Protocol):
         """These, in order, are all that the member has from now on. May be none."""
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """All that it has goes. Until this returns nobody else gets them: what is open can be committed."""
+        """These go: all that it has, unless rebalances are cooperative. Until this returns nobody else gets them, so
+        what is open can be committed."""
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
         """All that it had is gone already, and may be others' by now: nothing of it can be committed."""
 
 
 class Member(Protocol):
-    """A member of a consumer group: the broker gives it partitions, and takes all back at each rebalance. One thread.
+    """A member of a consumer group: the broker gives it partitions, and takes them back. One thread.
 
     It reads nothing and commits nothing. While its process lives the client keeps it in the group, as long as
     `poll` is called at least once in `rebalance_timeout_ms`.
@@ -227,8 +233,9 @@ class Member(Protocol):
     def poll(self, seconds: float) -> None:
         """Take part in the group, for up to `seconds`; returns early when partitions came or went.
 
-        Raises `FencedError` when another member has its `instance_id`, and `FatalLogError` when the group does
-        not take it: then make a new one.
+        Raises `RetriableError` now and then while the group has members with another assignor, and joins it when they
+        are gone. Raises `FencedError` when another member has its `instance_id`, and `FatalLogError` when the group
+        does not take it for another reason: then make a new one.
         """
 
     def membership(self) -> Membership:

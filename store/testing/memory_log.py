@@ -6,7 +6,7 @@ are no markers; records of an aborted transaction are passed over by readers of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from store.errors import FatalLogError, LogError, ProtocolError
@@ -39,7 +39,9 @@ class _Partition:
 class MemoryLog:
     """One cluster. See `store.log.protocol`."""
 
-    def __init__(self) -> None:
+    def __init__(self, created: Callable[[str], int] | None = None) -> None:
+        """`created`: with how many partitions a topic is made when somebody asks for it; None: it is not."""
+        self._created = created
         self._topics: dict[str, list[_Partition]] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
         self._positions: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
@@ -63,14 +65,21 @@ class MemoryLog:
         try:
             return self._topics[tp.topic][tp.partition]
         except (KeyError, IndexError):
-            raise LogError(f"{tp} does not exist") from None
+            has = len(self.topic(tp.topic))
+            raise LogError(f"{tp} does not exist: the topic has {has} partitions") from None
 
     def topic(self, name: str) -> list[_Partition]:
         """Raises `LogError` naming a topic that does not exist."""
         try:
             return self._topics[name]
         except KeyError:
-            raise LogError(f"topic {name} does not exist") from None
+            there = ", ".join(sorted(self._topics)) or "none"
+            raise LogError(f"topic {name} does not exist. There are: {there}") from None
+
+    def create(self, name: str) -> None:
+        """Make a topic that is not there, where that is how it goes."""
+        if self._created is not None and name not in self._topics:
+            self.admin().create_topics([TopicSpec(name, self._created(name))])
 
     @property
     def topics(self) -> Mapping[str, int]:
@@ -188,6 +197,7 @@ class MemoryReader:
         self._log = log
 
     def partitions(self, topic: str) -> int:
+        self._log.create(topic)
         return len(self._log.topic(topic))
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
@@ -213,7 +223,7 @@ class MemoryReader:
         known = self._log._positions.get((group_id, tp))
         return None if known is None else known[0]
 
-    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
+    def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:  # noqa: ARG002
         known = self._log._positions.get((group_id, tp))
         return "" if known is None else known[1]
 

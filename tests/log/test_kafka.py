@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
@@ -364,9 +365,12 @@ def test_offsets_count_when_the_transaction_commits(place: Place) -> None:
 def test_a_pending_offset_is_never_returned(place: Place) -> None:
     producer = place.producer()
     producer.begin_transaction()
-    producer.send_offsets(place.group, {place.tp: 5})
+    producer.send_offsets(place.group, {place.tp: 5}, "pending")
     with pytest.raises(RetriableError):
         place.reader.committed(place.group, place.tp)
+    with pytest.raises(RetriableError):
+        place.reader.committed_metadata(place.group, place.tp)
+    assert place.reader.committed_metadata(place.group, place.tp, stable=False) == ""
     producer.abort_transaction()
     assert place.committed() is None
 
@@ -380,6 +384,18 @@ def test_sending_no_offsets_changes_nothing(place: Place) -> None:
 
 
 # Records that are refused
+
+
+def test_a_record_as_large_as_a_broker_takes_by_default_is_sent(place: Place) -> None:
+    wide = TopicPartition(f"{place.topic}-wide", 0)
+    with closing(place.log.admin()) as admin:
+        admin.create_topics([TopicSpec(wide.topic, 1)])
+    producer = place.producer()
+    producer.begin_transaction()
+    for size in (1_048_500, 1_000_000, 10):
+        producer.produce(wide.topic, b"key", b"x" * size, partition=0)
+    assert producer.flush() == {wide: 2}
+    producer.commit_transaction()
 
 
 def test_a_record_too_large_for_the_client_leaves_the_transaction_as_it_was(place: Place) -> None:
@@ -448,9 +464,14 @@ def test_a_record_for_an_unknown_topic_asks_for_an_abort(
     log = KafkaLog(broker.bootstrap, config={"topic.metadata.propagation.max.ms": 0})
     producer = place.producer(log=log)
     producer.begin_transaction()
-    producer.produce(unique("missing"), b"key", b"value")
-    with pytest.raises(AbortRequiredError, match="UNKNOWN_TOPIC"):
+
+    def send() -> None:
+        producer.produce(unique("missing"), b"key", b"value")
+        # Where the client hears of the topic in time it is `produce` that says so.
         producer.flush()
+
+    with pytest.raises(AbortRequiredError, match="UNKNOWN_TOPIC"):
+        send()
     producer.abort_transaction()
     place.commit(producer, b"after")
     assert place.values(RC) == [b"after"]
@@ -612,6 +633,19 @@ def test_an_address_where_nobody_answers_is_named() -> None:
             call()
 
 
+def test_a_name_that_does_not_resolve_is_said() -> None:
+    log = KafkaLog("no-such-host.invalid:9092", timeout=1.0)
+    calls: list[Callable[[], object]] = [
+        log.producer("id", 10_000).init_transactions,
+        lambda: log.reader().partitions("topic"),
+        lambda: log.reader().committed("group", TopicPartition("topic", 0)),
+        lambda: log.admin().topic_config("topic"),
+    ]
+    for call in calls:
+        with pytest.raises(UnreachableError, match=r"Failed to resolve 'no-such-host\.invalid:9092'"):
+            call()
+
+
 def test_the_client_writes_nothing_to_the_terminal() -> None:
     program = f"""
 from store.errors import UnreachableError
@@ -722,5 +756,8 @@ def test_a_setting_that_would_break_a_promise_is_refused(key: str) -> None:
 
 
 def test_a_setting_that_the_client_does_not_know_is_named() -> None:
-    with pytest.raises(ConfigError, match="no_such_setting"):
-        KafkaLog(NOBODY, config={"no_such_setting": 1}).reader().partitions("topic")
+    with pytest.raises(ConfigError) as caught:
+        KafkaLog(NOBODY, config={"no_such_setting": "secret"}).reader().partitions("topic")
+    assert str(caught.value) == (
+        "Kafka client='no_such_setting' is not allowed: No such configuration property: \"no_such_setting\""
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 
 from harness.worlds.sim.broker import SimBroker, SimLog
-from store.errors import ConfigError, FatalLogError, ProtocolError
-from store.log import Groups, Log, Member, TopicSpec
+from store.errors import ConfigError, FatalLogError, ProtocolError, RetriableError
+from store.log import Assignor, Groups, Log, Member, TopicSpec
 from store.log.kafka import KafkaLog
 from store.types import TopicPartition
 from tests.waiting import until
@@ -62,6 +63,42 @@ def until_assigned(owner: Owner, *members: Member) -> None:
     raise AssertionError("nothing was assigned in time")
 
 
+class Committing(Owner):
+    """Commits what it gives back, before it does, as at least once."""
+
+    member: Member | None = None
+    """None once it is about to be closed."""
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        if self.member is not None:
+            self.member.commit_offsets(dict.fromkeys(partitions, 1))
+        super().revoked(partitions)
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_an_owner_may_commit_what_is_taken_back_before_it_is_given_anything(
+    cluster: Log, topic: str, assignor: Assignor
+) -> None:
+    """In one call of poll, where Kafka's Python client would end the process."""
+    owner, other = Committing(), Owner()
+    owner.member = member = groups(cluster).member(topic, [topic], owner, assignor=assignor)
+    until_assigned(owner, member)
+    second = groups(cluster).member(topic, [topic], other, assignor=assignor)
+    for _ in range(30):
+        member.poll(1.0)
+        second.poll(0.1)
+        if other.has:
+            break
+    reader = cluster.reader()
+    committed = [reader.committed(topic, TopicPartition(topic, number)) for number in range(2)]
+    assert other.has
+    assert 1 in committed
+    owner.member = None
+    reader.close()
+    second.close()
+    member.close()
+
+
 def test_a_member_gets_partitions_and_none_of_their_records(cluster: Log, topic: str) -> None:
     sender = cluster.plain_producer()
     sender.produce(topic, b"k", b"v", partition=0)
@@ -90,15 +127,85 @@ def test_a_closed_member_refuses_every_call_but_close(cluster: Log, topic: str) 
         member.membership()
 
 
-def test_a_member_with_another_assignor_than_its_group_is_refused(cluster: Log, topic: str) -> None:
+def test_a_member_with_another_assignor_than_its_group_waits_until_that_is_empty(
+    cluster: Log, topic: str
+) -> None:
     first, second = Owner(), Owner()
     member = groups(cluster).member(topic, [topic], first)
     until_assigned(first, member)
-    other = groups(cluster).member(topic, [topic], second, assignor="roundrobin")
-    with pytest.raises(FatalLogError):
+    other = groups(cluster).member(topic, [topic], second, assignor="cooperative-sticky")
+    with pytest.raises(RetriableError, match=r"range|cooperative"):
         until_assigned(second, other)
-    other.close()
     member.close()
+    for _ in range(300):
+        with suppress(RetriableError):
+            other.poll(0.1)
+        if second.has:
+            break
+    assert second.has == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    other.close()
+
+
+def test_a_cooperative_rebalance_takes_back_what_goes_to_others_and_nothing_else(
+    cluster: Log, topic: str
+) -> None:
+    class Told(Owner):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gone: list[TopicPartition] = []
+
+        def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+            self.gone += partitions
+
+    first, second = Told(), Told()
+    member = groups(cluster).member(topic, [topic], first, assignor="cooperative-sticky")
+    until_assigned(first, member)
+    other = groups(cluster).member(topic, [topic], second, assignor="cooperative-sticky")
+    for _ in range(300):
+        member.poll(0.05)
+        other.poll(0.05)
+        if second.has:
+            break
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert (first.gone, first.has, second.has) == ([zero], [one], [zero])
+    member.commit_offsets({one: 0})
+    other.close()
+    assert second.gone == [zero]
+    for _ in range(300):
+        member.poll(0.05)
+        if first.has == [zero, one]:
+            break
+    assert (first.gone, first.has) == ([zero], [zero, one])
+    member.close()
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_anew(
+    log: KafkaLog, unique: Callable[[str], str], assignor: Assignor
+) -> None:
+    class Told(Owner):
+        def lost(self, partitions: Sequence[TopicPartition]) -> None:
+            super().lost(partitions)
+            assert partitions == self.has
+            self.has = None
+
+    topic, owner, admin = unique("in"), Told(), log.admin()
+    admin.create_topics([TopicSpec(topic, 2)])
+    member = log.member(
+        topic, [topic], owner, assignor=assignor, session_timeout_ms=6_000, rebalance_timeout_ms=6_000
+    )
+    until_assigned(owner, member)
+    until(lambda: admin.group_members(topic))
+    until(lambda: not admin.group_members(topic))
+    for _ in range(300):
+        member.poll(0.1)
+        if owner.lost_some and owner.has:
+            break
+    assert owner.lost_some
+    assert owner.has == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    member.commit_offsets({TopicPartition(topic, 0): 0})
+    member.close()
+    admin.close()
 
 
 def test_a_group_with_members_takes_no_plain_positions_from_others(cluster: Log, topic: str) -> None:

@@ -47,6 +47,9 @@ _MAY_PASS = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
+        # The cluster's metadata no longer lists the broker that was asked, or lists it at another address.
+        KafkaError._DESTROY_BROKER,
+        KafkaError._NODE_UPDATE,
         KafkaError._WAIT_COORD,
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
@@ -93,8 +96,8 @@ class PlainCluster:
         self._settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "log_level": 0,
-            # The default may hang for ever after a broker restarts.
-            "metadata.recovery.strategy": "none",
+            # Otherwise a cluster that said once that it has no broker is not asked again for five minutes.
+            "metadata.recovery.rebootstrap.trigger.ms": 1000,
             # By default a broker that comes back is looked for every ten seconds only.
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 500,
@@ -309,6 +312,8 @@ class PlainCluster:
                 {
                     **self._settings,
                     "transactional.id": f"judge-{uuid4().hex}",
+                    # With the default it may hang for ever after a broker restarts.
+                    "metadata.recovery.strategy": "none",
                     "linger.ms": 0,
                     # Asking again after 100 ms, the default, would be most of the time that this takes.
                     "retry.backoff.ms": 5,

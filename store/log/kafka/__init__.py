@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from store.errors import ConfigError
 from store.log.kafka.admin import KafkaAdmin
-from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, Client, Config, build
+from store.log.kafka.client import CONSUMER, PRODUCER, RESERVED, TRANSACTIONAL, Client, Config, build
 from store.log.kafka.member import KafkaMember
 from store.log.kafka.producer import KafkaPlainProducer, KafkaProducer
 from store.log.kafka.reader import KafkaReader
@@ -43,17 +43,17 @@ class KafkaLog:
         self._metadata: dict[str, object] = {}
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> KafkaProducer:
-        client = Client(self.bootstrap, self.timeout)
+        client = Client(self.bootstrap, self.timeout, self._config)
         own: Config = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": transaction_timeout_ms,
         }
         often: Config = {"connections.max.idle.ms": client.idle_ms()}
-        made = build(ClientProducer, client.config(PRODUCER, often, self._config, own))
+        made = build(ClientProducer, client.config(PRODUCER, TRANSACTIONAL, often, self._config, own))
         return KafkaProducer(client, made, transactional_id, self._group_metadata)
 
     def plain_producer(self) -> KafkaPlainProducer:
-        client = Client(self.bootstrap, self.timeout)
+        client = Client(self.bootstrap, self.timeout, self._config)
 
         def committer(group_id: str) -> Consumer:
             return build(Consumer, client.config(CONSUMER, self._config, {"group.id": group_id}))
@@ -63,7 +63,7 @@ class KafkaLog:
         )
 
     def reader(self) -> KafkaReader:
-        return KafkaReader(Client(self.bootstrap, self.timeout), self._config)
+        return KafkaReader(Client(self.bootstrap, self.timeout, self._config), self._config)
 
     def member(
         self,
@@ -76,27 +76,28 @@ class KafkaLog:
         session_timeout_ms: int = 45_000,
         rebalance_timeout_ms: int = 300_000,
     ) -> KafkaMember:
-        client = Client(self.bootstrap, self.timeout)
+        client = Client(self.bootstrap, self.timeout, self._config)
         own: dict[str, str | int] = {
             "group.id": group_id,
             "partition.assignment.strategy": assignor,
             "session.timeout.ms": session_timeout_ms,
             "max.poll.interval.ms": rebalance_timeout_ms,
         }
-        often: Config = {"heartbeat.interval.ms": min(3_000, session_timeout_ms // 3)}
+        # What moves is nobody's until all members have heard twice that there is a rebalance.
+        often: Config = {"heartbeat.interval.ms": min(1_000, session_timeout_ms // 3)}
         if instance_id is not None:
             own["group.instance.id"] = instance_id
         consumer = build(Consumer, client.config(CONSUMER, often, self._config, own))
-        return KafkaMember(client, consumer, group_id, topics, rebalance)
+        return KafkaMember(client, consumer, group_id, topics, rebalance, assignor)
 
     def admin(self) -> KafkaAdmin:
-        client = Client(self.bootstrap, self.timeout)
+        client = Client(self.bootstrap, self.timeout, self._config)
         return KafkaAdmin(client, build(_make_admin, client.config(self._config)))
 
     def _group_metadata(self, group_id: str) -> object:
         """The group as a transaction names it. Only a consumer can make it; it need not have joined."""
         if group_id not in self._metadata:
-            client = Client(self.bootstrap, self.timeout)
+            client = Client(self.bootstrap, self.timeout, self._config)
             consumer = build(Consumer, client.config(CONSUMER, self._config, {"group.id": group_id}))
             try:
                 self._metadata[group_id] = consumer.consumer_group_metadata()

@@ -6,6 +6,7 @@ to, a deleted one is gone, when the call returns.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
@@ -21,6 +22,8 @@ from store.log.kafka.client import Client, repeat
 from store.log.kafka.errors import cause_of
 from store.log.protocol import GroupMember, TopicSpec
 from store.types import TopicPartition
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,7 +45,8 @@ class KafkaAdmin:
 
             def create(seconds: float, topic: NewTopic = topic) -> None:
                 future = admin.create_topics([topic], operation_timeout=seconds, request_timeout=seconds)
-                _await(future[topic.topic], KafkaError.TOPIC_ALREADY_EXISTS)
+                if _await(future[topic.topic], KafkaError.TOPIC_ALREADY_EXISTS):
+                    _log.info("made the topic %s with %d partitions", topic.topic, topic.num_partitions)
 
             self._repeat(f"create topic {spec.name}", create)
         for spec in topics:
@@ -156,7 +160,13 @@ class KafkaAdmin:
 
     def _repeat(self, doing: str, call: Callable[[float], T]) -> T:
         admin = self._live()
-        return repeat(self._client, doing, call, lambda: admin.list_topics(timeout=self._client.ping_seconds))
+
+        def ping() -> object:
+            # Serves what the client has to say of its brokers.
+            admin.poll(0)
+            return admin.list_topics(timeout=self._client.ping_seconds)
+
+        return repeat(self._client, doing, call, ping)
 
     def _live(self) -> AdminClient:
         if self._admin is None:
@@ -164,9 +174,12 @@ class KafkaAdmin:
         return self._admin
 
 
-def _await(future: Future[None], allowed: int) -> None:
+def _await(future: Future[None], allowed: int) -> bool:
+    """Whether it was done; not, where the answer is that error."""
     try:
         future.result()
     except KafkaException as exception:
         if cause_of(exception).code() != allowed:
             raise
+        return False
+    return True

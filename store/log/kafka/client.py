@@ -31,7 +31,7 @@ RESERVED: Mapping[str, str] = {
     "transaction.timeout.ms": "the task decides it",
     "enable.idempotence": "without it repeats of the client double and reorder records",
     "partitioner": "simulation, restore and Java clients agree on murmur2",
-    "metadata.recovery.strategy": "with others send_offsets may hang after a restart, librdkafka#5511",
+    "metadata.recovery.strategy": "the log decides it",
     "isolation.level": "each call of the reader says it",
     "enable.auto.commit": "tasks commit their positions themselves",
     "enable.partition.eof": "the reader needs it to see the end of a partition",
@@ -42,7 +42,10 @@ RESERVED: Mapping[str, str] = {
 }
 
 BASE: Config = {
-    "metadata.recovery.strategy": "none",
+    # A cluster may say for a moment that it has no broker, such as one of a single broker that stood still: the client
+    # forgets all that it knew, and has to begin with the addresses that it was given.
+    "metadata.recovery.strategy": "rebootstrap",
+    "metadata.recovery.rebootstrap.trigger.ms": 1_000,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 500,
     # By default back-to-back transactions take 100 ms each, which is this pause.
@@ -53,9 +56,18 @@ BASE: Config = {
 PRODUCER: Config = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
-    "linger.ms": 1,
+    # As long as a flush asks for nothing: fewer and larger requests are half of what a record costs on many partitions.
+    "linger.ms": 20,
     "topic.metadata.propagation.max.ms": 5000,
     "queue.buffering.max.messages": 500_000,
+    # As much as a broker takes by default: what could be written to an input can be passed on.
+    "message.max.bytes": 1_048_588,
+}
+
+TRANSACTIONAL: Config = {
+    # With others send_offsets may hang after a restart (librdkafka#5511). One that has forgotten its brokers is of no
+    # further use: its calls end in time, and who owns it makes another one.
+    "metadata.recovery.strategy": "none",
 }
 
 LONGEST_IDLE_S = 10.0
@@ -90,11 +102,17 @@ _PROPAGATION_S = 1.0
 class Client:
     """What producer, consumers and admin have in common: configuration, the client's errors, deadlines."""
 
-    def __init__(self, bootstrap: str, timeout: float) -> None:
+    def __init__(self, bootstrap: str, timeout: float, settings: Config) -> None:
         self.bootstrap = bootstrap
         self.timeout = timeout
+        self.settings = settings
+        """Those of the owner, which come after all that is set here."""
         self.ping_seconds = min(STEP, timeout)
+        self.lost_all = False
+        """Whether the client has said that no broker is left, since its owner looked last."""
         self.fatal: KafkaError | None = None
+        self.trouble: KafkaError | None = None
+        """What the client said last of a broker: that its name does not resolve, that it refuses, or does not greet."""
 
     def config(self, *parts: Config) -> dict[str, object]:
         merged: dict[str, object] = {"bootstrap.servers": self.bootstrap, **BASE}
@@ -111,28 +129,53 @@ class Client:
         LOGGER.info("%s: %s", self.bootstrap, error)
         if error.fatal() or error.code() in FENCED:
             self.fatal = error
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.lost_all = True
+        else:
+            self.trouble = error
 
     def gave_up(self, doing: str, last: KafkaError | None, ping: Callable[[], object]) -> LogError:
-        """The deadline has passed: is nobody there, or does somebody there not answer?"""
+        """The deadline has passed: is nobody there, or does somebody there not answer?
+
+        Whatever serves the client's callbacks until then has it said why.
+        """
         seconds = f"{self.timeout:g} s"
         try:
             ping()
         except KafkaException as error:
+            if self._finds_brokers():
+                return RetriableError(
+                    f"{doing}: the client has lost the cluster's brokers, and a new one finds them"
+                )
+            why = self.trouble or cause_of(error)
             return UnreachableError(
                 f"{doing}: no Kafka broker answered at {self.bootstrap} within {seconds} "
-                f"({cause_of(error).str()}). Is it running, and is the address right?"
+                f"({why.str()}). Is it running, and is the address right?"
             )
         return RetriableError(
             f"{doing}: the broker at {self.bootstrap} did not finish within {seconds}"
             + (f" ({last.str()})" if last is not None else "")
         )
 
+    def _finds_brokers(self) -> bool:
+        """Whether another client, made for that, finds brokers at the address."""
+        config: dict[str, object] = {"bootstrap.servers": self.bootstrap, **self.settings, "logger": LOGGER}
+        try:
+            return bool(
+                build(Consumer, {**config, "group.id": "none"}).list_topics(timeout=self.ping_seconds).brokers
+            )
+        except KafkaException:
+            return False
+
 
 def build(make: Callable[[dict[str, object]], Built], config: dict[str, object]) -> Built:
     try:
         return make(config)
     except KafkaException as error:
-        raise ConfigError("Kafka client", sorted(config), cause_of(error).str()) from error
+        said = cause_of(error).str()
+        # Not its value, which may be a secret.
+        named = [key for key in config if f'"{key}"' in said]
+        raise ConfigError("Kafka client", ", ".join(named) or "configuration", said) from error
 
 
 def repeat(client: Client, doing: str, call: Callable[[float], Built], ping: Callable[[], object]) -> Built:

@@ -51,6 +51,8 @@ _PASSING = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError.CONCURRENT_TRANSACTIONS,
+        # Of positions of a member, between the answers to its own joining and to that of the group's leader.
+        KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.BROKER_NOT_AVAILABLE,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.REPLICA_NOT_AVAILABLE,

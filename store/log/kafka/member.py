@@ -1,23 +1,27 @@
 """A member of a consumer group over one librdkafka consumer, which is given partitions and fetches nothing.
 
+The group's assignment and what the client fetches are two things to it, so that under cooperative rebalances too it
+may be told to fetch nothing: it keeps and gives up what the group says.
+
 Must survive: a broker that is down for a while (the client goes on by itself, and says what was lost), a member
 with the same `group.instance.id` that takes its place, and an owner that raises from within a callback (the
-error comes out of `poll`, and the client goes on with the rebalance).
+error comes out of `poll`, and the client goes on with the rebalance), or commits from within one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import FencedError, ProtocolError, RetriableError
-from store.log.kafka.client import STEP, Client, repeat
-from store.log.kafka.errors import MISSING, translate
-from store.log.protocol import Rebalance
+from store.log.kafka.client import Client, repeat
+from store.log.kafka.errors import MISSING, cause_of, translate
+from store.log.protocol import Assignor, Rebalance
 from store.types import TopicPartition
 
 _FENCED_INSTANCE = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
@@ -31,17 +35,32 @@ class KafkaMembership(NamedTuple):
     native: object
 
 
+_PIECE_S = 0.1
+"""How long one call waits. The Python client waits in pieces of 0.2 s, and an interrupt ends only that one."""
+
+
+class _ToldError(Exception):
+    """The owner was told of a rebalance."""
+
+
 class KafkaMember:
     """`store.log.protocol.Member`. Not thread-safe."""
 
     def __init__(
-        self, client: Client, consumer: Consumer, group_id: str, topics: Sequence[str], rebalance: Rebalance
+        self,
+        client: Client,
+        consumer: Consumer,
+        group_id: str,
+        topics: Sequence[str],
+        rebalance: Rebalance,
+        assignor: Assignor,
     ) -> None:
         self._client = client
         self._consumer: Consumer | None = consumer
         self._group_id = group_id
         self._rebalance = rebalance
-        self._changed = False
+        self._assignor: Assignor = assignor
+        self._has: set[TopicPartition] = set()
         self._fenced: str | None = None
         consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -49,15 +68,19 @@ class KafkaMember:
 
     def poll(self, seconds: float) -> None:
         consumer = self._live()
-        self._changed = False
         deadline = time.monotonic() + seconds
         while True:
-            message = consumer.poll(min(STEP, max(0.0, deadline - time.monotonic())))
+            try:
+                message = consumer.poll(min(_PIECE_S, max(0.0, deadline - time.monotonic())))
+            except _ToldError as told:
+                # The Python client never lets go of an exception out of a callback, and it would hold the consumer.
+                told.__traceback__ = None
+                return
             if message is not None:
                 error = message.error()
                 assert error is not None, "a member that fetches nothing was given a record"
                 self._take(error)
-            if self._changed or (message is None and time.monotonic() >= deadline):
+            if message is None and time.monotonic() >= deadline:
                 return
 
     def membership(self) -> KafkaMembership:
@@ -77,9 +100,15 @@ class KafkaMember:
         def commit(seconds: float) -> None:
             # The commit takes no time limit, and without a broker it waits for one.
             ping(seconds)
-            for answer in consumer.commit(offsets=positions, asynchronous=False) or ():
-                if answer.error is not None:
-                    raise KafkaException(answer.error)
+            try:
+                for answer in consumer.commit(offsets=positions, asynchronous=False) or ():
+                    if answer.error is not None:
+                        raise KafkaException(answer.error)
+            except KafkaException as exception:
+                if self._cooperative and cause_of(exception).code() == KafkaError.ILLEGAL_GENERATION:
+                    # Still one of the group, which would not know it else: its answer to joining again is on its way.
+                    raise KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS)) from exception
+                raise
 
         repeat(self._client, f"commit of a member of group {self._group_id}", commit, ping)
 
@@ -94,6 +123,12 @@ class KafkaMember:
         if error.code() in _FENCED_INSTANCE:
             self._fenced = f"{doing}: another member has its instance id: {error.str()} ({error.name()})"
             raise FencedError(self._fenced)
+        if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+            # The client asks again by itself.
+            raise RetriableError(
+                f"{doing}: it has members that do not assign partitions by {self._assignor}, as this one does; it is "
+                "joined once they are gone"
+            )
         if error.code() in MISSING or error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return
         meaning = translate(error, doing)
@@ -102,17 +137,47 @@ class KafkaMember:
 
     def _on_assign(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         # Given nothing the client fetches nothing; its place in the group does not depend on it.
-        consumer.assign([])
-        self._changed = True
-        self._rebalance.assigned(_places(partitions))
+        if self._cooperative:
+            consumer.incremental_assign([])
+        else:
+            consumer.assign([])
+        self._has.update(_places(partitions))
+        self._rebalance.assigned(sorted(self._has))
+        self._interrupt()
 
-    def _on_revoke(self, _consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        self._changed = True
-        self._rebalance.revoked(_places(partitions))
+    def _on_revoke(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        with self._gone(consumer, partitions):
+            self._rebalance.revoked(_places(partitions))
 
-    def _on_lost(self, _consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        self._changed = True
-        self._rebalance.lost(_places(partitions))
+    def _on_lost(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        with self._gone(consumer, partitions):
+            self._rebalance.lost(_places(partitions))
+
+    @contextmanager
+    def _gone(self, consumer: Consumer, partitions: list[ClientPartition]) -> Iterator[None]:
+        self._has.difference_update(_places(partitions))
+        try:
+            yield
+        finally:
+            # From here on they may be others'.
+            if self._cooperative:
+                consumer.incremental_unassign([])
+            else:
+                consumer.unassign()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Have `poll` return, from within a callback of it. While the member is closed there is no `poll`.
+
+        Any call of the owner to the client, such as a commit, makes the Python client forget that `poll` is under way,
+        and at the next callback of the same `poll` it ends the process.
+        """
+        if self._consumer is not None:
+            raise _ToldError
+
+    @property
+    def _cooperative(self) -> bool:
+        return self._assignor == "cooperative-sticky"
 
     def _live(self) -> Consumer:
         if self._consumer is None:

@@ -39,10 +39,12 @@ _SERVE_EVERY = 1000
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("failure", "lost", "reached", "refused")
+    __slots__ = ("by_time", "failure", "lost", "reached", "refused")
 
     def __init__(self) -> None:
         self.refused: list[tuple[str, bytes | None, bytes | None]] = []
+        self.by_time = False
+        """Whether any of those was refused for its time, which a report does not have."""
         self.reached: dict[tuple[str | None, int | None], int] = {}
         """By topic and partition, as the client has them: it is told of every record."""
         self.failure: KafkaError | None = None
@@ -64,6 +66,7 @@ class _Deliveries:
             self.failure = error
         if error.code() in REFUSED:
             self.refused.append((message.topic() or "", _bytes(message.key()), _bytes(message.value())))
+            self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
 
     def last(self) -> dict[TopicPartition, int]:
         """The last offset in each partition."""
@@ -103,7 +106,8 @@ def _remembers_fencing(
         except (AbortRequiredError, FatalLogError) as error:
             self._fence(_fencing(producer))
             if self._fenced is None and isinstance(error, AbortRequiredError) and self._deliveries.refused:
-                raise RecordRefusedError(str(error), self._deliveries.refused) from error
+                refused = self._deliveries
+                raise RecordRefusedError(str(error), refused.refused, by_time=refused.by_time) from error
             if self._fenced is None:
                 raise
             raise FencedError(self._fenced) from error
@@ -253,6 +257,7 @@ class _Sender:
         return self._producer
 
     def _ping(self) -> object:
+        self._serve(self._live(), 0)
         return self._live().list_topics(timeout=self._client.ping_seconds)
 
     def _serve(self, producer: ClientProducer, seconds: float) -> None:
@@ -331,6 +336,11 @@ class KafkaProducer(_Sender):
             if membership.group_id != group_id:
                 raise ProtocolError(f"{self._id}: a member of {membership.group_id} sends for {group_id}")
             group = membership.native
+        self._serve(producer, 0)
+        if self._client.lost_all:
+            # A client that has forgotten all brokers never returns from send_offsets.
+            self._client.lost_all = False
+            self._repeat("send_offsets", lambda seconds: producer.list_topics(timeout=seconds))
         self._repeat(
             f"send_offsets of group {group_id}",
             lambda seconds: producer.send_offsets_to_transaction(positions, group, seconds),
@@ -396,7 +406,11 @@ class KafkaProducer(_Sender):
             self._serve(self._live(), 0)
             self._check_deliveries()
             raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
-        raise translate(cause, f"{self._id}: {doing}") from exception
+        error = translate(cause, f"{self._id}: {doing}")
+        if doing == "produce" and self._open and cause.code() == KafkaError._UNKNOWN_TOPIC:
+            # The client knows already what a flush would have said of the record.
+            raise AbortRequiredError(str(error)) from exception
+        raise error from exception
 
     def _check_deliveries(self) -> None:
         failure = self._deliveries.failure
@@ -405,7 +419,8 @@ class KafkaProducer(_Sender):
                 self._check_fatal("a record was not delivered")
             error = translate(failure, f"{self._id}: a record was not delivered")
             if failure.code() in REFUSED and not failure.fatal():
-                raise RecordRefusedError(str(error), self._deliveries.refused)
+                refused = self._deliveries
+                raise RecordRefusedError(str(error), refused.refused, by_time=refused.by_time)
             raise (
                 error
                 if isinstance(error, FencedError | FatalLogError)
@@ -476,7 +491,7 @@ class KafkaPlainProducer(_Sender):
         if failure is not None:
             text = f"{self._id}: a record was not delivered: {failure.str()} ({failure.name()})"
             if self._deliveries.refused:
-                raise RecordLostError(text, self._deliveries.refused)
+                raise RecordLostError(text, self._deliveries.refused, by_time=self._deliveries.by_time)
             raise FatalLogError(text)
         if self._deliveries.lost is not None:
             raise FatalLogError(

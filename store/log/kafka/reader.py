@@ -130,12 +130,14 @@ class KafkaReader:
         offset = self._committed(group_id, tp).offset
         return offset if offset >= 0 else None
 
-    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
-        return self._committed(group_id, tp).metadata or ""
+    def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:
+        return self._committed(group_id, tp, stable).metadata or ""
 
-    def _committed(self, group_id: str, tp: TopicPartition) -> ClientPartition:
+    def _committed(self, group_id: str, tp: TopicPartition, stable: bool = True) -> ClientPartition:
         # Under read_committed the client waits while a transaction holds an offset, and says it timed out.
-        asker = self._asker(group_id)
+        asker = self._asker(
+            group_id, IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        )
         doing = f"committed offset of group {group_id} in {tp}"
 
         def ask(seconds: float) -> ClientPartition:
@@ -237,6 +239,9 @@ class KafkaReader:
             )
 
     def _ping(self) -> object:
+        for asker in self._askers.values():
+            # It fetches nothing: this serves what it has to say of its brokers.
+            asker.poll(0)
         return self._asker().list_topics(timeout=self._client.ping_seconds)
 
     def _repeat(self, doing: str, call: Callable[[float], Built]) -> Built:
