@@ -179,7 +179,13 @@ def restore(
         return decision
 
     bounds = _settled_bounds(changelog, reader, waiting)
-    start = decide_at(bounds).first_offset()
+    decision = decide_at(bounds)
+    start = decision.first_offset()
+    whose = f"store {store.name}" + ("" if offsets is None else f" of task {offsets.task_id}")
+    _log.info(
+        "%s: restoring %s from offset %d up to %d: %s", whose, changelog, start, bounds.end, decision.reason
+    )
+    began_s = clock.monotonic()
     store.track_last_caught_up(clock.time_ms)
     if listener is not None:
         listener.on_restore_start(changelog, store.name, start, bounds.end)
@@ -207,6 +213,7 @@ def restore(
     if not at_end(start, bounds) or place.outdated(began):
         place.reached_end(began)
     place.keep()
+    _log.info("%s: restored %d records in %.1f s", whose, total, clock.monotonic() - began_s)
     if listener is not None:
         listener.on_restore_end(changelog, store.name, total)
     return RestoreResult(total, start, bounds.end)

@@ -19,6 +19,7 @@ from contextlib import ExitStack, closing
 from logging import getLogger
 from typing import TypeVar, cast
 
+from store.clock import Sparingly
 from store.engine.protocol import Family, KeyRange, View, Write
 from store.errors import LogError, StoreCorruptedError
 from store.state import metadata
@@ -116,6 +117,7 @@ class SegmentedStore(EngineStore):
             check_duration(context.name, "segment_interval_ms", segment_interval_ms, least=1)
         self.retention_ms = retention_ms
         self.segment_interval_ms = segment_interval_ms or default_segment_interval_ms(retention_ms)
+        self._dropped = Sparingly()
         super().__init__(context, to_record=to_record, cached=cached)
 
     # -- for the store types ------------------------------------------------------------------------------
@@ -134,13 +136,16 @@ class SegmentedStore(EngineStore):
         return True
 
     def _note_dropped(self, time: int) -> None:
-        _log.warning(
-            "store %s: dropped a record of time %d, which expired at stream time %d (retention %d ms)",
-            self._name,
-            time,
-            self._stream_time,
-            self.retention_ms,
-        )
+        since = self._dropped.count(self._context.clock.monotonic)
+        if since is not None:
+            _log.warning(
+                "store %s: dropped a record of time %d, which expired at stream time %d (retention %d ms)%s",
+                self._name,
+                time,
+                self._stream_time,
+                self.retention_ms,
+                since,
+            )
         if self._context.metrics is not None:
             self._context.metrics.dropped()
 

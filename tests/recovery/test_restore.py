@@ -143,6 +143,24 @@ def test_a_crash_after_any_batch_leaves_what_a_second_restore_completes() -> Non
         assert contents(store) == contents(whole)
 
 
+def test_a_restore_says_from_where_it_goes_and_why_and_how_much_it_was(
+    store: KeyValueStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "store")
+    log = WrittenLog(dict.fromkeys(range(3), (b"a", b"1")), end=4)
+    restore(store, CHANGELOG, log)
+    restore(store, CHANGELOG, WrittenLog(dict.fromkeys(range(6), (b"a", b"1")), end=7))
+    begun, ended, again, ended_again = caplog.messages
+    assert (
+        begun == f"store orders: restoring {CHANGELOG} from offset 0 up to 4: it holds nothing of {CHANGELOG}"
+    )
+    assert ended.startswith("store orders: restored 3 records in ")
+    assert again.startswith(
+        f"store orders: restoring {CHANGELOG} from offset 3 up to 7: it is at offset 2 of"
+    )
+    assert ended_again.startswith("store orders: restored 3 records in ")
+
+
 @pytest.mark.requirement("x.3")
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 def test_the_listener_hears_start_every_batch_and_end(store: KeyValueStore, batch: int) -> None:

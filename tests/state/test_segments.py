@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from store.state.window import WindowStore
 from store.state.windowed import LATEST, Window, Windowed
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.clocks import VirtualClock
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
 from tests.state.opening import MECHANISMS, context_over
 
@@ -349,6 +351,22 @@ def test_a_record_of_an_expired_segment_is_dropped_counted_and_told(
         "store orders: dropped a record of time 149, which expired at stream time 250 (retention 100 ms)"
     ]
     assert len(logged) == 1
+
+
+def test_many_dropped_records_are_told_of_now_and_then(
+    store_type: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = VirtualClock()
+    store = store_type(replace(context_over(MemoryEngine()), clock=clock))
+    store.write(250)
+    for _ in range(100):
+        store.write(1)
+        clock.now += 0.25
+    assert [record.getMessage().partition("; ")[2] for record in caplog.records] == [
+        "",
+        "40 such since the last line",
+        "40 such since the last line",
+    ]
 
 
 def test_what_the_changelog_refuses_is_not_kept_and_moves_no_time(store_type: Any) -> None:
