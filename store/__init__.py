@@ -9,6 +9,7 @@ from store.config import Guarantee, StoreType, StreamsConfig
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
 from store.recovery.progress import ProgressListener
+from store.recovery.restore import RestoreListener
 from store.recovery.standby import Standby
 from store.serdes import BytesSerde, IntSerde, JsonSerde, Serde, StrSerde
 from store.standalone import open_store, read_store
@@ -58,6 +59,7 @@ __all__ = [
     "Metrics",
     "ProgressListener",
     "Record",
+    "RestoreListener",
     "Serde",
     "SessionWindows",
     "SlidingWindows",

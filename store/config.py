@@ -137,6 +137,9 @@ class StreamsConfig:
     """`production.exception.handler`: the same of an output that cannot be turned into bytes, or is refused."""
     errors_dead_letter_queue_topic_name: str | None = None
     """`errors.dead.letter.queue.topic.name`: where `continue` sends records that it goes on without."""
+    default_timestamp_extractor: Any = None
+    """`default.timestamp.extractor`: what says when the records of an input are: a class with `extract`, its path, or a
+    function, see `store.streams.timestamps`. By default the topic, as FailOnInvalidTimestamp has it."""
     num_standby_replicas: int = 0
     """`num.standby.replicas`: how many hosts beside the one of a task keep warm copies of its stores; what
     `store.streams.assignment.assign` is given, for `Worker.assign`."""
@@ -289,6 +292,14 @@ def _handler(key: str, value: object) -> object:
     raise ConfigError(key, value, "fail, continue, or a class with handle_error(context, error) or its path")
 
 
+def _extractor(key: str, value: object) -> object:
+    if isinstance(value, str) or callable(value) or callable(getattr(value, "extract", None)):
+        return value
+    raise ConfigError(
+        key, value, "a class with extract(record, partition_time), such a function, or the path of either"
+    )
+
+
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -326,6 +337,7 @@ _KEYS: Mapping[str, Callable[[str, Any], object]] = {
     "processing.exception.handler": _handler,
     "production.exception.handler": _handler,
     "errors.dead.letter.queue.topic.name": _topic,
+    "default.timestamp.extractor": _extractor,
     "num.standby.replicas": _whole(0),
     "automatic.state.relocation": _flag,
     "num.stream.threads": _whole(1),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -166,3 +169,32 @@ def test_a_configuration_can_be_sent_to_another_process() -> None:
 def test_state_is_relocated_by_default_and_that_can_be_switched_off() -> None:
     assert StreamsConfig().automatic_state_relocation
     assert not StreamsConfig.of({"automatic.state.relocation": "false"}).automatic_state_relocation
+
+
+def test_the_page_of_settings_has_each_of_them_with_its_defaults() -> None:
+    page = Path(__file__).parent.parent / "docs" / "settings.md"
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    assert all(len(row) == 3 and row[2] for row in rows), rows
+    told = {row[0].strip("`"): re.findall("`([^`]+)`", row[1]) for row in rows}
+    defaults = [
+        StreamsConfig(processing_guarantee=one)
+        for one in (Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE)
+    ]
+    assert list(told) == [field.name.replace("_", ".") for field in fields(StreamsConfig)]
+    for key, texts in told.items():
+        if key == "processing.guarantee":
+            assert texts == [StreamsConfig().processing_guarantee]
+            continue
+        values = [getattr(config, key.replace(".", "_")) for config in defaults]
+        if values == [None, None]:
+            assert texts == [], key
+        else:
+            stated = [StreamsConfig.of({key: text}).as_dict()[key] for text in texts[:1]]
+            if len(texts) > 1:
+                under = {"processing.guarantee": "at_least_once", key: texts[1]}
+                stated.append(StreamsConfig.of(under).as_dict()[key])
+            assert stated == (values if values[0] != values[1] else values[:1]), key

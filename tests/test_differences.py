@@ -11,6 +11,7 @@ import pytest
 from store.config import StreamsConfig
 from store.engine.memory import MemoryEngine
 from store.errors import ConfigError
+from store.log.kafka import KafkaLog
 from store.serdes import BytesSerde
 from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
@@ -66,6 +67,14 @@ def test_the_settings_are_those_of_the_configuration() -> None:
     assert StreamsConfig.of({"processing.guarantee": "exactly_once"}).exactly_once
     with pytest.raises(ConfigError):
         StreamsConfig.of({"transaction.timeout.ms": 1000, "commit.interval.ms": 1000})
+
+
+def test_where_an_application_starts_to_read_is_no_setting() -> None:
+    assert "`auto.offset.reset`" in row("Where a new application starts to read")
+    with pytest.raises(ConfigError, match=r"unknown key"):
+        StreamsConfig.of({"auto.offset.reset": "latest"})
+    with pytest.raises(ConfigError, match=r"auto\.offset\.reset"):
+        KafkaLog("127.0.0.1:1", config={"auto.offset.reset": "latest"})
 
 
 def test_what_has_expired_is_not_logged() -> None:

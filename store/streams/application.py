@@ -32,12 +32,12 @@ class Repartition:
 
     topic: str
     partitions: int | None = None
-    """None: as many as the inputs of those that write it have, or those that it is joined with."""
+    """None: as many as what it is joined with has, or the most that an input of those has who write it."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """Sub-topologies in topological order, each with its ordinal."""
+    """Sub-topologies with their ordinals, each after those that write its inputs, but where they write each other's."""
 
     application_id: str
     sub_topologies: tuple[Topology, ...]
@@ -83,10 +83,10 @@ class Application:
         return tuple(topic for one in self.sub_topologies for topic in one.sources if topic not in internal)
 
     def partitions(self, partitions_of: Callable[[str], int]) -> tuple[int, ...]:
-        """How many tasks each sub-topology has. `partitions_of` knows the topics that are there: the inputs.
+        """How many tasks each sub-topology has: as many as the input with the most partitions has of those.
 
-        Raises `ConfigError` where inputs of one sub-topology differ in partitions: its tasks read the same partition of
-        each, and records of one key would not meet.
+        `partitions_of` knows the topics that are there: the inputs. Raises `ConfigError` where inputs that are joined
+        differ in partitions: a task reads the same partition of each, and records of one key would not meet.
         """
         return tuple(self._partitions(partitions_of)[0])
 
@@ -95,31 +95,22 @@ class Application:
         known: dict[str, int] = {}
         counts: list[int] = []
         for topology in self.sub_topologies:
-            fixed = {
+            found = {
                 topic: count
                 for topic in topology.sources
                 if (count := declared[topic] if topic in declared else partitions_of(topic)) is not None
             }
-            if len(set(fixed.values())) > 1:
-                raise ConfigError(
-                    "sources",
-                    ", ".join(f"{topic} with {count} partitions" for topic, count in fixed.items()),
-                    f"topics with equal numbers of partitions, for sub-topology {topology.ordinal} of "
-                    f"{self.application_id} reads them together; put repartition() before one of them, or give "
-                    "its repartition topic another number",
-                )
-            free = [topic for topic in topology.sources if topic not in fixed]
-            count = (
-                next(iter(fixed.values()))
-                if fixed
-                else max(self._written_with(topic, counts) for topic in free)
-            )
-            known |= dict.fromkeys(free, count) | {t: c for t, c in fixed.items() if t in declared}
-            counts.append(count)
+            topology.check_joined(found)
+            for group in topology.joined:
+                fixed = [found[topic] for topic in group if topic in found]
+                count = fixed[0] if fixed else max(self._written_with(topic, counts) for topic in group)
+                found |= dict.fromkeys(group, count)
+            known |= {topic: count for topic, count in found.items() if topic in declared}
+            counts.append(max(found.values()))
         return counts, known
 
     def _written_with(self, topic: str, counts: list[int]) -> int:
-        """The most partitions that an input of those has who write the topic."""
+        """The most tasks that one of those has who write the topic."""
         return max(
             (
                 count
@@ -229,6 +220,8 @@ class _Plain:
     stores: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     sink: str | None = None
+    finds_topics: bool = False
+    operator: Any = None
 
 
 def _text(application: Application) -> str:
@@ -240,14 +233,20 @@ def _text(application: Application) -> str:
                 lines.append(f"    Source: {one.name} (topics: [{', '.join(one.topics)}])")
             elif one.sink is not None:
                 lines.append(f"    Sink: {one.name} (topic: {one.sink})")
+            elif one.finds_topics:
+                lines.append(f"    Sink: {one.name} (extractor class: {_called(one.operator.topic)})")
             else:
                 lines.append(f"    Processor: {one.name} (stores: [{', '.join(one.stores)}])")
-            if one.sink is None:
+            if one.sink is None and not one.finds_topics:
                 lines.append(f"      --> {', '.join(one.children) or 'none'}")
             if not one.topics:
                 lines.append(f"      <-- {', '.join(one.parents)}")
         lines.append("")
     return "\n".join(lines) + "\n"
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def _mermaid(application: Application) -> str:

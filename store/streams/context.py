@@ -2,6 +2,10 @@
 
 Must survive: a function that swallows the error of a failed read or write and returns as if nothing had happened. Its
 record must not be committed, so the first error is kept and raised again when the function returns.
+
+Under exactly once the changes of a store are held back, and of each key of a changelog the last one is sent, before the
+commit or when there are many. The changelog is read committed and by its keys, so a transaction shows the same whether
+it has all changes of a key or the last; what is held back when a task dies is of a transaction that nobody sees.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from store.errors import (
 )
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
+from store.state.keyvalue import KeyValueStore
+from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import LogChange, StateStore
 from store.streams.handlers import (
     DeadLetter,
@@ -33,6 +39,7 @@ from store.streams.handlers import (
     Response,
     digest,
 )
+from store.streams.timestamps import Timing
 from store.types import Headers, Record, TopicPartition
 
 P = ParamSpec("P")
@@ -74,7 +81,8 @@ class ProcessorStore:
             return self._refuse
         found = getattr(self._store, name)
         if name in _methods(type(self._store)):
-            found = self.__dict__[name] = _telling(found, self._failed)
+            simple = _OF_ONE_ROW.get(name) if isinstance(self._store, _OF_KEYS) else None
+            found = self.__dict__[name] = (simple or _telling)(found, self._failed)
         return found
 
     def __dir__(self) -> list[str]:
@@ -144,6 +152,39 @@ def _telling(call: Callable[P, R], failed: Callable[[StoreError], None]) -> Call
         return cast(R, _ToldIterator(result, failed))
 
     return told
+
+
+def _telling_get(get: Callable[[Any], R], failed: Callable[[StoreError], None]) -> Callable[[Any], R]:
+    def told(key: Any) -> R:
+        try:
+            return get(key)
+        except SerdeError:
+            raise
+        except StoreError as error:
+            failed(error)
+            raise
+
+    return told
+
+
+def _telling_put(
+    put: Callable[[Any, Any], None], failed: Callable[[StoreError], None]
+) -> Callable[[Any, Any], None]:
+    def told(key: Any, value: Any) -> None:
+        try:
+            put(key, value)
+        except SerdeError:
+            raise
+        except StoreError as error:
+            failed(error)
+            raise
+
+    return told
+
+
+_OF_KEYS = (KeyValueStore, MeteredKeyValueStore)
+_OF_ONE_ROW: Mapping[str, Callable[..., Any]] = {"get": _telling_get, "put": _telling_put}
+"""What most calls of a task are, and takes half the time without asking for any arguments and iterators."""
 
 
 class _ToldIterator:
@@ -245,6 +286,34 @@ class Context(Protocol):
         """Ask for a commit of the whole task after this record. The only way for a processor to commit."""
 
 
+_LARGE_BYTES = 16 << 10
+"""A value of more is not held back: far less than any client or broker refuses."""
+
+_CHANGE_BYTES = 192
+"""What a change takes in memory beside its key and value, about."""
+
+
+class _Changes:
+    """The changes of one store since the last commit, of each key the last one."""
+
+    def __init__(self, send: Callable[[bytes, bytes | None, int], None]) -> None:
+        self.held: dict[bytes, tuple[bytes | None, int]] = {}
+        """Key of the changelog → value, and time in milliseconds."""
+        self.bytes = 0
+        """What they take in memory, about."""
+        self._send = send
+
+    def send(self) -> None:
+        """Send them all. When it raises none is forgotten."""
+        for key, (value, at) in self.held.items():
+            self._send(key, value, at)
+        self.forget()
+
+    def forget(self) -> None:
+        self.held.clear()
+        self.bytes = 0
+
+
 def _nothing() -> None: ...
 
 
@@ -264,8 +333,14 @@ class TaskContext:
         handlers: Handlers | None = None,
         faults: Faults | None = None,
         dropped: Callable[[], None] | None = None,
+        task_partition: int = 0,
+        sources: tuple[str, ...] = (),
+        timestamp_extractor: Any = None,
+        admit: Callable[[str], None] | None = None,
     ) -> None:
-        """`faults` are those that handlers have decided on, `dropped` is told of each record that is left out."""
+        """`faults` are those that handlers have decided on, `dropped` is told of each record that is left out.
+        `timestamp_extractor` is that of the configuration. `admit` raises for a topic that nothing may be sent to which
+        is no sink; None: to no such topic."""
         self._task_id = task_id
         self._handlers = handlers
         self._faults = faults or Faults()
@@ -274,7 +349,9 @@ class TaskContext:
         self._producer = producer
         self._produce = producer.produce
         self._clock = clock
+        self.monotonic = clock.monotonic
         self._sinks = frozenset(sinks)
+        self._admit = admit
         self._stores: dict[str, ProcessorStore] = {}
         self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
@@ -286,8 +363,17 @@ class TaskContext:
         """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
         self.observed_before: Callable[[str], int] = lambda _: -1
         """The same at the last commit; -1 for none. An operator asks when it is bound."""
+        self.task_partition = task_partition
+        """That of all inputs, whichever record is being processed, if any."""
+        self.sources = sources
+        self.timestamp_extractor = timestamp_extractor
+        self.timings: dict[str, Timing | None] = {}
+        """Input topic → what says when its records are; None: the topic does. Made when the processing is bound."""
         self.cache_max_bytes: dict[str, int] = {}
         """Store → its share of `statestore.cache.max.bytes`."""
+        self._changes: dict[TopicPartition, _Changes] = {}
+        self._holding_back = False
+        """Whether a transaction is open. Without one a change is refused by the producer, as it should be."""
 
     @property
     def wall_clock_ms(self) -> int:
@@ -347,9 +433,7 @@ class TaskContext:
         partition: int | None = None,
     ) -> None:
         if topic not in self._sinks:
-            raise ProtocolError(
-                f"the topology has no sink {topic!r}; it declares {', '.join(sorted(self._sinks)) or 'none'}"
-            )
+            self._find(topic)
         if timestamp is None:
             timestamp = self.record.timestamp
         elif timestamp < 0:
@@ -362,6 +446,18 @@ class TaskContext:
         except LogError as error:
             self._not_sent(error)
 
+    def _find(self, topic: str) -> None:
+        if self._admit is None:
+            raise ProtocolError(
+                f"the topology has no sink {topic!r}; it declares {', '.join(sorted(self._sinks)) or 'none'}"
+            )
+        try:
+            self._admit(topic)
+        except LogError as error:
+            self.failure = self.failure or error
+            raise
+        self._sinks |= {topic}
+
     def _forward_with_care(
         self,
         topic: str,
@@ -373,9 +469,10 @@ class TaskContext:
     ) -> None:
         """Send a record unless it was refused before; one that may have been is sent alone."""
         faults = self._faults
-        known = digest(topic, key, value)
-        if known in faults.refused:
-            self.leave_out(faults.refused[known])
+        known, timed = digest(topic, key, value), digest(topic, key, value, timestamp)
+        refusal = faults.refused.get(known) or faults.refused.get(timed)
+        if refusal is not None:
+            self.leave_out(refusal)
             return
         alone = known in faults.suspects
         try:
@@ -383,10 +480,18 @@ class TaskContext:
                 self._producer.flush()
             self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
             if alone:
-                self._producer.flush()
-                faults.suspects.discard(known)
+                self._flush_alone(timed)
         except LogError as error:
             self._not_sent(error)
+
+    def _flush_alone(self, sent: bytes) -> None:
+        """Flush one output. If it is refused for its time it is recognised by that, too, from now on."""
+        try:
+            self._producer.flush()
+        except (RecordRefusedError, RecordLostError) as error:
+            if error.by_time:
+                self._faults.refused[sent] = error
+            raise
 
     def _not_sent(self, error: LogError) -> None:
         """Raise it, but for an output that is left out."""
@@ -427,7 +532,7 @@ class TaskContext:
 
     def _at_record(self) -> ErrorHandlerContext:
         topic = None if self._handlers is None else self._handlers.dead_letter_topic
-        return ErrorHandlerContext(self.record, self._task_id, topic)
+        return ErrorHandlerContext(self.record, self._task_id, topic, self.monotonic)
 
     def blames(self, error: RecordRefusedError | RecordLostError) -> bool:
         """Whether a handler may go on without what was refused; it is then left out when it is made again."""
@@ -441,8 +546,9 @@ class TaskContext:
     def commit(self) -> None:
         self.commit_requested = True
 
-    def change_logger(self, changelog: TopicPartition) -> LogChange:
-        """What a store calls with each write, before it takes it."""
+    def change_logger(self, changelog: TopicPartition, *, held_bytes: int = 0) -> LogChange:
+        """What a store calls with each write, before it takes it. `held_bytes`: how much may be held back, see the top
+        of this module."""
         topic, partition = changelog
         produce = self._producer.produce
 
@@ -454,7 +560,41 @@ class TaskContext:
                 self.failure = self.failure or error
                 raise
 
-        return log_change
+        if not held_bytes:
+            return log_change
+        changes = self._changes[changelog] = _Changes(log_change)
+
+        def hold_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
+            at = self.record.timestamp if timestamp is None else timestamp
+            held = changes.held
+            size = 0 if value is None else len(value)
+            # What a client may refuse is sent while it is known which record has caused it.
+            if size > _LARGE_BYTES or at <= 0 or not self._holding_back:
+                held.pop(key, None)
+                log_change(key, value, at)
+                return
+            before = held.get(key)
+            if before is None:
+                changes.bytes += _CHANGE_BYTES + len(key) + size
+            else:
+                changes.bytes += size - (0 if before[0] is None else len(before[0]))
+            held[key] = value, at
+            if changes.bytes > held_bytes:
+                changes.send()
+
+        return hold_change
+
+    def send_changes(self) -> None:
+        """Send the changes that are held back: the transaction is about to be committed. None is from now on."""
+        self._holding_back = False
+        for changes in self._changes.values():
+            changes.send()
+
+    def forget_changes(self) -> None:
+        """The transaction was given up, and with it the changes that were held back. None is from now on."""
+        self._holding_back = False
+        for changes in self._changes.values():
+            changes.forget()
 
     def _failed(self, error: StoreError) -> None:
         self.failure = self.failure or error
@@ -468,3 +608,4 @@ class TaskContext:
         """A new transaction begins."""
         self.commit_requested = False
         self.failure = None
+        self._holding_back = True

@@ -18,7 +18,8 @@ only when they are flushed, and a crash between any two steps. The argument:
 * An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted (under at
   least once the task begins anew). The input is read again, and the output, recognised by its topic, key and value, is
   left out then. The cluster refuses whole batches; where a batch had several records each of them is sent alone first,
-  to find the one at fault.
+  to find the one at fault. So is what was refused for its time, which a client does not say again: it is recognised by
+  that too, since the same key and value may come with another one. All this is forgotten with the commit that has it.
 * A record for a changelog is never left out: the store would hold what its changelog does not.
 * Where an operator has held a result back, and forwards it at a commit or to make room, the record at fault is the last
   one that went into it. Without that one an earlier one may be it, until none is left. Under at least once such an
@@ -34,12 +35,14 @@ import hashlib
 import importlib
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from store.clock import Sparingly, SystemClock
 from store.config import StreamsConfig
-from store.errors import ConfigError
+from store.errors import ConfigError, RecordLostError, RecordRefusedError
 from store.types import Headers, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -74,6 +77,8 @@ class ErrorHandlerContext:
     task_id: str
     dead_letter_topic: str | None
     """`errors.dead.letter.queue.topic.name`."""
+    monotonic: Callable[[], float] = SystemClock().monotonic
+    """The task's clock, which may be a simulated one."""
 
     @property
     def topic(self) -> str:
@@ -141,8 +146,15 @@ class LogAndFailExceptionHandler:
 class LogAndContinueExceptionHandler:
     """Goes on, with a dead letter where `errors.dead.letter.queue.topic.name` names a topic."""
 
+    @cached_property
+    def _passed_over(self) -> Sparingly:
+        # Not in a constructor, which a subclass may have replaced.
+        return Sparingly()
+
     def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
-        _log.warning("%s; going on without it", _said(context, error))
+        since = self._passed_over.count(context.monotonic)
+        if since is not None:
+            _log.warning("%s; going on without it%s", _said(context, error), since)
         if context.dead_letter_topic is None:
             return Response.resume()
         return Response.resume([dead_letter(context.dead_letter_topic, context, error)])
@@ -197,7 +209,7 @@ def _made(key: str, given: object) -> ExceptionHandler | None:
         return None
     if given == "continue":
         return LogAndContinueExceptionHandler()
-    found = _imported(key, given) if isinstance(given, str) else given
+    found = imported(key, given, "fail, continue, or a class path") if isinstance(given, str) else given
     if isinstance(found, type):
         if not issubclass(found, ExceptionHandler):
             raise ConfigError(key, given, "a class with handle_error(context, error)")
@@ -210,7 +222,8 @@ def _made(key: str, given: object) -> ExceptionHandler | None:
     raise ConfigError(key, given, "fail, continue, or a class with handle_error(context, error) or its path")
 
 
-def _imported(key: str, path: str) -> object:
+def imported(key: str, path: str, allowed: str) -> object:
+    """What `module:Class` or `module.Class` names. Raises `ConfigError` saying what is `allowed`."""
     module, colon, names = path.partition(":")
     if not colon:
         module, _, names = path.rpartition(".")
@@ -219,10 +232,11 @@ def _imported(key: str, path: str) -> object:
         for name in names.split("."):
             found = getattr(found, name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            key, path, f"fail, continue, or a class path; there is no such class: {error}"
-        ) from error
+        raise ConfigError(key, path, f"{allowed}; there is no such class: {error}") from error
     return found
+
+
+Refusal = RecordRefusedError | RecordLostError
 
 
 @dataclass
@@ -232,17 +246,17 @@ class Faults:
     skipped: dict[TopicPartition, dict[int, tuple[DeadLetter, ...]]] = field(default_factory=dict)
     """Input partition → offset → the dead letters to send instead of processing the record."""
     refused: dict[bytes, Exception] = field(default_factory=dict)
-    """Outputs that the cluster does not take, by their digests."""
+    """Outputs that the cluster does not take, by their digests, with their times where those are why."""
     suspects: set[bytes] = field(default_factory=set)
-    """Outputs of a batch that the cluster did not take: each has to be sent alone."""
+    """Outputs of a batch that the cluster did not take, or that are too old or new: each has to be sent alone."""
 
     def skip(self, tp: TopicPartition, offset: int, dead_letters: tuple[DeadLetter, ...]) -> None:
         self.skipped.setdefault(tp, {})[offset] = dead_letters
 
-    def blame(self, outputs: Iterable[tuple[str, bytes | None, bytes | None]], error: Exception) -> None:
+    def blame(self, outputs: Iterable[tuple[str, bytes | None, bytes | None]], error: Refusal) -> None:
         """These outputs were refused together."""
         digests = [digest(*output) for output in outputs]
-        if len(digests) == 1:
+        if len(digests) == 1 and not error.by_time:
             self.refused[digests[0]] = error
             self.suspects.discard(digests[0])
         else:
@@ -250,14 +264,16 @@ class Faults:
 
     def committed(self, positions: dict[TopicPartition, int]) -> None:
         """What lies before these positions is done with."""
+        self.refused.clear()
+        self.suspects.clear()
         for tp, offsets in self.skipped.items():
             for offset in [one for one in offsets if one < positions.get(tp, 0)]:
                 del offsets[offset]
 
 
-def digest(topic: str, key: bytes | None, value: bytes | None) -> bytes:
+def digest(topic: str, key: bytes | None, value: bytes | None, time: int | None = None) -> bytes:
     """What an output is recognised by when it is made again."""
     made = hashlib.sha256()
-    for part in (topic.encode(), key, value):
+    for part in (topic.encode(), key, value, None if time is None else b"%d" % time):
         made.update(b"\0" if part is None else b"\1" + len(part).to_bytes(8, "big") + part)
     return made.digest()

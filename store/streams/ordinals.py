@@ -10,13 +10,14 @@ transactional ids, so `init_transactions` would not fence its own older incarnat
 
 Why that is right. After 1 no zombie of the former ordinal can commit: its producer is of an older epoch for ever. Only
 then is anything read that is gone on from, as after fencing one's own id. 2 moves no position, so it may be repeated,
-and a crash before it repeats 1. It comes after 1, so whoever finds the present ordinal finds the former one fenced. A
-position that is pending in a transaction of the former ordinal is waited for, up to its timeout: only then is it known
-whose it is.
+and a crash before it repeats 1. It comes after 1, so whoever finds the present ordinal finds the former one fenced.
 
-A store whose sub-topology was split, or merged into another, is written to by the task of an ordinal that no input of
-its present task may name. So the tasks that stores leave are fenced before the stores are moved (`prepare`), and again
-when a move that was broken off is gone on with.
+What is pending is not waited for by who looks first (`take_over`): after a SIGKILL that would take as long as
+`transaction.timeout.ms`, for every transaction that was open. That is right. A note that the last commit has left names
+a former ordinal, or it does not. If it does, fencing that one settles what it had open, and the notes are read again,
+by then settled. If it does not, what is open may be of the present ordinal, which the task itself settles as it is
+opened; or of a former one that has committed nothing since: the task looks again once it has fenced its own id, waits
+for what is pending then, up to its timeout, and takes over.
 
 The former ordinal may be another sub-topology's now. One that is open already is fenced with the zombies, once, for
 then the note is there. So `take_over` does this for all tasks, one by one, before any is opened. Where it could not,
@@ -38,7 +39,7 @@ from __future__ import annotations
 import logging
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -67,7 +68,22 @@ _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
 
+LONG_WAIT_S = 3.0
+"""After how long somebody who waits for the cluster says for what."""
+
 T = TypeVar("T")
+
+
+def say_that_it_waits(who: str, error: RetriableError, limit_ms: int) -> None:
+    """Warn that `error` is waited out, and until when at most."""
+    _log.warning(
+        "%s has waited for %g s, and goes on waiting for up to task.timeout.ms (%g s): %s. A transaction that a dead "
+        "process has left open ends by its own transaction.timeout.ms, if nothing ends it before",
+        who,
+        LONG_WAIT_S,
+        limit_ms / 1000,
+        error,
+    )
 
 
 class Retry(Protocol):
@@ -160,12 +176,12 @@ def observed_times(metadata: str) -> dict[str, int]:
 
 
 def noted_beside(
-    reader: GroupReader, topology: Topology, partition: int, retry: Retry
+    reader: GroupReader, group: str, inputs: Iterable[TopicPartition], retry: Retry, *, stable: bool = True
 ) -> dict[TopicPartition, str]:
-    """What is noted beside the group's position in each input of a task."""
+    """What is noted beside the group's position in each input of a task; of the last commit, unless `stable`."""
     return {
-        tp: retry(lambda tp=tp: reader.committed_metadata(topology.application_id, tp))  # type: ignore[misc]
-        for tp in (TopicPartition(source, partition) for source in topology.sources)
+        tp: retry(lambda tp=tp: reader.committed_metadata(group, tp, stable=stable))  # type: ignore[misc]
+        for tp in inputs
     }
 
 
@@ -186,17 +202,22 @@ def fence_former(
 ) -> None:
     """Fence the tasks of the ordinals that `former_ordinals` has found, and note the present one instead.
 
-    `producer` is the task's own, initialised and without a transaction. Raises `FencedError` when somebody has taken
-    the task meanwhile, and whatever a commit raises.
+    What is noted is read again after that: they may have committed until then, and another one before them. `producer`
+    is the task's own, initialised and without a transaction. Raises `FencedError` when somebody has taken the task
+    meanwhile, and whatever a commit raises.
     """
     group = topology.application_id
-    for ordinal in sorted({noted(said) for said in found.values()} - {None}, key=int):  # type: ignore[arg-type]
-        _fence(log, f"{group}-{ordinal}_{partition}", config, retry)
-        _log.info(
-            "task %s: its sub-topology had the ordinal %s before, whose task is fenced",
-            topology.task_id(partition),
-            ordinal,
-        )
+    fenced: set[int | None] = {None}
+    while left := {noted(said) for said in found.values()} - fenced:
+        for ordinal in sorted(left, key=int):  # type: ignore[arg-type]
+            _fence(log, f"{group}-{ordinal}_{partition}", config, retry)
+            _log.info(
+                "task %s: its sub-topology had the ordinal %s before, whose task is fenced",
+                topology.task_id(partition),
+                ordinal,
+            )
+        fenced |= left
+        found = former_ordinals(noted_beside(reader, group, found, retry), topology.ordinal)
     positions: dict[str, dict[TopicPartition, int]] = {}
     for tp, said in found.items():
         position = retry(lambda tp=tp: reader.committed(group, tp))  # type: ignore[misc]
@@ -267,12 +288,15 @@ def take_over(
     done: dict[str, tuple[int, ...]] = {}
     with closing(log.reader()) as reader:
         for topology in topologies:
-            counts = [
-                retry(lambda source=source: reader.partitions(source))  # type: ignore[misc]
+            counts = {
+                source: retry(lambda source=source: reader.partitions(source))  # type: ignore[misc]
                 for source in topology.sources
-            ]
-            for partition in range(min(counts)):
-                found = _take_over(log, reader, topology, partition, config, clock, retry)
+            }
+            for partition in range(max(counts.values())):
+                inputs = [
+                    TopicPartition(source, partition) for source, count in counts.items() if count > partition
+                ]
+                found = _take_over(log, reader, topology, partition, inputs, config, clock, retry)
                 if found:
                     done[topology.task_id(partition)] = tuple(
                         sorted({noted(said) or 0 for said in found.values()})
@@ -285,12 +309,15 @@ def _take_over(
     reader: GroupReader,
     topology: Topology,
     partition: int,
+    inputs: Sequence[TopicPartition],
     config: StreamsConfig,
     clock: Clock,
     retry: Retry,
 ) -> Mapping[TopicPartition, str]:
     for left in reversed(range(TRIES)):
-        found = former_ordinals(noted_beside(reader, topology, partition, retry), topology.ordinal)
+        found = former_ordinals(
+            noted_beside(reader, topology.application_id, inputs, retry, stable=False), topology.ordinal
+        )
         if not found:
             return {}
         try:
@@ -309,13 +336,18 @@ def _take_over(
 
 def _retrying(clock: Clock, limit_ms: int) -> Retry:
     def retry(call: Callable[[], T], /) -> T:
-        deadline = clock.monotonic() + limit_ms / 1000
+        began = clock.monotonic()
+        said = False
         while True:
             try:
                 return call()
-            except RetriableError:
-                if clock.monotonic() >= deadline:
+            except RetriableError as error:
+                waited = clock.monotonic() - began
+                if waited >= limit_ms / 1000:
                     raise
+                if waited >= LONG_WAIT_S and not said:
+                    said = True
+                    say_that_it_waits("the start", error, limit_ms)
                 clock.sleep(_PAUSE_S)
 
     return retry

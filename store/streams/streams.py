@@ -10,8 +10,10 @@ rest on that: whoever opens a task fences who had it.
 Must survive: its own death at any moment, a process that comes or goes while others work, SIGTERM and SIGINT (commit,
 leave the group, end), and an error of one thread: the others commit and end, and the error is raised to who waits; or
 a handler has it replaced (KIP-671). Its member is closed without a commit then, as by a crash, and the next one goes on
-at the last commit of each task. There is no way to have the other processes end too (SHUTDOWN_APPLICATION): the members
-of a group have nothing to tell each other by.
+at the last commit of each task. Or the handler has all instances of the application end. The members of a group have
+nothing to tell each other by, so that is a record in a small topic, which every instance with a handler reads from
+where it ended when that instance started. Whoever starts later has not heard of it; whoever dies before the record is
+sent, or finds no broker that takes it, has ended alone. Nothing that is right depends on it.
 """
 
 from __future__ import annotations
@@ -22,25 +24,33 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import ProtocolError
+from store.errors import LogError, ProtocolError, ShutdownRequestedError
+from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.metrics import Metrics
+from store.query.answer import LocalStore, StoreQueryParameters, query_by
+from store.query.position import PositionBound
+from store.query.queries import Query
+from store.query.result import StateQueryResult
 from store.recovery.directory import StateDirectory
 from store.recovery.restore import RestoreListener
 from store.streams import ordinals
 from store.streams.application import Application
 from store.streams.thread import Host, StreamThread, ThreadStatus
 from store.streams.topology import Topology
+from store.types import IsolationLevel, TopicPartition
+
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +74,10 @@ class State(StrEnum):
     """It ended because a thread failed."""
 
 
+_LISTEN_S = 1.0
+"""How often an instance looks whether all are to end."""
+
+
 class StreamThreadExceptionResponse(StrEnum):
     """What is to become of a thread that has failed, as Kafka Streams names it (KIP-671)."""
 
@@ -71,6 +85,8 @@ class StreamThreadExceptionResponse(StrEnum):
     """Another takes its place, and reads again what was not committed."""
     SHUTDOWN_CLIENT = "SHUTDOWN_CLIENT"
     """All threads of the process end."""
+    SHUTDOWN_APPLICATION = "SHUTDOWN_APPLICATION"
+    """All threads of all instances end that have a handler of uncaught exceptions."""
 
 
 UncaughtExceptionHandler = Callable[[Exception], StreamThreadExceptionResponse]
@@ -125,12 +141,17 @@ class Streams:
         self._metrics = metrics
         self._listener = listener
         self._lock = threading.Lock()
+        self._saying = threading.Lock()
+        self._said = State.CREATED
+        """The state that was logged last."""
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._members: dict[int, StreamThread] = {}
         """By the numbers of their threads."""
         self._handler: UncaughtExceptionHandler | None = None
         self._error: BaseException | None = None
+        self._requests: _Requests | None = None
+        self._listening: threading.Thread | None = None
 
     @property
     def _topologies(self) -> tuple[Topology, ...]:
@@ -156,9 +177,7 @@ class Streams:
         if self._stopping.is_set():
             return State.PENDING_SHUTDOWN
         statuses = [member.status for member in list(self._members.values())]
-        settled = len(statuses) == len(self._threads) and all(
-            not one.rebalancing and len(one.active) == len(one.assigned) for one in statuses
-        )
+        settled = len(statuses) == len(self._threads) and all(one.running for one in statuses)
         return State.RUNNING if settled else State.REBALANCING
 
     @property
@@ -168,9 +187,37 @@ class Streams:
             self.state, tuple(member.status for member in list(self._members.values())), self._error
         )
 
+    def query(
+        self, store: StoreQueryParameters | str, asked: Query[R], *, bound: PositionBound | None = None
+    ) -> StateQueryResult[R]:
+        """Ask the partitions of a store that this process has. Any thread may, and a stop takes nothing amiss.
+
+        By its name: the tasks' stores, at the level that `default.state.isolation.level` says. With
+        `StoreQueryParameters` one partition, another level, or copies too. Keys and values are of the types that the
+        store's serdes have; tables keep values with their times. Which process has a key is not known here: a partition
+        that is not in this one has no answer, and one that was asked for by number fails with NOT_PRESENT.
+
+        Raises `ProtocolError` for a store that no sub-topology has, and what `store.query.query` raises.
+        """
+        parameters = StoreQueryParameters.from_name(store) if isinstance(store, str) else store
+        names = [name for topology in self._topologies for name in topology.store_names]
+        if parameters.store_name not in names:
+            raise ProtocolError(
+                f"the application has no store {parameters.store_name!r} to ask; it has {', '.join(names) or 'none'}"
+            )
+        found: dict[int, LocalStore] = {}
+        for member in tuple(self._members.values()):
+            for partition, local in member.stores(parameters.store_name).items():
+                if local.active or partition not in found:
+                    found[partition] = local
+        if not parameters.stale_stores:
+            found = {partition: local for partition, local in found.items() if local.active}
+        return query_by(parameters, found, asked, bound=bound or PositionBound.unbounded())
+
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
         """Have `handler(error)`, on the thread that failed, say what is to become of it. Without one the process ends.
 
+        With one it also ends, by `ShutdownRequestedError`, when that of another instance says `SHUTDOWN_APPLICATION`.
         Raises `ProtocolError` after the start.
         """
         if self._threads or self._stopping.is_set():
@@ -188,12 +235,19 @@ class Streams:
             raise ProtocolError("these streams were started before; make new ones")
         self.application.prepare(self._kafka, self.config)
         ordinals.prepare(self._directory, self._topologies, self._kafka, self.config, self._clock)
+        if self._handler is not None:
+            self._requests = _Requests(self._kafka, self.application.application_id)
+            self._listening = threading.Thread(
+                target=self._listen, args=(self._requests,), name=f"{self._name(0)}-listens", daemon=True
+            )
+            self._listening.start()
         self._threads = [
             threading.Thread(target=self._work, args=(number,), name=self._name(number), daemon=True)
             for number in range(1, self.config.num_stream_threads + 1)
         ]
         for thread in self._threads:
             thread.start()
+        self._say_state()
 
     def stop(self) -> None:
         """Ask the threads to commit, to leave the group and to end. Returns at once."""
@@ -215,8 +269,9 @@ class Streams:
     def close(self) -> None:
         """Stop, and wait for the threads. Errors of threads are in `status`; `wait` and `run` raise them."""
         self.stop()
-        for thread in self._threads:
+        for thread in (*self._threads, *([] if self._listening is None else [self._listening])):
             thread.join()
+        self._say_state()
 
     def run(self) -> None:
         """Start, and wait until somebody calls `stop`, or, in the main thread, until SIGTERM or SIGINT asks for it.
@@ -246,11 +301,34 @@ class Streams:
                     self._stopping.wait(_WAKE_S)
         except BaseException as error:  # noqa: BLE001 - whoever waits for the threads is told
             _log.error("%s ends: %s", self._name(number), error)
-            with self._lock:
-                self._error = self._error or error
-            self._stopping.set()
+            self._end_by(error)
         finally:
             pool.shutdown()
+
+    def _end_by(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+        self._stopping.set()
+        self._say_state()
+
+    def _say_state(self) -> None:
+        """Log the state where it is another one than before."""
+        with self._saying:
+            before, self._said = self._said, self.state
+            if self._said is not before:
+                _log.info("%s: %s → %s", self.application.application_id, before, self._said)
+
+    def _listen(self, requests: _Requests) -> None:
+        with closing(requests):
+            while not self._stopping.wait(_LISTEN_S):
+                try:
+                    why = requests.heard()
+                except LogError as error:
+                    _log.info("whether all instances are to end is not known for now: %s", error)
+                    continue
+                if why is not None:
+                    _log.error("all instances are to end: %s", why)
+                    self._end_by(ShutdownRequestedError(why))
 
     def _be_member(self, number: int, pool: Executor) -> None:
         """Take part in the group until the process stops."""
@@ -267,12 +345,14 @@ class Streams:
             metrics=self._metrics,
             listener=self._listener,
             host=self._host,
+            changed=self._say_state,
             pool=pool,
         )
         self._members[number] = member
         try:
             while not self._stopping.is_set():
                 member.step()
+            self._say_state()
             member.stop()
         finally:
             member.close()
@@ -282,6 +362,13 @@ class Streams:
         if self._handler is None or self._stopping.is_set():
             return False
         response = StreamThreadExceptionResponse(self._handler(error))
+        if response is StreamThreadExceptionResponse.SHUTDOWN_APPLICATION and self._requests is not None:
+            # First, so that it does not end by what it asks of others.
+            self._end_by(error)
+            try:
+                self._requests.send(f"{self._host.name}: {type(error).__name__}: {error}")
+            except LogError as failure:
+                error.add_note(f"the other instances were not told to end: {failure}")
         return response is StreamThreadExceptionResponse.REPLACE_THREAD
 
     def _name(self, number: int) -> str:
@@ -305,3 +392,28 @@ class Streams:
         finally:
             for one, handler in before.items():
                 signal.signal(one, handler)
+
+
+class _Requests:
+    """The topic by which instances ask each other to end. One thread hears, any may send."""
+
+    def __init__(self, log: Log, application_id: str) -> None:
+        self._log = log
+        self._at = TopicPartition(f"{application_id}-shutdown", 0)
+        with closing(log.admin()) as admin:
+            admin.create_topics([TopicSpec(self._at.topic, 1, {"cleanup.policy": "delete"})])
+        self._reader = log.reader()
+        self._next = self._reader.offsets(self._at, IsolationLevel.READ_UNCOMMITTED).end
+
+    def send(self, why: str) -> None:
+        with closing(self._log.plain_producer()) as producer:
+            producer.produce(self._at.topic, None, why.encode(), partition=self._at.partition)
+            producer.flush()
+
+    def heard(self) -> str | None:
+        """What the first one says that came since the start, or since it was asked last."""
+        records, self._next = self._reader.read(self._at, self._next, 1, IsolationLevel.READ_UNCOMMITTED)
+        return (records[0].value or b"").decode(errors="replace") if records else None
+
+    def close(self) -> None:
+        self._reader.close()

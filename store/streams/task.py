@@ -67,7 +67,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
@@ -114,11 +114,13 @@ from store.recovery.restore import (
     suspects,
     tombstone_retention,
 )
-from store.state.protocol import StateStore, StoreContext
+from store.state.protocol import LogChange, StateStore, StoreContext
 from store.streams import ordinals, positions
+from store.streams.arrivals import in_time
 from store.streams.context import TaskContext
 from store.streams.handlers import Faults, Handlers
 from store.streams.steps import Steps, complete
+from store.streams.timestamps import extractor_of
 from store.streams.topology import Processing, Topology, bind
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
@@ -127,6 +129,11 @@ _log = logging.getLogger(__name__)
 _BACKOFF_S = 0.005
 _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
+_ROOMY_BYTES = 1 << 20
+_HELD_BYTES = 4 << 20
+"""The changes of a store are sent before the commit when they take more memory, or more than the share of a task."""
+
+_UNWATCHED_RECORDS = 8
 """How long a changelog may take to settle, or to answer, each time while restoring."""
 
 _RECORD_PROCESSED = Point.RECORD_PROCESSED
@@ -175,6 +182,7 @@ class Task:
         are those of the topology, open, and stay the caller's; `ConfigError` when one is missing. `faults` are those
         of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`)."""
         self._handlers = Handlers.of(config)
+        self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
         self._faults = faults if faults is not None else Faults()
         self._global_stores = global_stores or {}
         missing = [one.name for one in topology.global_stores if one.name not in self._global_stores]
@@ -185,7 +193,8 @@ class Task:
         self.topology = topology
         self.partition = partition
         self.task_id = topology.task_id(partition)
-        self.inputs = tuple(TopicPartition(topic, partition) for topic in topology.sources)
+        self.inputs: tuple[TopicPartition, ...] = ()
+        """The partition of each source that has so many; known once it is open."""
         self.stores: dict[str, StateStore] = {}
         topic = topology.positions_topic
         self._positions_at = None if topic is None else TopicPartition(topic, partition)
@@ -223,6 +232,8 @@ class Task:
         self._monotonic = clock.monotonic
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
+        self._looked_until = 0
+        """Until so many records were processed since the last commit, its share is not looked at again."""
         self._began = 0.0
         self._began_ms = 0
         self._positions: dict[TopicPartition, int] = {}
@@ -267,6 +278,7 @@ class Task:
             reader = self._log.reader()
             self._exit.callback(reader.close)
             self._reader = reader
+            self.inputs = self._find_inputs(reader)
             self._check_group(reader)
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
@@ -282,6 +294,10 @@ class Task:
                 handlers=self._handlers,
                 faults=self._faults,
                 dropped=self._count_drops(),
+                task_partition=self.partition,
+                admit=self._admit if self.topology.any_sink else None,
+                sources=self.topology.sources,
+                timestamp_extractor=self._extractor,
             )
             self._restore(context, reader)
             context.offer(self.stores, self._global_stores)
@@ -300,6 +316,25 @@ class Task:
             self._exit.close()
             raise
 
+    def _find_inputs(self, reader: Reader) -> tuple[TopicPartition, ...]:
+        sources: Sequence[str] = self.topology.sources
+        if len(sources) > 1:
+            counts = {topic: self._retry(partial(reader.partitions, topic)) for topic in sources}
+            self.topology.check_joined(counts)
+            sources = [topic for topic in sources if counts[topic] > self.partition]
+            if not sources:
+                has = ", ".join(f"{topic} has {count} partitions" for topic, count in counts.items())
+                raise LogError(f"task {self.task_id} has no input: {has}")
+        return tuple([TopicPartition(topic, self.partition) for topic in sources])
+
+    def _admit(self, topic: str) -> None:
+        """Raises `ProtocolError` for a topic of the application's own, and `LogError` for one that does not exist."""
+        if self.topology.is_internal(topic) or topic in self.topology.sources:
+            raise ProtocolError(
+                f"task {self.task_id} was told to send to {topic}, which is the application's own or its input"
+            )
+        self._retry(lambda: self._require_reader().partitions(topic))
+
     def _count_drops(self) -> Callable[[], None] | None:
         if self._metrics is None:
             return None
@@ -312,8 +347,16 @@ class Task:
         context.stream_time = self._committed_stream_time
         context.observed = {}
         context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
+        context.timings = {}
         self._unbind()
-        self._processing = bind(self.topology.process, context)
+        try:
+            self._processing = bind(self.topology.process, context)
+        except Exception as error:
+            error.add_note(
+                f"while the processing of task {self.task_id} began: it may read its stores then, and write or forward "
+                "only from the first record, or punctuator, on"
+            )
+            raise
 
     def _unbind(self) -> None:
         processing, self._processing = self._processing, None
@@ -353,7 +396,7 @@ class Task:
 
     def _check_group(self, reader: GroupReader) -> None:
         for left in reversed(range(ordinals.TRIES)):
-            said = ordinals.noted_beside(reader, self.topology, self.partition, self._retry)
+            said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
             self._committed_stream_time = max(
                 self._committed_stream_time, *map(ordinals.stream_time, said.values()), -1
             )
@@ -496,6 +539,18 @@ class Task:
         self._closing[name].close()
         self._open_store(name, self._suppliers[name], context, offsets, reader)
 
+    def _change_logger(
+        self, supplier: StoreSupplier[StateStore], context: TaskContext, changelog: TopicPartition
+    ) -> LogChange:
+        """Held back are changes of which compaction leaves the last anyhow, and leaves it at any time."""
+        topic = {"cleanup.policy": "compact", **supplier.changelog_config()}
+        compacted = "compact" in topic["cleanup.policy"] and not int(topic.get("min.compaction.lag.ms", 0))
+        if not (compacted and self._config.exactly_once):
+            return context.change_logger(changelog)
+        most = self._most_uncommitted
+        share = most // self.tasks_in_process if most >= 0 else _HELD_BYTES
+        return context.change_logger(changelog, held_bytes=min(_HELD_BYTES, share))
+
     def _open_store(
         self,
         name: str,
@@ -518,7 +573,7 @@ class Task:
             directory=self._storage.directory(self.task_id, name),
             task_id=self.task_id,
             changelog=changelog if supplier.logged else None,
-            log_change=context.change_logger(changelog) if supplier.logged else None,
+            log_change=self._change_logger(supplier, context, changelog) if supplier.logged else None,
             mechanism=config.mechanism,
             sync=config.statestore_sync,
             cache_max_bytes=share,
@@ -745,6 +800,17 @@ class Task:
         """The position that Kafka has committed, as this incarnation knows it."""
         return self._committed[tp]
 
+    def in_time(self, inputs: Iterable[tuple[Sequence[Record], bool]]) -> Iterator[Sequence[Record]]:
+        """Records of the inputs, each from its position on, beside whether there are more, in the order in which they
+        are to be processed, and with the times of their extractors."""
+        assert self._context is not None
+        timings = self._context.timings
+        timed = []
+        for records, more in inputs:
+            timing = timings.get(records[0].topic) if records else None
+            timed.append((records, more) if timing is None else timing.stamp(records, more))
+        return in_time(timed)
+
     def process_batch(self, records: Sequence[Record]) -> int:
         """Process records of one input partition, uncommitted, until a commit is due. Returns how many.
 
@@ -783,6 +849,7 @@ class Task:
             self._state = after_failure
             try:
                 if skipped and record.offset in skipped:
+                    self._count_time(context, record)
                     context.bury(skipped[record.offset])
                     # So that what lies before it is not read again for the next one of its kind.
                     context.commit()
@@ -803,6 +870,12 @@ class Task:
                 break
         return done
 
+    @staticmethod
+    def _count_time(context: TaskContext, record: Record) -> None:
+        timing = context.timings.get(record.topic)
+        if timing is not None:
+            timing.count(record.timestamp)
+
     def _goes_on(self, context: TaskContext, error: Exception) -> bool:
         """Whether the record counts as processed all the same, by what a handler says. It is the one that the context
         stands at: where a cache has forwarded, the one that it had last.
@@ -819,6 +892,11 @@ class Task:
             return False
         if isinstance(error, CrashproofError) and not isinstance(error, SerdeError):
             return False
+        record = context.record
+        tp = TopicPartition(record.topic, record.partition)
+        # A punctuator's has no place; and what was committed is not read again.
+        if record.offset < self._committed.get(tp, 0):
+            return False
         response = context.decide(handler, error)
         if not response.resumes:
             return False
@@ -826,10 +904,6 @@ class Task:
             context.failure = None
             context.bury(response.dead_letters)
             return True
-        record = context.record
-        tp = TopicPartition(record.topic, record.partition)
-        if not self._committed.get(tp, 0) <= record.offset <= self._positions.get(tp, -1):
-            return False
         self._faults.skip(tp, record.offset, response.dead_letters)
         raise RecordFailedError(
             f"task {self.task_id}: processing {tp} offset {record.offset} raised {type(error).__name__}, and it is "
@@ -858,6 +932,8 @@ class Task:
             self._require(_State.RUNNING)
             self._begin()
         self._state = self._after_failure
+        # A punctuator may write any number of rows.
+        self._looked_until = 0
         try:
             processing.punctuate()
             if context.failure is not None:
@@ -869,6 +945,7 @@ class Task:
         return True
 
     def _begin(self) -> None:
+        self._looked_until = 0
         assert self._context is not None
         self._context.reset()
         self._state = _State.MUST_CLOSE
@@ -938,13 +1015,19 @@ class Task:
         )
 
     def _beyond_its_share(self) -> bool:
+        if self._processed < self._looked_until:
+            return False
         most = self._most_uncommitted
         if most < 0:
             return False
         held = 0
         for uncommitted_bytes in self._uncommitted_bytes:
             held += uncommitted_bytes()
-        return held * self.tasks_in_process > most
+        held *= self.tasks_in_process
+        # To ask costs as much as a read. A few records more are nothing where half of much room is left.
+        if held * 2 < most and most >= _ROOMY_BYTES * self.tasks_in_process:
+            self._looked_until = self._processed + _UNWATCHED_RECORDS
+        return held > most
 
     def commit(self) -> None:
         """Commit everything processed so far: in Kafka and in the stores. No transaction, no effect.
@@ -1099,6 +1182,7 @@ class Task:
             raise
         for store in self.stores.values():
             store.flush_cache()
+        self._context.send_changes()
 
     def _commit_stores(self, ends: Mapping[TopicPartition, int]) -> None:
         position = _last_records(self._positions)
@@ -1152,6 +1236,7 @@ class Task:
         for store in self.stores.values():
             store.discard()
         assert self._context is not None
+        self._context.forget_changes()
         self._bind(self._context)
         self._processed = 0
         self._state = _State.RUNNING
@@ -1192,18 +1277,23 @@ class Task:
 
     def _retry(self, call: Callable[[], T], *, limit_ms: int | None = None) -> T:
         """Repeat `call` while it says that nothing changed, for at most `task.timeout.ms`."""
-        deadline: float | None = None
+        limit = limit_ms or self._config.task_timeout_ms
+        began: float | None = None
+        said = False
         pause = _BACKOFF_S
         while True:
             try:
                 return call()
             except RetriableError as error:
                 now = self._clock.monotonic()
-                if deadline is None:
-                    deadline = now + (limit_ms or self._config.task_timeout_ms) / 1000
-                if now >= deadline:
+                if began is None:
+                    began = now
+                if now - began >= limit / 1000:
                     raise
                 _log.debug("task %s: %s; trying again", self.task_id, error)
+                if now - began >= ordinals.LONG_WAIT_S and not said:
+                    said = True
+                    ordinals.say_that_it_waits(f"task {self.task_id}", error, limit)
                 self._clock.sleep(pause)
                 pause = min(pause * 2, _LONGEST_BACKOFF_S)
 

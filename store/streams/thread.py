@@ -1,23 +1,34 @@
 """One member of an application's group, and the workers that process what the group gives it. One thread.
 
-The group protocol is the eager one: at each rebalance everything is taken back, and given out anew. That need not cost
-what it says. What is taken back is committed, and kept open without being touched until the member hears what it has
-from then on; only tasks that are gone then are closed. Whoever gets such a task a moment before that is in no danger:
-nothing of it is uncommitted, it fences this incarnation, and on one host it waits for the directory.
-(At least once fences nobody, so there tasks are closed at once. Cooperative rebalances would give the sources of one
-sub-topology to different members: only the range assignor keeps them together, and it has no cooperative form.)
+Rebalances are cooperative: they take from a member what goes to another one, and nothing else, so tasks that stay go on
+processing and committing in the midst of them. The client has one assignor that can do this, and it would give the
+inputs of one sub-topology to different members. So the group gives out the partitions of one input of each, that with
+the most partitions, and they stand for its tasks: whoever has partition k of it reads k of the others. The argument:
+
+* Nobody needs the group's word to read. Inputs are read, and positions committed, by explicit partition.
+* Exactly once: positions are sent in transactions without a membership, which the broker takes in any state of the
+  group. Who is refused, is so by the epoch of the task's transactional id.
+* At least once: a group with members takes positions from them alone. While members join, it goes on to take those of
+  the generation before. Between the answers to a member's joining and to the leader's it says that a rebalance is in
+  progress, and to positions that were sent before the first of these and came after it, that they are of an old
+  generation. Both end without this thread, and the positions are sent again: what the member has not given up is its
+  own in the new generation too. Who is no member any more is answered otherwise, and closes its tasks.
+* What goes is committed and closed before the group hears that it is gone, so nobody else has the task by then, unless
+  this member did not come back in time; then the other one has fenced it, or waits for the directory.
+* A broker forgets positions in topics that no member subscribes to, `offsets.retention.minutes` after they were
+  committed last. Each commit of a task is of all its inputs, and an idle one commits now and then
+  (`store.streams.worker.REFRESH_POSITIONS_S`), as it does for a worker without a group. What is forgotten while nobody
+  runs is found by who starts, as ever: stores are ahead of the group, or there is a topic of positions.
+* Which input leads follows from the inputs and their partitions. Who finds that these have changed ends
+  (`InputChangedError`), and so does who comes to members that another input stands for tasks to.
+
+A group has one way to be given out. Members of earlier versions have another, so one of this version waits as long as
+there are any, and then begins; an earlier one that comes to members of this version is refused.
 
 Warm copies (`num.standby.replicas`): members do not learn what others have, but the broker tells an admin client. Each
 host asks now and then, and computes by a hash which of the others' tasks it keeps copies of. Members are named after
 their state directory, so that a copy is never where its task is; two processes that share a directory settle by its
 locks who has the copy. A copy is closed when its thread looks next, and a task whose directory it holds waits for that.
-
-Repartition topics keep what is written to them for ever, so that nothing is lost that was not processed. What was is
-deleted now and then (`repartition.purge.interval.ms`), by the thread that has the task, up to the position that it
-knows to be committed. Nobody reads that again: the position is the group's, every incarnation begins there, and no
-commit sets it back. So it does not matter who dies before or after, or whether the thread is a zombie, which knows of
-an earlier one. What was processed in a transaction that is open, or that ended nobody knows how, is no part of it.
-A zombie that has not processed it finds it gone, and the group's position moved: it gives the task up.
 
 Must survive: a group that has forgotten this member (what it had is closed without a commit), a task that a newer
 incarnation takes while the group still says that it is this member's (it is opened again, with growing pauses), and a
@@ -37,9 +48,17 @@ from typing import Any, NamedTuple, Protocol
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import FencedError, LogError, RetriableError, TaskLostError, UnreachableError
+from store.errors import (
+    FencedError,
+    InputChangedError,
+    LogError,
+    RetriableError,
+    TaskLostError,
+    UnreachableError,
+)
 from store.log import GroupMember, Groups, Log, Member, PlainProducer, StreamingReader
 from store.metrics import Metrics
+from store.query.answer import LocalStore, stores_of
 from store.recovery.restore import RestoreListener
 from store.streams.application import Application
 from store.streams.topology import Topology
@@ -59,6 +78,9 @@ LOOK_S = 0.5
 
 COPIES_S = 10.0
 """How often a thread asks who has which task, to keep copies of those that it should."""
+
+INPUTS_S = 60.0
+"""How often a thread looks whether its inputs have the partitions that they had."""
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -87,6 +109,11 @@ class ThreadStatus(NamedTuple):
     active: tuple[TaskStatus, ...]
     """Those of them that are open."""
     standby: tuple[str, ...]
+
+    @property
+    def running(self) -> bool:
+        """Whether all that is its to process is open."""
+        return not self.rebalancing and len(self.active) == len(self.assigned)
 
 
 class Host:
@@ -142,21 +169,27 @@ class StreamThread:
         self._host = host or Host("")
         self._host.threads[name] = frozenset()
         self._copies_looked = -inf
-        self._purge_looked = clock.monotonic()
-        self._purged: dict[TopicPartition, int] = {}
-        """Repartition topic → where it begins, since this thread has deleted the records before."""
         self._copies: dict[int, list[int]] = {}
         """Sub-topology → the partitions that this thread keeps warm copies of."""
         self._topologies = {one.ordinal: one for one in application.sub_topologies}
+        self._inputs_looked = -inf
         self._workers: dict[int, Worker] = {}
         self._looked = clock.monotonic()
         self.status = ThreadStatus(name, True, (), (), ())
         try:
+            self._reader = log.reader()
+            self._exit.callback(self._reader.close)
+            self._counts = self._count_inputs()
+            self._leading = {
+                one.ordinal: one.leading(self._counts.__getitem__) for one in application.sub_topologies
+            }
+            """Sub-topology → the source whose partitions stand for its tasks."""
             self._member: Member = log.member(
                 application.application_id,
-                [source for topology in application.sub_topologies for source in topology.sources],
+                list(self._leading.values()),
                 self,
                 instance_id=instance_id,
+                assignor="cooperative-sticky",
                 session_timeout_ms=session_timeout_ms,
                 rebalance_timeout_ms=rebalance_timeout_ms,
             )
@@ -175,6 +208,7 @@ class StreamThread:
                     on_lost=self._on_lost(topology),
                     streaming=log.reader(),
                     pool=pool,
+                    purges=application.repartition_topics,
                 )
                 self._workers[topology.ordinal] = worker
                 self._exit.callback(worker.close)
@@ -185,28 +219,49 @@ class StreamThread:
     # -- what the group says ------------------------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        owned = {ordinal: _tasks_of(one, partitions) for ordinal, one in self._topologies.items()}
         self._again.clear()
+        self._have(partitions)
+        self._copies_looked = -inf
+        self._look()
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        owned = self._owned
+        if owned is None:
+            return
+        stays = [
+            TopicPartition(topic, partition)
+            for ordinal, topic in self._leading.items()
+            for partition in owned.get(ordinal, ())
+        ]
+        self._have([tp for tp in stays if tp not in partitions])
+        self._look()
+
+    def _have(self, partitions: Sequence[TopicPartition]) -> None:
+        """Process the tasks that these stand for, and let go of all others."""
+        owned = {
+            ordinal: sorted(tp.partition for tp in partitions if tp.topic == topic)
+            for ordinal, topic in self._leading.items()
+        }
         # Nobody knows how many the other threads have. They have about as many.
         tasks = sum(map(len, owned.values())) * self._config.num_stream_threads
+        self._say_what_changes(owned)
         self._owned = owned
         self._host.threads[self.name] = frozenset(
             (ordinal, partition) for ordinal, mine in owned.items() for partition in mine
         )
         for ordinal, worker in self._workers.items():
             worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)
-        self._copies_looked = -inf
-        self._look()
 
-    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        del partitions
-        self._owned = None
-        for worker in self._workers.values():
-            if self._config.exactly_once:
-                worker.commit()
-            else:
-                worker.assign(())
-        self._look()
+    def _say_what_changes(self, owned: Mapping[int, Sequence[int]]) -> None:
+        before, after = (
+            {self._topologies[one].task_id(partition) for one, mine in has.items() for partition in mine}
+            for has in (self._owned or {}, owned)
+        )
+        for what, ids in (("assigned", after - before), ("revoked", before - after)):
+            if ids:
+                _log.info("%s: tasks %s: %s", self.name, what, ", ".join(sorted(ids)))
+        if not after and self._owned is None:
+            _log.info("%s: the group has no tasks for it", self.name)
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
         _log.warning("%s: the group has given away %s", self.name, ", ".join(map(str, partitions)))
@@ -215,6 +270,18 @@ class StreamThread:
             worker.abandon()
         self._look()
 
+    def stores(self, name: str) -> dict[int, LocalStore]:
+        """The partitions of a store that are here: those of tasks, and the copies of others. Any thread may ask."""
+        found: dict[int, LocalStore] = {}
+        for worker in tuple(self._workers.values()):
+            copies = tuple(worker.replicas.standbys.items())
+            for partition, standby in copies:
+                if name in standby.stores:
+                    found[partition] = LocalStore(standby.stores[name], active=False)
+            for partition, store in stores_of(worker.tasks, name).items():
+                found[partition] = store if isinstance(store, LocalStore) else LocalStore(store)
+        return found
+
     # -- the loop -----------------------------------------------------------------------------------------
 
     def step(self) -> bool:
@@ -222,14 +289,18 @@ class StreamThread:
 
         Raises `FencedError` when another process has the member's instance id, and what `Worker.poll` raises.
         """
-        self._member.poll(WAIT_S if self._owned is None else 0.0)
+        try:
+            self._member.poll(WAIT_S if self._owned is None else 0.0)
+        except RetriableError as error:
+            self._say_that_it_waits(error)
+            return False
         if self._owned is None:
             self._say_that_it_waits()
             return False
         self._waits_since = inf
         self._reopen()
         self._keep_copies()
-        self._purge()
+        self._check_inputs()
         wait = 0.0 if self._progress else WAIT_S / len(self._workers)
         progress = [self._poll(worker, wait) for worker in self._workers.values()]
         self._progress = any(progress)
@@ -237,17 +308,18 @@ class StreamThread:
             self._look()
         return self._progress
 
-    def _say_that_it_waits(self) -> None:
+    def _say_that_it_waits(self, why: RetriableError | None = None) -> None:
         now = self._clock.monotonic()
         self._waits_since = min(self._waits_since, now)
-        if -inf < self._waits_since <= now - LONG_WAIT_S:
+        if -inf < self._waits_since <= now - (LONG_WAIT_S if why is None else 0.0):
             self._waits_since = -inf
             _log.warning(
-                "%s waits for the group %s to give out its partitions. A member that died without leaving keeps the "
-                "group waiting for its session timeout (%g s here); one with an instance id that comes back does not",
+                "%s waits for the group %s to give out its partitions. %s",
                 self.name,
                 self._application.application_id,
-                self._session_timeout_ms / 1000,
+                why
+                or "A member that died without leaving keeps the group waiting for its session timeout "
+                f"({self._session_timeout_ms / 1000:g} s here); one with an instance id that comes back does not",
             )
 
     def stop(self) -> None:
@@ -344,30 +416,52 @@ class StreamThread:
             if wanted != worker.replicas.wanted:
                 worker.replicas.assign(wanted)
 
-    def _purge(self) -> None:
-        """Delete what is committed of repartition topics."""
-        now = self._clock.monotonic()
-        if now - self._purge_looked < self._config.repartition_purge_interval_ms / 1000:
-            return
-        self._purge_looked = now
-        topics = self._application.repartition_topics
-        committed = {
-            tp: task.committed_position(tp)
-            for worker in self._workers.values()
-            for task in worker.tasks.values()
-            for tp in task.inputs
-            if tp.topic in topics
+    def _count_inputs(self) -> dict[str, int]:
+        """The partitions of the inputs of sub-topologies that have several."""
+        return {
+            source: self._reader.partitions(source)
+            for topology in self._application.sub_topologies
+            for source in topology.sources
+            if len(topology.sources) > 1
         }
-        due = {tp: offset for tp, offset in committed.items() if offset > self._purged.get(tp, 0)}
-        if not due:
+
+    def _check_inputs(self) -> None:
+        """Raise `InputChangedError` for inputs that have other partitions than at the start: nobody would read them.
+
+        Raises `LogError` where other inputs stand for the tasks of other members: tasks would be run twice.
+        """
+        now = self._clock.monotonic()
+        if not self._counts or now - self._inputs_looked < INPUTS_S:
             return
+        self._inputs_looked = now
+        group = self._application.application_id
         try:
+            counts = self._count_inputs()
             with closing(self._log.admin()) as admin:
-                admin.delete_records(due)
-        except LogError as error:
-            _log.warning("%s: processed records of repartition topics stay for now: %s", self.name, error)
-        else:
-            self._purged |= due
+                members = admin.group_members(group)
+        except (RetriableError, UnreachableError) as error:
+            _log.info("%s: %s; whether inputs have changed is asked again", self.name, error)
+            return
+        changed = [
+            f"{topic} has {count} partitions, and had {self._counts[topic]}"
+            for topic, count in counts.items()
+            if count != self._counts[topic]
+        ]
+        if changed:
+            raise InputChangedError(
+                f"{'; '.join(changed)} when {self.name} was started. Stop all processes of the application, and start "
+                "them again; that tells which topics of its own lack partitions for the new tasks"
+            )
+        if not members:
+            # In the middle of a rebalance: they are asked for again soon.
+            self._inputs_looked += LONG_WAIT_S - INPUTS_S
+        given = {tp.topic for one in members for tp in one.partitions} & self._counts.keys()
+        if others := sorted(given.difference(self._leading.values())):
+            raise LogError(
+                f"the group {group} has members to which partitions of {', '.join(others)} stand for tasks, and not "
+                f"those of {', '.join(self._leading.values())}. Other inputs than theirs have come, or have other "
+                "partitions: stop them before this one is started"
+            )
 
     def _copies_of(self, ordinal: int) -> list[int]:
         here = frozenset[tuple[int, int]]().union(*self._host.threads.values())
@@ -398,6 +492,8 @@ class StreamThread:
                 for standby in worker.replicas.standbys.values()
             ),
         )
+        if self._workers and before.running != self.status.running:
+            _log.info("%s: %s", self.name, "RUNNING" if self.status.running else "REBALANCING")
         if before._replace(active=()) != self.status._replace(active=()) or len(before.active) != len(
             self.status.active
         ):
@@ -426,20 +522,6 @@ def copies(topology: Topology, members: Sequence[GroupMember], host: str, replic
 
 def _ranked(task_id: str, hosts: Iterable[str]) -> list[str]:
     return sorted(hosts, key=lambda host: sha256(f"{task_id}/{host}".encode()).digest())
-
-
-def _tasks_of(topology: Topology, partitions: Sequence[TopicPartition]) -> list[int]:
-    given = {
-        topic: sorted(tp.partition for tp in partitions if tp.topic == topic) for topic in topology.sources
-    }
-    first = given[topology.sources[0]]
-    if any(numbers != first for numbers in given.values()):
-        what = ", ".join(f"{topic} {numbers}" for topic, numbers in given.items())
-        raise LogError(
-            f"the group {topology.application_id} gives one member different partitions of the sources of one "
-            f"sub-topology: {what}. All its members must run the same application, and no other"
-        )
-    return first
 
 
 class _MemberLog:

@@ -6,6 +6,7 @@ a Spark executor and in the simulation.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from store.config import StoreType
 from store.errors import ConfigError
 from store.log import TopicSpec
-from store.streams import positions
+from store.streams import positions, timestamps
 from store.streams.context import Context, TaskContext
 from store.suppliers import GlobalStoreSupplier, StoreSupplier, completed
 from store.types import Record, TopicPartition
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Processing", "Processor", "ProcessorSupplier", "Topology", "bind"]
 
 Processor = Callable[[Context, Record], None]
+
+_INTERNAL = re.compile(
+    r"-(changelog|repartition|positions|(?i:subscription-(registration|response))[-0-9]*-topic)$"
+)
 
 
 class Processing(Protocol):
@@ -79,14 +84,18 @@ class _Stateless:
 
 def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Processing:
     """What a topology declares as `process`, bound to the task whose context that is."""
-    if isinstance(process, ProcessorSupplier):
-        return process.bind(context)
-    return _Stateless(process, context)
+    processing = (
+        process.bind(context) if isinstance(process, ProcessorSupplier) else _Stateless(process, context)
+    )
+    timed = timestamps.timed(processing.process, context)
+    if timed is not processing.process:
+        processing.process = timed  # type: ignore[method-assign]
+    return processing
 
 
 @dataclass(frozen=True)
 class Topology:
-    """One sub-topology: every task of it reads the same partition number of each source.
+    """One sub-topology: every task of it reads the same partition number of each source that has so many.
 
     A store is declared by its supplier, or by its name alone: then it is the key-value store that the configuration
     says (`dsl.store.suppliers.class`, see `store.streams.dsl.suppliers`). `process` must depend on nothing but the
@@ -106,6 +115,13 @@ class Topology:
     ordinal: int = 0
     global_stores: tuple[GlobalStoreSupplier, ...] = ()
     """Whole topics as stores that processors only read, kept by each worker; see `store.suppliers.global_store`."""
+    copartitioned: tuple[tuple[str, ...], ...] | None = None
+    """Groups of sources that have to have equal numbers of partitions, since records of one key are to meet. None: all
+    of them, for what a function joins nobody else can tell."""
+    written_to_itself: tuple[str, ...] = ()
+    """Those of its sources that are its sinks too, such as those of a table that is joined with itself."""
+    any_sink: bool = False
+    """Whether it sends to topics, too, that it finds by itself: to any that is there, and is not the application's."""
     _suppliers: dict[DslStoreSuppliers, dict[str, StoreSupplier[Any]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -115,12 +131,19 @@ class Topology:
 
         Raises `ValueError` for a store's name that cannot be one.
         """
-        given: Mapping[str, Any] = {"sources": self.sources, "sinks": self.sinks, "stores": self.stores}
-        for key, names in given.items():
+        given: list[tuple[str, Any]] = [
+            ("sources", self.sources),
+            ("sinks", self.sinks),
+            ("stores", self.stores),
+            *[("copartitioned", group) for group in self.copartitioned or ()],
+        ]
+        for key, names in given:
             if isinstance(names, str):
                 raise ConfigError(key, names, "a tuple of names, such as ('orders',)")
         if not self.sources:
             raise ConfigError("sources", self.sources, "at least one topic")
+        if unknown := {topic for group in self.copartitioned or () for topic in group} - {*self.sources}:
+            raise ConfigError("copartitioned", ", ".join(sorted(unknown)), "sources of the sub-topology")
         for store in self.stores:
             if not isinstance(store, (str, StoreSupplier)):
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
@@ -129,7 +152,7 @@ class Topology:
         followed = [one.topic for one in self.global_stores]
         topics = [
             *self.sources,
-            *[topic for topic in self.sinks if topic not in followed],
+            *[topic for topic in self.sinks if topic not in (*followed, *self.written_to_itself)],
             *map(self.changelog_topic, self.store_names),
             *[self.changelog_topic(one.name) for one in self.global_stores],
             *followed,
@@ -174,6 +197,10 @@ class Topology:
     def changelog_topic(self, store: str) -> str:
         return f"{self.application_id}-{store}-changelog"
 
+    def is_internal(self, topic: str) -> bool:
+        """Whether it has the name of a topic of the application's own."""
+        return topic.startswith(f"{self.application_id}-") and _INTERNAL.search(topic) is not None
+
     def changelog(self, store: str, partition: int) -> TopicPartition:
         return TopicPartition(self.changelog_topic(store), partition)
 
@@ -183,6 +210,39 @@ class Topology:
         return frozenset(
             (*(f"source {topic}" for topic in self.sources), *(f"store {name}" for name in self.store_names))
         )
+
+    @cached_property
+    def joined(self) -> tuple[tuple[str, ...], ...]:
+        """Every source in a group with those that it has to have as many partitions as; most are alone."""
+        groups: list[set[str]] = []
+        together = (self.sources,) if self.copartitioned is None else self.copartitioned
+        for group in (*[(topic,) for topic in self.sources], *together):
+            meeting = [other for other in groups if not other.isdisjoint(group)]
+            groups = [other for other in groups if other.isdisjoint(group)] + [set(group).union(*meeting)]
+        ordered = [tuple([topic for topic in self.sources if topic in group]) for group in groups]
+        return tuple(sorted(ordered, key=lambda group: self.sources.index(group[0])))
+
+    def leading(self, partitions_of: Callable[[str], int]) -> str:
+        """The source that has a partition for each task; the first by name, where several have."""
+        if len(self.sources) == 1:
+            return self.sources[0]
+        return max(sorted(self.sources), key=partitions_of)
+
+    def check_joined(self, partitions: Mapping[str, int]) -> None:
+        """Raise `ConfigError`, with the numbers, where sources that are joined differ in partitions.
+
+        `partitions` may lack topics: those whose number is still open.
+        """
+        for group in self.joined:
+            counts = {topic: partitions[topic] for topic in group if topic in partitions}
+            if len(set(counts.values())) > 1:
+                raise ConfigError(
+                    "sources",
+                    ", ".join(f"{topic} with {count} partitions" for topic, count in counts.items()),
+                    f"topics with equal numbers of partitions, for sub-topology {self.ordinal} of "
+                    f"{self.application_id} joins them by key; put repartition() before one of them, or give its "
+                    "repartition topic another number",
+                )
 
     def task_id(self, partition: int) -> str:
         """Sub-topology ordinal and partition, as in Kafka Streams: `0_3`."""

@@ -7,6 +7,13 @@ touching what its successor owns, and never in silence. Every other error closes
 polling on can only start from what was committed. Global stores are opened before any task, and they and the
 standbys follow after the tasks' steps (`store.streams.replicas`).
 
+Repartition topics keep what is written to them for ever, so that nothing is lost that was not processed. What was is
+deleted now and then (`repartition.purge.interval.ms`), by the worker that has the task, up to the position that it
+knows to be committed. Nobody reads that again: the position is the group's, every incarnation begins there, and no
+commit sets it back. So it does not matter who dies before or after, or whether the worker is a zombie, which knows of
+an earlier one. What was processed in a transaction that is open, or that ended nobody knows how, is no part of it.
+A zombie that has not processed it finds it gone, and the group's position moved: it gives the task up.
+
 Must survive: an error that comes back every time (a record that the broker refuses). The same position is tried
 again with growing pauses, and after `MOST_FAILURES` times the error is raised.
 """
@@ -17,12 +24,12 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from math import inf
 from operator import attrgetter
 from typing import Protocol
 
-from store.clock import Clock
+from store.clock import Clock, Sparingly
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import (
@@ -44,7 +51,7 @@ from store.log import Arrival, Fetch, Log, StreamingReader
 from store.metrics import Metrics
 from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
-from store.streams.arrivals import Arrivals, LentLog, in_time
+from store.streams.arrivals import Arrivals, LentLog
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
 from store.streams.steps import Beside, Steps, side_by_side
@@ -108,6 +115,7 @@ class Worker:
         streaming: StreamingReader | None = None,
         leaving: Callable[[], bool] = lambda: False,
         pool: Executor | None = None,
+        purges: Collection[str] = (),
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
         gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
@@ -123,6 +131,9 @@ class Worker:
 
         With a `pool`, which stays the caller's, tasks go on while others wait for the broker in its threads, unless
         `num.commit.threads` is 1. All else, the user's functions among it, still happens in the thread that polls.
+
+        What was processed and committed of the topics that it `purges` is deleted: the application's
+        `repartition_topics`, and no others.
         """
         self._topology = topology
         self._log: Log = log if streaming is None else LentLog(log, streaming)
@@ -148,11 +159,16 @@ class Worker:
         self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, int] = {}
+        self._passed_over = Sparingly()
         self._faults: dict[int, Faults] = {}
         self._last_commit: dict[int, float] = {}
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
         self._processed: dict[int, int] = {}
+        self._purges = frozenset(purges) & {*topology.sources}
+        self._purge_looked = clock.monotonic()
+        self._purged: dict[TopicPartition, int] = {}
+        """Input → where it begins, since this worker has deleted the records before."""
         self._held_back = False
         """Whether all that has come of some task waits for what is to come of another one of its inputs."""
 
@@ -193,6 +209,7 @@ class Worker:
                     self._drop(partition)
                     raise
         progress |= self.replicas.update(busy=progress)
+        self._purge()
         if self._lost and not self._partitions:
             self._untold = {}
             raise TaskLostError(self._lost)
@@ -235,7 +252,12 @@ class Worker:
         try:
             while due and not self._leaving():
                 if self._arrivals is not None:
-                    self._gather(self._arrivals, due, _LONGEST_WAIT_S)
+                    try:
+                        self._gather(self._arrivals, due, _LONGEST_WAIT_S)
+                    except LogError as error:
+                        if not self._give_up_overtaken(error):
+                            raise
+                        due = [partition for partition in due if partition not in self._lost]
                 with self._side_by_side([(one, self._step(one)) for one in due]) as ended:
                     for partition, step in ended:
                         try:
@@ -252,10 +274,34 @@ class Worker:
                             due.remove(partition)
         finally:
             self._ends = None
+        self._purge()
         if self._untold:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return self._processed
+
+    def _purge(self) -> None:
+        """Delete what is committed of the inputs that it purges."""
+        now = self._clock.monotonic()
+        if not self._purges or now - self._purge_looked < self._config.repartition_purge_interval_ms / 1000:
+            return
+        self._purge_looked = now
+        committed = {
+            tp: task.committed_position(tp)
+            for task in self.tasks.values()
+            for tp in task.inputs
+            if tp.topic in self._purges
+        }
+        due = {tp: offset for tp, offset in committed.items() if offset > self._purged.get(tp, 0)}
+        if not due:
+            return
+        try:
+            with closing(self._log.admin()) as admin:
+                admin.delete_records(due)
+        except LogError as error:
+            _log.warning("processed records of repartition topics stay for now: %s", error)
+        else:
+            self._purged |= due
 
     def _owes_commit(self, task: Task) -> bool:
         return task.in_transaction or self._last_commit[task.partition] == -inf
@@ -438,9 +484,14 @@ class Worker:
             self._drop(partition)
             raise
         except AbortRequiredError as error:
-            _log.warning("task %s: aborting and resuming from the last commit: %s", task.task_id, error)
-            if not isinstance(error, RecordFailedError):
-                # Each of those is of another record, and is passed over from now on.
+            # Each of those is of another record, and is passed over from now on.
+            failed = isinstance(error, RecordFailedError)
+            since = self._passed_over.count(self._clock.monotonic) if failed else ""
+            if since is not None:
+                _log.warning(
+                    "task %s: aborting and resuming from the last commit: %s%s", task.task_id, error, since
+                )
+            if not failed:
                 self._count_failure(partition, task, error)
             if not task.can_abort:
                 self._drop(partition)
@@ -483,7 +534,12 @@ class Worker:
         room = max(1, min(self._config.poll_records, self._config.commit_records - task.uncommitted_records))
         came: dict[TopicPartition, tuple[Sequence[Record], int, bool]] = {}
         for tp in self._before_ends(task):
-            read = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
+            try:
+                read = self._reader.read(tp, task.position(tp), room, IsolationLevel.READ_COMMITTED)
+            except LogError as error:
+                if type(error) is not LogError:
+                    raise
+                raise task.why_unreadable(error) from error
             records, next_offset = read.records, read.next_offset
             more = read.more if isinstance(read, Arrival) else len(records) >= room
             if self._ends is not None:
@@ -494,7 +550,7 @@ class Worker:
                 more = next_offset < end
             came[tp] = records, next_offset, more
         applied = 0
-        for run in in_time([(records, more) for records, _, more in came.values()]):
+        for run in task.in_time([(records, more) for records, _, more in came.values()]):
             applied += yield from apply_steps(task, run, self._leaving)
             if self._leaving():
                 return True

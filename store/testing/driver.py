@@ -26,7 +26,6 @@ from store.log.partitioner import partition_for
 from store.metrics import Metrics
 from store.serdes import BytesSerde, Serde
 from store.streams.application import Application
-from store.streams.arrivals import in_time
 from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
@@ -90,7 +89,6 @@ class TestDriver:
         self.application = Application.of(application)
         self.clock = VirtualClock(wall_clock_ms)
         self.metrics = Metrics(self.clock)
-        self.log = MemoryLog()
         self._auto_commit = auto_commit
         self._storage = MemoryStorage()
         given = config.as_dict() if isinstance(config, StreamsConfig) else dict(config or {})
@@ -107,7 +105,13 @@ class TestDriver:
         self._read: dict[tuple[str, int], int] = {}
         count = partitions if isinstance(partitions, Mapping) else {}
         default = 1 if isinstance(partitions, Mapping) else partitions
-        self._make_topics(lambda topic: count.get(topic, default))
+        finds_topics = any(topology.any_sink for topology in self.application.sub_topologies)
+
+        def partitions_of(topic: str) -> int:
+            return count.get(topic, default)
+
+        self.log = MemoryLog(partitions_of if finds_topics else None)
+        self._make_topics(partitions_of)
         self._open()
 
     def _make_topics(self, partitions_of: Any) -> None:
@@ -196,7 +200,7 @@ class TestDriver:
             reader.read(tp, task.position(tp), _READ_AT_ONCE, IsolationLevel.READ_COMMITTED).records
             for tp in task.inputs
         ]
-        runs = in_time([(records, len(records) == _READ_AT_ONCE) for records in came])
+        runs = task.in_time([(records, len(records) == _READ_AT_ONCE) for records in came])
         return sum([apply(task, run) for run in runs]) > 0
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:

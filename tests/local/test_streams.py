@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -10,19 +11,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
 
 from harness.worlds.local.broker import LocalBroker
-from store.errors import LogError, ProtocolError
+from store.errors import LogError, ProtocolError, ShutdownRequestedError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.query import FailureReason, KeyQuery, RangeQuery, StoreQueryParameters
 from store.streams import thread
 from store.streams.application import Application
-from store.streams.streams import State, Streams
-from store.streams.topology import Topology
-from store.types import IsolationLevel, TopicPartition
+from store.streams.streams import State, Streams, StreamThreadExceptionResponse
+from store.streams.task import Task
+from store.streams.topology import Context, Topology
+from store.types import IsolationLevel, Record, TopicPartition
 from tests.local import streaming
 from tests.waiting import until
 
@@ -213,6 +217,71 @@ def test_sub_topologies_hand_on_through_a_topic_between_them(place: Place) -> No
     assert counts == {b"%d" % key: list(range(1, place.fed + 1)) for key in range(KEYS)}
 
 
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_inputs_with_other_partitions_and_tasks_that_go_on_while_members_come_and_go(
+    place: Place, guarantee: str
+) -> None:
+    narrow = f"{place.name}-narrow"
+    log = KafkaLog(place.bootstrap)
+    admin = log.admin()
+    admin.create_topics([TopicSpec(narrow, 2)])
+    whole = streaming.application(place.name).sub_topologies[0]
+    topology = replace(whole, sources=(narrow, *whole.sources), copartitioned=())
+
+    def make(host: str) -> Streams:
+        return Streams(
+            topology,
+            {"processing.guarantee": guarantee, "num.stream.threads": 2, "commit.interval.ms": 100},
+            bootstrap=place.bootstrap,
+            state_dir=place.directory / host,
+            session_timeout_ms=6_000,
+        )
+
+    def tasks(streams: Streams) -> dict[str, Task]:
+        return {
+            task.task_id: task
+            for member in streams._members.values()
+            for worker in member._workers.values()
+            for task in worker.tasks.values()
+        }
+
+    def feed() -> None:
+        for number in range(100):
+            for key in (0, 1):
+                place._producer.produce(narrow, b"v", b"%d" % key, key, timestamp=number + 1)
+        place.feed(100)
+
+    earlier = log.member(place.name, [f"{place.name}-in"], Mock())
+    until(lambda: earlier.poll(0.1) or admin.group_members(place.name))  # type: ignore[func-returns-value]
+    with make("a") as first:
+        feed()
+        until(lambda: all(one.rebalancing for one in first.status.threads))
+        assert place.total() == 0
+        earlier.close()
+        until(lambda: [len(one.active) for one in first.status.threads] == [2, 2])
+        before = tasks(first)
+        feed()
+        with make("b") as second:
+            until(lambda: len(tasks(second)) == PARTITIONS // 2)
+            stayed = {name: task for name, task in tasks(first).items() if before[name] is task}
+            assert len(stayed) == PARTITIONS // 2
+            feed()
+            # A member that joins, and is not polled any more, holds up the group, and nobody's tasks.
+            silent = log.member(place.name, [f"{place.name}-in"], Mock(), assignor="cooperative-sticky")
+            silent.poll(0.5)
+            feed()
+            until(lambda: place.total() >= 4 * 100 * (KEYS + 2))
+            silent.close()
+            until(lambda: first.state is second.state is State.RUNNING)
+        feed()
+        until(lambda: place.total() >= 5 * 100 * (KEYS + 2))
+        assert first.status.error is second.status.error is None
+        assert all(tasks(first)[name] is task for name, task in stayed.items())
+    expected = {b"%d" % key: list(range(1, 1_000 + 1 if key < 2 else 501)) for key in range(KEYS)}
+    assert place.counts() == expected
+    admin.close()
+
+
 def test_it_tells_what_it_does_and_stops_when_asked(place: Place) -> None:
     place.feed(10)
     streams = place.streams("a")
@@ -243,6 +312,33 @@ def test_it_tells_what_it_does_and_stops_when_asked(place: Place) -> None:
     streams.close()
 
 
+def test_its_stores_are_asked_by_name_wherever_their_partitions_are_in_the_process(place: Place) -> None:
+    place.feed(3)
+    with place.streams("a") as streams:
+        with pytest.raises(ProtocolError, match="no store 'other' to ask; it has counts"):
+            streams.query("other", KeyQuery(b"1"))
+        until(lambda: streams.state is State.RUNNING)
+        place.check_all_counted_once()
+        asked = StoreQueryParameters.from_name(streaming.STORE)
+
+        def rows() -> dict[bytes, bytes]:
+            everything = streams.query(asked.with_read_committed(), RangeQuery.with_no_bounds())
+            found: dict[bytes, bytes] = {}
+            for result in everything.partition_results.values():
+                with result.result as of_partition:
+                    found |= dict(of_partition)
+            return found
+
+        # A member that a busy machine kept from its heartbeats is without its partitions for a while.
+        until(lambda: rows() == {b"%d" % key: b"3" for key in range(KEYS)})
+        one = streams.query(streaming.STORE, KeyQuery(b"1")).only_partition_result()
+        assert one is not None
+        assert one.result == b"3"
+        nowhere = streams.query(asked.with_partition(99), KeyQuery(b"1")).partition_results[99]
+        assert nowhere.failure_reason is FailureReason.NOT_PRESENT
+    assert streams.query(streaming.STORE, KeyQuery(b"1")).partition_results == {}
+
+
 def test_what_a_function_raises_ends_all_threads_and_is_raised(place: Place) -> None:
     numbers = count()
 
@@ -269,6 +365,34 @@ def test_what_a_function_raises_ends_all_threads_and_is_raised(place: Place) -> 
     assert streams.state is State.ERROR
 
 
+def test_an_instance_whose_handler_says_so_ends_all_of_them(place: Place) -> None:
+    poison = b"poison"
+
+    def process(context: Context, record: Record) -> None:
+        if record.key == poison:
+            raise ValueError("no good")
+        streaming.Count(f"{place.name}-out")(context, record)
+
+    def make(host: str) -> Streams:
+        made = place.streams(host)
+        made.application = Application.of(replace(made.application.sub_topologies[0], process=process))
+        made.set_uncaught_exception_handler(lambda _: StreamThreadExceptionResponse.SHUTDOWN_APPLICATION)
+        return made
+
+    first, second = make("a"), make("b")
+    first.start()
+    second.start()
+    place.feed(10)
+    until(lambda: first.state is second.state is State.RUNNING)
+    place._producer.produce(f"{place.name}-in", b"v", poison, 0)
+    place._producer.flush()
+    until(lambda: first.state is second.state is State.ERROR)
+    assert {type(one.status.error) for one in (first, second)} == {ValueError, ShutdownRequestedError}
+    for one in (first, second):
+        one.close()
+    place.check_all_counted_once()
+
+
 def test_a_changelog_that_is_not_compacted_is_refused(place: Place) -> None:
     admin = KafkaLog(place.bootstrap).admin()
     changelog = f"{place.name}-{streaming.STORE}-changelog"
@@ -284,3 +408,18 @@ def test_topics_that_do_not_exist_are_named(place: Place, unique: Callable[[str]
     name = unique("nothing")
     with pytest.raises(LogError, match=f"{name}-in, {name}-out"):
         streaming.streams(place.bootstrap, str(place.directory), name, "", "exactly_once").start()
+
+
+def test_the_program_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    (source,) = [
+        text for text in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "Streams(builder" in text
+    ]
+    assert "/var/lib/words" in source
+
+    def run(streams: Streams) -> None:
+        with streams:
+            until(lambda: streams.state is State.RUNNING)
+
+    monkeypatch.setattr(Streams, "run", run)
+    exec(compile(source.replace("/var/lib/words", str(tmp_path)), "README.md", "exec"), {})

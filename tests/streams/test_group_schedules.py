@@ -1,7 +1,9 @@
 """Members of a group that are killed, stand still beyond their session, go, and come again, each at any protocol point.
 
 Each member is a process on a host of its own: a greenlet that gives up its turn at every point, after every step, and
-when it sleeps, so that one may be in the middle of a rebalance or a commit while others go on for minutes. Whatever
+when it sleeps, so that one may be in the middle of a rebalance or a commit while others go on for minutes. What its
+client does in a thread of its own, such as joining again, may come at any of these moments too. One of the two inputs
+has a single partition, which the task of that number reads beside the other. Whatever
 happened, in the end every record was counted once: in the outputs, in the positions, and in the store of every host
 that opens the task again.
 """
@@ -11,13 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from greenlet import getcurrent, greenlet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.broker import SimLog, SimMember
 from harness.worlds.sim.disk import Host as SimHost
 from store import points
 from store.config import StreamsConfig
@@ -26,18 +29,21 @@ from store.points import Point
 from store.streams.application import Application
 from store.streams.thread import Host, StreamThread
 from store.types import TopicPartition
-from tests.clusters import RC, SINK, SOURCE, Cluster, rows
+from tests.clusters import RC, SINK, SOURCE, Cluster, pipeline, rows
 
 PARTITIONS = 3
+NARROW = "narrow"
+INPUTS = [*(TopicPartition(SOURCE.topic, number) for number in range(PARTITIONS)), TopicPartition(NARROW, 0)]
 HOSTS = 3
 SESSION_MS = 45_000
 
-RUN, KILL, START, STOP, TIME, FEED = "run", "kill", "start", "stop", "time", "feed"
+RUN, KILL, START, STOP, TIME, FEED, BEAT = "run", "kill", "start", "stop", "time", "feed", "beat"
 
 ACTIONS = st.one_of(
     st.tuples(st.just(RUN), st.integers(0, HOSTS - 1), st.integers(1, 12)),
     st.tuples(st.just(RUN), st.integers(0, HOSTS - 1), st.integers(20, 80)),
-    st.tuples(st.just(FEED), st.integers(0, PARTITIONS - 1), st.integers(1, 4)),
+    st.tuples(st.just(FEED), st.integers(0, PARTITIONS), st.integers(1, 4)),
+    st.tuples(st.just(BEAT), st.integers(0, HOSTS - 1), st.just(0)),
     st.tuples(st.sampled_from((KILL, KILL, START, STOP)), st.integers(0, HOSTS - 1), st.just(0)),
     st.tuples(st.just(START), st.integers(0, HOSTS - 1), st.just(0)),
     st.tuples(st.just(TIME), st.just(0), st.sampled_from((1, 20, 46, 70))),
@@ -61,13 +67,15 @@ class Members:
     """A process for each host, or none, and the turns that they get."""
 
     def __init__(self, config: StreamsConfig) -> None:
-        self.cluster = Cluster(partitions=PARTITIONS)
+        topology = replace(pipeline(), sources=(NARROW, SOURCE.topic), copartitioned=())
+        self.cluster = Cluster(topology, partitions=PARTITIONS, fewer={NARROW: 1})
         self.clock = self.cluster.clock
         self.config = config
         self.hosts = [SimHost(number) for number in range(HOSTS)]
         self.living: dict[int, greenlet] = {}
         self.stopping: set[int] = set()
-        self.fed: Counter[tuple[int, bytes]] = Counter()
+        self.fed: Counter[tuple[TopicPartition, bytes]] = Counter()
+        self.threads: dict[int, StreamThread] = {}
         self._numbers: dict[int, int] = {}
         self._dead: list[greenlet] = []
         self._hub = getcurrent()
@@ -105,6 +113,7 @@ class Members:
             session_timeout_ms=SESSION_MS,
             host=Host(name),
         )
+        self.threads[number] = thread
         try:
             while number not in self.stopping:
                 thread.step()
@@ -129,16 +138,25 @@ class Members:
             self._dead.append(process)
             self._ended(number)
 
+    def beat(self, number: int) -> None:
+        """What the client's own thread does."""
+        if number in self.threads:
+            member = self.threads[number]._member
+            assert isinstance(member, SimMember)
+            member.heartbeat()
+
     def _ended(self, number: int) -> None:
         del self.living[number]
+        self.threads.pop(number, None)
         if number in self._numbers:
             self.hosts[number].release(self._numbers.pop(number))
 
-    def feed(self, partition: int, records: int) -> None:
+    def feed(self, number: int, records: int) -> None:
+        tp = INPUTS[number]
         for count in range(records):
-            key = b"%d-%d" % (partition, count % 2)
-            self.cluster.feed(key, partition=partition)
-            self.fed[partition, key] += 1
+            key = b"%d-%d" % (number, count % 2)
+            self.cluster.broker.append(tp.topic, key, b"", partition=tp.partition)
+            self.fed[tp, key] += 1
 
     def settle(self) -> None:
         """Everybody goes on until all input is committed, and then ends in order."""
@@ -161,14 +179,11 @@ class Members:
         raise AssertionError("a member does not end")
 
     def done(self) -> bool:
-        ends = Counter[int]()
-        for (partition, _), count in self.fed.items():
-            ends[partition] += count
+        ends = Counter[TopicPartition]()
+        for (tp, _), count in self.fed.items():
+            ends[tp] += count
         committed = self.cluster.broker.committed_offsets(self.cluster.topology.application_id)
-        return all(
-            committed.get(TopicPartition(SOURCE.topic, partition), 0) == end
-            for partition, end in ends.items()
-        )
+        return all(committed.get(tp, 0) == end for tp, end in ends.items())
 
     def outputs(self) -> dict[bytes | None, list[int]]:
         found: dict[bytes | None, list[int]] = {}
@@ -198,8 +213,8 @@ def play(config: dict[str, object], actions: list[tuple[str, int, int]]) -> None
     with members(StreamsConfig.of(config)) as made:
         for number in range(HOSTS):
             made.start(number)
-        for partition in range(PARTITIONS):
-            made.feed(partition, 3)
+        for number in range(len(INPUTS)):
+            made.feed(number, 3)
         for what, where, amount in actions:
             match what:
                 case "run":
@@ -214,6 +229,8 @@ def play(config: dict[str, object], actions: list[tuple[str, int, int]]) -> None
                     made.clock.sleep(amount)
                 case "feed":
                     made.feed(where, amount)
+                case "beat":
+                    made.beat(where)
         made.settle()
         assert made.done()
         assert made.outputs() == {key: list(range(1, count + 1)) for (_, key), count in made.fed.items()}
@@ -227,7 +244,7 @@ def play(config: dict[str, object], actions: list[tuple[str, int, int]]) -> None
                 for key, value in rows(task).items()
             }
             worker.close()
-            assert found == dict(made.fed)
+            assert found == {(tp.partition, key): count for (tp, key), count in made.fed.items()}
 
 
 @settings(max_examples=25, deadline=None)

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from harness.worlds.sim.broker import SimLog
 from harness.worlds.sim.disk import Host
 from store.config import StreamsConfig
-from store.errors import ConfigError, DeserializationError, LogError, RecordFailedError, RecordTooLargeError
+from store.errors import (
+    ConfigError,
+    DeserializationError,
+    LogError,
+    RecordFailedError,
+    RecordRefusedError,
+    RecordTooLargeError,
+)
 from store.log import Producer
 from store.metrics import Metrics
 from store.points import Point
@@ -29,6 +36,7 @@ from store.streams.handlers import (
 from store.streams.task import apply
 from store.suppliers import persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.clocks import VirtualClock
 from tests.clusters import SOURCE, STORE, Cluster, count, pipeline, rows
 
 DEAD = TopicPartition("dead", 0)
@@ -90,6 +98,25 @@ def test_a_record_whose_processing_raised_leaves_no_trace_but_its_dead_letter() 
         (b"bad", "1"),
         (b"bad", "3"),
     ]
+
+
+def test_a_record_behind_markers_and_aborted_records_is_passed_over_like_any_other() -> None:
+    cluster = cluster_of(poisoned)
+    foreign = SimLog(cluster.broker).producer("foreign", 60_000)
+    foreign.init_transactions()
+    for key, end in (
+        (b"lost", foreign.abort_transaction),
+        (b"bad", foreign.commit_transaction),
+        (b"a", foreign.commit_transaction),
+        (b"bad", foreign.commit_transaction),
+    ):
+        foreign.begin_transaction()
+        foreign.produce(SOURCE.topic, key, b"", partition=0, timestamp=1)
+        foreign.flush()
+        end()
+    run(cluster, CONTINUE)
+    assert cluster.output() == [(b"a", b"1")]
+    assert [headers(record)[handlers.OFFSET] for record in dead(cluster)] == ["2", "6"]
 
 
 def test_a_dead_letter_has_the_record_and_says_what_happened_to_it() -> None:
@@ -418,7 +445,7 @@ def test_of_a_batch_that_was_refused_only_the_record_at_fault_is_left_out() -> N
         ("out", b"bad", b"x" * 2_000_000),
         ("out", b"b", b"1"),
     ]
-    faults.blame(refused, LogError("a batch"))
+    faults.blame(refused, RecordRefusedError("a batch"))
     for left_out in (0, 1):
         with cluster.task(PRODUCTION, faults=faults) as task:
             if not left_out:
@@ -440,3 +467,27 @@ def test_a_task_by_itself_says_that_the_record_is_passed_over() -> None:
         apply(task, cluster.records(task.position(SOURCE)))
         task.commit()
     assert cluster.output() == [(b"a", b"1"), (b"a", b"2")]
+
+
+def test_many_records_that_are_passed_over_are_warned_of_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = cluster_of(poisoned, *[b"bad"] * 30)
+    run(cluster, CONTINUE)
+    assert len(dead(cluster)) == 30
+    warned = [line for line in caplog.messages if "going on without it" in line]
+    assert warned[0].endswith("going on without it")
+    assert len(warned) == 1
+    assert len([line for line in caplog.messages if "resuming from the last commit" in line]) == 1
+
+
+def test_a_warning_that_was_put_off_counts_what_came_since(caplog: pytest.LogCaptureFixture) -> None:
+    handler, clock = LogAndContinueExceptionHandler(), VirtualClock()
+    at = Record("in", 0, 1, b"k", b"v", 1)
+    for _ in range(3):
+        handler.handle_error(ErrorHandlerContext(at, "0_0", None, clock.monotonic), ValueError("bad"))
+        clock.now += 5.0
+    assert [line.partition("without it")[2] for line in caplog.messages] == [
+        "",
+        "; 2 such since the last line",
+    ]

@@ -22,6 +22,7 @@ from store.types import IsolationLevel, Record, TopicPartition
 RECORDS = 40
 BAD = (7, 8, 23)
 NEVER_MS = 600_000
+HOUR_MS = 3_600_000
 
 
 def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, bytes | None]]]:
@@ -35,26 +36,35 @@ def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, 
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
-@pytest.mark.parametrize("size", [20_000, 2_000_000], ids=["by the broker", "by the client"])
-def test_what_is_too_large_is_left_out_and_all_else_arrives(
-    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, size: int, guarantee: Guarantee
+@pytest.mark.parametrize("why", ["too large for the broker", "too large for the client", "too new"])
+def test_what_is_refused_is_left_out_and_all_else_arrives(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, why: str, guarantee: Guarantee
 ) -> None:
+    """What is too new has the key and value of others that are not."""
     name = unique("refused")
     source, sink, dead = f"{name}-in", f"{name}-out", f"{name}-dead"
-    large = Random(7).randbytes(size)
+    large = Random(7).randbytes(2_000_000 if why.endswith("client") else 20_000)
 
     def process(context: Context, record: Record) -> None:
         counts = context.store("counts")
         number = int(counts.get(b"all") or 0)
         counts.put(b"all", b"%d" % (number + 1))
-        context.forward(sink, record.key, large if record.offset in BAD else b"%d" % number)
+        bad = record.offset in BAD
+        if why == "too new":
+            ahead = 10 * HOUR_MS if bad else 0
+            made = ("made of", b"%d" % record.offset)
+            context.forward(sink, b"same", b"same", timestamp=record.timestamp + ahead, headers=(made,))
+        else:
+            context.forward(sink, record.key, large if bad else b"%d" % number)
 
     topology = Topology(name, (source,), (sink,), ("counts",), process)
     admin = log.admin()
     admin.create_topics(
         [
             TopicSpec(source, 1),
-            TopicSpec(sink, 1, {"max.message.bytes": "10000"}),
+            TopicSpec(
+                sink, 1, {"max.message.bytes": "10000", "message.timestamp.after.max.ms": str(HOUR_MS)}
+            ),
             TopicSpec(dead, 1),
             *topology.internal_topics(1),
         ]
@@ -82,7 +92,7 @@ def test_what_is_too_large_is_left_out_and_all_else_arrives(
             worker.poll()
     finally:
         worker.close()
-    arrived = [key for key, _ in outputs(log, sink)]
+    arrived = [headers.get("made of", key) for key, headers in outputs(log, sink)]
     good = [b"%d" % number for number in range(RECORDS) if number not in BAD]
     letters = [headers["__streams.errors.offset"] for _, headers in outputs(log, dead)]
     if guarantee is Guarantee.EXACTLY_ONCE_V2:

@@ -9,13 +9,15 @@ import pytest
 from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog, SimMember
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
-from store.errors import LogError
+from store.errors import LogError, TaskLostError
 from store.serdes import LongSerde, StrSerde
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
 from store.streams.thread import StreamThread
+from store.streams.worker import Worker
 from store.types import IsolationLevel, TopicPartition
 from tests.clocks import VirtualClock
+from tests.clusters import SOURCE, Cluster
 
 BETWEEN = TopicPartition("app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-repartition", 0)
 OUT = TopicPartition("out", 0)
@@ -130,3 +132,50 @@ def test_a_thread_that_stood_still_while_another_processed_and_deleted_its_input
         stood_still.step()
         running.work(1)
     assert running.counted() == 10
+
+
+def test_a_worker_deletes_what_it_is_told_to_and_a_stale_one_gives_the_task_up() -> None:
+    cluster = Cluster(keys=[b"a"] * 3)
+
+    def worker(number: int) -> Worker:
+        return cluster.worker(
+            EXACTLY_ONCE,
+            storage=cluster.storage(Host(number)),
+            purges=["in"] if number else (),
+        )
+
+    def work(one: Worker) -> None:
+        for _ in range(20):
+            one.poll()
+            cluster.clock.sleep(2)
+
+    stale = worker(0)
+    work(stale)
+    # Whoever is told of nothing deletes nothing.
+    assert (cluster.broker.start_offset(SOURCE), len(cluster.output())) == (0, 3)
+    cluster.feed(b"a", b"a")
+    other = worker(1)
+    work(other)
+    assert cluster.broker.start_offset(SOURCE) == 5
+    cluster.feed(b"a")
+    with pytest.raises(TaskLostError):
+        stale.poll()
+    work(other)
+    assert cluster.output() == [(b"a", b"%d" % count) for count in range(1, 7)]
+
+
+def test_what_is_processed_and_not_committed_is_not_deleted() -> None:
+    cluster = Cluster(keys=[b"a"] * 3)
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "repartition.purge.interval.ms": 30_000})
+    worker = cluster.worker(config, purges=["in"])
+    for _ in range(2):
+        worker.poll()
+    cluster.clock.sleep(31)
+    cluster.feed(b"a")
+    worker.poll()
+    assert worker.tasks[0].position(SOURCE) == 4
+    assert (worker.tasks[0].committed_position(SOURCE), cluster.broker.start_offset(SOURCE)) == (0, 0)
+    worker.commit()
+    cluster.clock.sleep(31)
+    worker.poll()
+    assert cluster.broker.start_offset(SOURCE) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ import pytest
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
-from store.errors import ConfigError, FatalLogError, FencedError, PositionLostError, UnreachableError
-from store.log import Log, TopicSpec
+from store.errors import (
+    ConfigError,
+    FatalLogError,
+    FencedError,
+    PositionLostError,
+    RetriableError,
+    UnreachableError,
+)
+from store.log import Log, Producer, TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
 from store.streams import ordinals
@@ -24,6 +32,7 @@ from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.suppliers import KeyValueSupplier
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.clocks import VirtualClock
 from tests.recovery.layouts import interrupted
 
 RC = IsolationLevel.READ_COMMITTED
@@ -341,6 +350,24 @@ def test_sub_topologies_that_were_merged_go_on_with_both_stores(cluster: SimBrok
 
 
 @pytest.mark.requirement("13627.2")
+def test_tasks_without_a_partition_of_every_input_are_taken_over_too(
+    cluster: SimBroker, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    cluster.create_topic("narrow", 1)
+    before, after = (
+        replace(counting("app", "a", ordinal), sources=("narrow", "app-a-in"), copartitioned=())
+        for ordinal in (0, 1)
+    )
+    feed(cluster, "a")
+    worker = Worker(before, [0, 1], log, StateDirectory(tmp_path, "app"), ON, CLOCK)
+    while worker.poll():
+        pass
+    worker.close()
+    assert take_over(log, [after], ON, CLOCK) == {"1_0": (0,), "1_1": (0,)}
+
+
+@pytest.mark.requirement("13627.2")
 def test_sub_topologies_that_have_swapped_do_not_fence_each_other_when_all_are_taken_over_first(
     cluster: SimBroker, tmp_path: Path
 ) -> None:
@@ -362,6 +389,69 @@ def test_sub_topologies_that_have_swapped_do_not_fence_each_other_when_all_are_t
             for partition in (0, 1)
         ]
         assert [step(log, task) for task in opened] == [1, 1, 1, 1]
+
+
+def left_open(log: Log, made: Topology) -> Producer:
+    """A transaction of a task whose process was killed: it holds the group's position in its input."""
+    producer = log.producer(made.transactional_id(0), 60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets("app", {TopicPartition(made.sources[0], 0): 2}, ordinals.note(made.ordinal, 7))
+    return producer
+
+
+@pytest.mark.parametrize("names", ["a", "na"])
+def test_a_start_does_not_wait_for_what_a_dead_process_has_left_open(
+    names: str, cluster: SimBroker, tmp_path: Path
+) -> None:
+    log, clock = SimLog(cluster), VirtualClock()
+    feed(cluster, "a", 2)
+    (former,) = application("a")
+    run(log, former, tmp_path)
+    left = left_open(log, former)
+    latter = application(names)
+    assert take_over(log, latter, ON, clock) == ({} if names == "a" else {"1_0": (0,)})
+    assert clock.now < 1.0
+    run(log, latter[-1], tmp_path / "2")
+    with pytest.raises(FencedError):
+        left.commit_transaction()
+
+
+def test_what_a_former_ordinal_commits_until_it_is_fenced_is_noted(
+    cluster: SimBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    log = SimLog(cluster)
+    feed(cluster, "a", 2)
+    (former,) = application("a")
+    run(log, former, tmp_path)
+    left = left_open(log, former)
+    real = ordinals._fence
+
+    def fence(log: Log, transactional_id: str, *rest: Any) -> None:
+        left.commit_transaction()
+        real(log, transactional_id, *rest)
+
+    monkeypatch.setattr(ordinals, "_fence", fence)
+    take_over(log, application("na"), ON, CLOCK)
+    assert said(log, "a") == ordinals.note(1, 7)
+
+
+def test_who_waits_for_a_position_says_so_once_and_until_when(
+    cluster: SimBroker, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    log, clock = SimLog(cluster), VirtualClock()
+    feed(cluster, "a", 2)
+    (former,) = application("a")
+    # Nobody knows whose it is: it is of another ordinal, which has committed nothing.
+    left_open(log, former)
+    config = StreamsConfig(task_timeout_ms=10_000)
+    storage = StateDirectory(tmp_path, "app")
+    with pytest.raises(RetriableError), Task(application("na")[1], 0, log, storage, config, clock):
+        pass
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert "task 1_0 has waited for 3 s" in said
+    assert "app-a-in-0" in said
+    assert "task.timeout.ms (10 s)" in said
 
 
 @pytest.mark.requirement("13627.2")

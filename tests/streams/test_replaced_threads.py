@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -11,8 +12,15 @@ import pytest
 
 from harness.worlds.sim.broker import SimLog
 from store.config import StreamsConfig
-from store.errors import ConfigError, ProtocolError
-from store.streams.streams import State, Streams, StreamThreadExceptionResponse, UncaughtExceptionHandler
+from store.errors import ConfigError, ProtocolError, ShutdownRequestedError, UnreachableError
+from store.streams.streams import (
+    _LISTEN_S,
+    State,
+    Streams,
+    StreamThreadExceptionResponse,
+    UncaughtExceptionHandler,
+    _Requests,
+)
 from store.types import TopicPartition
 from tests import clusters
 from tests.clusters import RC, Cluster, pipeline
@@ -20,6 +28,7 @@ from tests.waiting import until
 
 REPLACE_THREAD = StreamThreadExceptionResponse.REPLACE_THREAD
 SHUTDOWN_CLIENT = StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+SHUTDOWN_APPLICATION = StreamThreadExceptionResponse.SHUTDOWN_APPLICATION
 
 
 def failing(*when: int) -> Callable[..., None]:
@@ -84,7 +93,7 @@ def test_else_the_process_ends(tmp_path: Path, handler: UncaughtExceptionHandler
     assert (running.state, counted(cluster)) == (State.ERROR, [])
 
 
-@pytest.mark.parametrize("answer", [None, "SHUTDOWN_APPLICATION"])
+@pytest.mark.parametrize("answer", [None, "STOP"])
 def test_a_handler_that_does_not_answer_ends_the_process(tmp_path: Path, answer: Any) -> None:
     running = streams(Cluster(pipeline(failing(0)), [b"a"]), tmp_path, lambda _: answer)
     with pytest.raises(ValueError, match="is not a valid StreamThreadExceptionResponse") as raised:
@@ -93,7 +102,58 @@ def test_a_handler_that_does_not_answer_ends_the_process(tmp_path: Path, answer:
     assert running.state is State.ERROR
 
 
+def test_whoever_asks_all_instances_to_end_fails_by_its_own_error_and_may_be_started_again(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(pipeline(failing(2)), [b"a", b"b", b"a", b"a"])
+    running = streams(cluster, tmp_path, lambda _: SHUTDOWN_APPLICATION)
+    with pytest.raises(ValueError, match="no good"):
+        running.run()
+    (asked,) = SimLog(cluster.broker).reader().read(TopicPartition("app-shutdown", 0), 0, 9, RC).records
+    assert (asked.value or b"").endswith(b": ValueError: no good")
+    # The function fails once in all, and who starts now has not heard of the request.
+    with streams(cluster, tmp_path, lambda _: SHUTDOWN_APPLICATION) as again:
+        until(lambda: len(counted(cluster)) == 4)
+        time.sleep(2 * _LISTEN_S)
+        assert again.state is State.RUNNING
+
+
+def test_an_instance_ends_when_another_one_asks_for_it_and_commits_first(tmp_path: Path) -> None:
+    cluster = Cluster(pipeline(), [b"a", b"b", b"a", b"a"])
+    running = streams(cluster, tmp_path, lambda _: SHUTDOWN_CLIENT)
+    running.start()
+    until(lambda: len(counted(cluster)) == 4)
+    _Requests(SimLog(cluster.broker), "app").send("another: no good")
+    with pytest.raises(ShutdownRequestedError, match="another: no good"):
+        running.wait()
+    running.close()
+    assert (running.state, counted(cluster)) == (State.ERROR, ALL)
+
+
+def test_one_that_cannot_tell_the_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise UnreachableError("nobody is there")
+
+    monkeypatch.setattr(_Requests, "send", refuse)
+    running = streams(Cluster(pipeline(failing(0)), [b"a"]), tmp_path, lambda _: SHUTDOWN_APPLICATION)
+    with pytest.raises(ValueError, match="no good") as raised:
+        running.run()
+    assert raised.value.__notes__[-1] == "the other instances were not told to end: nobody is there"
+
+
 def test_a_function_is_no_application(tmp_path: Path) -> None:
     function: Any = clusters.count
     with pytest.raises(ConfigError, match="an Application, as"):
         Streams(function, bootstrap="127.0.0.1:1", state_dir=tmp_path)
+
+
+def test_what_the_process_does_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "store.streams.streams")
+    one = streams(Cluster(), tmp_path)
+    one.start()
+    until(lambda: one.state is State.RUNNING)
+    one.close()
+    said = [line for line in caplog.messages if "→" in line]
+    assert said[0] == "app: CREATED → REBALANCING"
+    assert "app: REBALANCING → RUNNING" in said
+    assert said[-1].endswith("→ NOT_RUNNING")

@@ -10,17 +10,21 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host as SimHost
+from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
-from store.errors import LogError, UnreachableError
-from store.log import Fetch, GroupMember
+from store.errors import InputChangedError, LogError, UnreachableError
+from store.log import Fetch, GroupMember, TopicSpec
 from store.streams.application import Application
-from store.streams.thread import COPIES_S, LONG_WAIT_S, Host, StreamThread, copies
+from store.streams.dsl import StreamsBuilder
+from store.streams.thread import COPIES_S, INPUTS_S, LONG_WAIT_S, Host, StreamThread, copies
 from store.types import TopicPartition
+from tests.clocks import VirtualClock
 from tests.clusters import RC, SOURCE, Cluster
 
 LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
+UNCACHED = StreamsConfig.of({"commit.interval.ms": 50_000, "statestore.cache.max.bytes": 0})
 AT_LEAST_ONCE = StreamsConfig.of({"processing.guarantee": "at_least_once"})
 
 
@@ -98,16 +102,38 @@ def test_tasks_that_stay_at_a_rebalance_are_not_opened_again_under_exactly_once(
         one.stop()
 
 
+@pytest.mark.parametrize("config", [LONG, AT_LEAST_ONCE], ids=["exactly once", "at least once"])
+def test_tasks_that_stay_go_on_in_the_midst_of_a_rebalance(cluster: Cluster, config: StreamsConfig) -> None:
+    first, second = thread(cluster, config), thread(cluster, config)
+    rest(first, second)
+    stayed = dict(first._workers[0].tasks)
+    third = thread(cluster, config)
+    third.step()
+    # The second does not come back, so the group waits.
+    for partition in (0, 1, 2, 3):
+        cluster.feed(b"c", partition=partition)
+    rest(first)
+    assert third.status.rebalancing
+    assert first._workers[0].tasks == stayed
+    assert outputs(cluster) == 10
+    assert all(not task.in_transaction for task in stayed.values())
+    for one in (first, second, third):
+        one.stop()
+
+
 def test_what_was_processed_is_committed_before_others_get_it(cluster: Cluster) -> None:
     first = thread(cluster)
-    for _ in range(4):
-        first.step()
+    rest(first)
     cluster.feed(b"c")
-    while not any(task.in_transaction for task in first._workers[0].tasks.values()):
+    cluster.feed(b"c", partition=1)
+    others = {number: task for number, task in first._workers[0].tasks.items() if number}
+    while not all(first._workers[0].tasks[number].in_transaction for number in (0, 1)):
         first.step()
     first.revoked([SOURCE])
-    assert not any(task.in_transaction for task in first._workers[0].tasks.values())
-    assert first.status.rebalancing
+    assert first._workers[0].tasks == others
+    assert others[1].in_transaction
+    assert outputs(cluster) == 9
+    assert not first.status.rebalancing
     first.close()
 
 
@@ -207,14 +233,106 @@ def test_a_member_that_comes_or_goes_moves_no_copies_of_others(cluster: Cluster)
     assert copies(topology, after, "a", 4) == []
 
 
-def test_sources_of_one_sub_topology_in_different_hands_are_refused(cluster: Cluster) -> None:
-    topology = cluster.topology
-    two = type(topology)("app", ("in", "other"), ("out",), topology.stores, topology.process)
-    cluster.broker.create_topic("other", 4)
-    one = StreamThread(Application.of(two), LONG, SimLog(cluster.broker), cluster.storage(), cluster.clock)
-    with pytest.raises(LogError, match="different partitions"):
-        one.assigned([TopicPartition("in", 0), TopicPartition("other", 1)])
+class Inputs:
+    """An application that counts the keys of `wide` with 4 partitions and `narrow` with 2 together."""
+
+    def __init__(self) -> None:
+        self.broker, self.clock = SimBroker(), VirtualClock()
+        self.log = SimLog(self.broker)
+        self.admin = self.log.admin()
+        self.admin.create_topics([TopicSpec("wide", 4), TopicSpec("narrow", 2), TopicSpec("out", 1)])
+        builder = StreamsBuilder("app")
+        merged = builder.stream("narrow").merge(builder.stream("wide"))
+        merged.group_by_key().count().to_stream().map_values(lambda n: b"%d" % n).to("out")
+        self.application = builder.build()
+        self.application.prepare(self.log)
+
+    def thread(self, number: int) -> StreamThread:
+        return StreamThread(
+            self.application,
+            UNCACHED,
+            self.log,
+            HostStorage(SimHost(number), 0),
+            self.clock,
+            name=f"t{number}",
+        )
+
+    def feed(self, key: bytes) -> None:
+        producer = self.log.plain_producer()
+        for topic, partitions in (("wide", 4), ("narrow", 2)):
+            for partition in range(partitions):
+                producer.produce(topic, key, b"v", partition=partition, timestamp=1)
+        producer.flush()
+
+    def counts(self) -> list[int]:
+        records = self.log.reader().read(TopicPartition("out", 0), 0, 1_000, RC).records
+        return sorted(int(record.value or b"") for record in records)
+
+
+def test_inputs_with_fewer_partitions_are_read_by_the_tasks_that_have_one_of_them() -> None:
+    made = Inputs()
+    first, second = made.thread(0), made.thread(1)
+    made.feed(b"a")
+    rest(first, second)
+    assert sorted(tasks(first) + tasks(second)) == ["0_0", "0_1", "0_2", "0_3"]
+    inputs = {
+        task.task_id: sorted(tp.topic for tp in task.positions)
+        for one in (first, second)
+        for task in one.status.active
+    }
+    assert inputs == {"0_0": ["narrow", "wide"], "0_1": ["narrow", "wide"], "0_2": ["wide"], "0_3": ["wide"]}
+    assert made.counts() == [1, 1, 1, 1, 2, 2]
+    second.close()
+    made.feed(b"a")
+    rest(first)
+    assert made.counts() == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
+    assert made.broker.committed_offsets("app") == {
+        TopicPartition(topic, partition): 2
+        for topic, partitions in (("wide", 4), ("narrow", 2))
+        for partition in range(partitions)
+    }
+    first.stop()
+
+
+def test_a_thread_whose_inputs_get_partitions_ends_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Inputs()
+    one = made.thread(0)
+    rest(one)
+    monkeypatch.setattr(one, "_reader", Mock(partitions={"wide": 4, "narrow": 3}.__getitem__))
+    made.clock.sleep(INPUTS_S)
+    with pytest.raises(InputChangedError, match="narrow has 3 partitions, and had 2"):
+        one.step()
     one.close()
+
+
+def test_members_to_which_another_input_stands_for_the_tasks_are_not_joined() -> None:
+    made = Inputs()
+    other = made.log.member("app", ["narrow"], Mock(), assignor="cooperative-sticky")
+    one = made.thread(0)
+
+    def settle() -> None:
+        for _ in range(10):
+            other.poll(0)
+            one.step()
+
+    with pytest.raises(LogError, match="partitions of narrow stand for tasks, and not those of wide"):
+        settle()
+    one.close()
+
+
+def test_members_that_assign_otherwise_are_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(keys=[b"a"], partitions=1)
+    earlier = SimLog(cluster.broker).member("app", ["in"], Mock())
+    earlier.poll(0)
+    one = thread(cluster)
+    for _ in range(3):
+        assert not one.step()
+    assert [line for line in caplog.messages if "waits for the group app" in line and "range" in line]
+    assert len([line for line in caplog.messages if "waits for the group" in line]) == 1
+    earlier.close()
+    rest(one)
+    assert tasks(one) == ["0_0"]
+    one.stop()
 
 
 class Unreachable(SimLog):
@@ -231,10 +349,10 @@ class Unreachable(SimLog):
                     raise UnreachableError("nobody is there")
                 return reader.partitions(topic)
 
-            def committed_metadata(self, group: str, tp: TopicPartition) -> str:
+            def committed_metadata(self, group: str, tp: TopicPartition, *, stable: bool = True) -> str:
                 if away():
                     raise UnreachableError("nobody is there")
-                return reader.committed_metadata(group, tp)
+                return reader.committed_metadata(group, tp, stable=stable)
 
             def poll(self, *arguments: object) -> dict[TopicPartition, Fetch]:
                 if away():
@@ -304,7 +422,7 @@ def test_what_a_rebalance_takes_back_is_committed_by_the_thread_that_was_told_of
         ):
             one.step()
         called.clear()
-        one.revoked([])
+        one.revoked([TopicPartition("in", number) for number in range(4)])
         one.close()
     assert set(called) == {get_ident()}
 
@@ -321,4 +439,20 @@ def test_a_thread_that_hears_nothing_of_the_group_says_once_what_it_may_wait_for
     assert [line for line in caplog.messages if "waits for the group" in line] == [
         "thread waits for the group app to give out its partitions. A member that died without leaving keeps the group "
         "waiting for its session timeout (45 s here); one with an instance id that comes back does not"
+    ]
+
+
+def test_a_thread_says_what_the_group_gives_it_and_takes_back(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "store.streams.thread")
+    one = thread(cluster)
+    rest(one)
+    one.revoked([TopicPartition("in", 0)])
+    one.stop()
+    given = ", ".join(f"0_{number}" for number in range(4))
+    assert caplog.messages == [
+        f"thread: tasks assigned: {given}",
+        "thread: RUNNING",
+        "thread: tasks revoked: 0_0",
     ]

@@ -9,6 +9,7 @@ from store.streams.dsl.builder import (
     StreamsBuilder,
 )
 from store.streams.dsl.joins import JoinWindows, StreamJoined
+from store.streams.dsl.operators import RecordContext
 from store.streams.dsl.processors import ProcessorContext, PunctuationType, StreamRecord
 from store.streams.dsl.stores import Materialized
 from store.streams.dsl.suppliers import (
@@ -27,6 +28,7 @@ from store.streams.dsl.windows import (
     SlidingWindows,
     TimeWindowedSerde,
     TimeWindows,
+    UnlimitedWindows,
 )
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Materialized",
     "ProcessorContext",
     "PunctuationType",
+    "RecordContext",
     "SessionWindowedSerde",
     "SessionWindows",
     "SlidingWindows",
@@ -56,4 +59,5 @@ __all__ = [
     "TimeWindowedSerde",
     "TimeWindows",
     "TopologyConfig",
+    "UnlimitedWindows",
 ]

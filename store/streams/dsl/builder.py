@@ -11,11 +11,25 @@ one, so that it may be anybody's, with any retention.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from store.errors import ConfigError
 from store.serdes import BytesSerde, LongSerde, Serde
 from store.streams.application import Application
+from store.streams.dsl.delayed import DelayedLookUp
+from store.streams.dsl.foreign import (
+    AnswerAll,
+    AnswerOne,
+    AnswerSerde,
+    ForeignKeyResult,
+    JoinAnswers,
+    KeepSubscriptions,
+    OfKey,
+    Rows,
+    Subscribe,
+    SubscriptionSerde,
+    back_to_the_row,
+)
 from store.streams.dsl.graph import Graph, Node, Partitioner
 from store.streams.dsl.joins import Joining, JoinWindows, StreamJoined
 from store.streams.dsl.operators import (
@@ -48,9 +62,16 @@ from store.streams.dsl.operators import (
     TableJoin,
     TableMap,
     TableSource,
+    TopicNameExtractor,
     ToStream,
 )
-from store.streams.dsl.processors import Process, ProcessorSupplier
+from store.streams.dsl.processors import (
+    Process,
+    ProcessorSupplier,
+    Transformed,
+    TransformTable,
+    ValueTransformerSupplier,
+)
 from store.streams.dsl.stores import DslStore, Form, Materialized, store_of
 from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, TopologyConfig
 from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
@@ -58,15 +79,19 @@ from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
 from store.streams.dsl.windows import (
     SessionWindows,
     SlidingWindows,
+    UnlimitedWindows,
     Windows,
     retention_of,
     size_of_windows,
     store_retention_of,
     windowed_serde,
 )
+from store.streams.timestamps import Extractor, extractor_of
 from store.suppliers import (
+    Duration,
     GlobalStoreSupplier,
     StoreSupplier,
+    VersionedSupplier,
     global_store,
     key_value_store_builder,
     milliseconds,
@@ -78,6 +103,7 @@ Stored = Materialized | str | None
 
 _REPARTITION = "KSTREAM-REPARTITION-"
 _COGROUPED = "COGROUPKSTREAM-AGGREGATE-"
+_FOREIGN = "KTABLE-FK-JOIN-"
 
 
 class StreamsBuilder:
@@ -109,19 +135,24 @@ class StreamsBuilder:
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
+        timestamp_extractor: Extractor | str | None = None,
         name: str | None = None,
     ) -> KStream:
-        """The records of one or several topics. The same topics again, with the same serdes, are the same stream.
+        """The records of one or several topics. The same topics again, with the same serdes and extractor, are the same
+        stream.
 
+        `timestamp_extractor` says when they are, where the topic does not, and `default.timestamp.extractor` neither.
         Raises `ConfigError` for a topic that the application reads otherwise already.
         """
         read = (topics,) if isinstance(topics, str) else tuple(topics)
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
+        extractor_of("timestamp_extractor", timestamp_extractor)
+        source = Source(keys, values, timestamp_extractor)
         known = self._streams.get(read)
-        if known is not None and (known.key_serde, known.value_serde) == (keys, values):
+        if known is not None and known.node.operator == source:
             return known
         self._reads(read)
-        node = self.graph.add(self.graph.new_name("KSTREAM-SOURCE-", name), Source(keys, values), topics=read)
+        node = self.graph.add(self.graph.new_name("KSTREAM-SOURCE-", name), source, topics=read)
         stream = KStream(self, node, keys, values, repartition=False)
         self._streams[read] = stream
         return stream
@@ -132,6 +163,7 @@ class StreamsBuilder:
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
+        timestamp_extractor: Extractor | str | None = None,
         materialized: Stored = None,
         name: str | None = None,
     ) -> KTable:
@@ -146,7 +178,8 @@ class StreamsBuilder:
         graph = self.graph
         store_name = said.store_name or graph.new_store_name(f"{topic}-")
         source_name = graph.new_name("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
-        source = graph.add(source_name, Source(keys, values), topics=(topic,))
+        extractor_of("timestamp_extractor", timestamp_extractor)
+        source = graph.add(source_name, Source(keys, values, timestamp_extractor), topics=(topic,))
         node_name = graph.new_name("KTABLE-SOURCE-", name)
         return _source_table(self, source, node_name, store_name, said, keys, values)
 
@@ -279,18 +312,23 @@ class KStream:
 
     def to(
         self,
-        topic: str,
+        topic: str | TopicNameExtractor,
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         partitioner: Partitioner | None = None,
         name: str | None = None,
     ) -> None:
-        """Write the records to a topic."""
+        """Write the records to a topic, or each to that which `topic(key, value, context)` names.
+
+        Such a topic has to be there when it is named first, and is no topic of the application's own.
+        """
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         node_name = graph.new_name("KSTREAM-SINK-", name)
-        graph.add(node_name, Sink(topic, keys, values, partitioner), [self.node], sink=topic)
+        named = topic if isinstance(topic, str) else None
+        sink = Sink(topic, keys, values, partitioner)
+        graph.add(node_name, sink, [self.node], sink=named, finds_topics=named is None)
 
     def repartition(
         self,
@@ -377,15 +415,7 @@ class KStream:
         graph = self.builder.graph
         node_name = graph.new_name(prefix) if name is None else name
         node = graph.add(node_name, operator, [self.node], stores=stores)
-
-        def check() -> None:
-            missing = [one for one in stores if one not in graph.stores and one not in graph.global_stores]
-            if missing:
-                raise ConfigError(
-                    "stores", missing, f"stores that were added, or named by a table, for {node.name}"
-                )
-
-        graph.at_build(check)
+        _check_stores(graph, node, stores)
         return node
 
     # -- joins ----------------------------------------------------------------------------------------------
@@ -459,15 +489,18 @@ class KStream:
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
+        grace: Duration | None = None,
         name: str | None = None,
     ) -> KStream:
         """Each record with what the table has for its key now: `joiner(value, table's value)`; no record without.
 
-        The serdes are those of the repartition topic, if there has to be one.
+        A versioned table is asked for what it had at the record's time. With a `grace` period, which is at most its
+        history retention, a record waits so long, by the stream's time, for late updates. The serdes are those of the
+        repartition topic, and of the store of records that wait. Raises `ConfigError` for a grace period that the
+        table does not allow.
         """
-        return self._look_up(
-            table, joiner, self._for_join(name, key_serde, value_serde), left=False, name=name
-        )
+        stream = self._for_join(name, key_serde, value_serde)
+        return self._look_up(table, joiner, stream, value_serde, grace, left=False, name=name)
 
     def left_join_table(
         self,
@@ -476,18 +509,20 @@ class KStream:
         *,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
+        grace: Duration | None = None,
         name: str | None = None,
     ) -> KStream:
         """Each record with what the table has for its key now, or None; see `join_table`."""
-        return self._look_up(
-            table, joiner, self._for_join(name, key_serde, value_serde), left=True, name=name
-        )
+        stream = self._for_join(name, key_serde, value_serde)
+        return self._look_up(table, joiner, stream, value_serde, grace, left=True, name=name)
 
     def _look_up(
         self,
         table: KTable,
         joiner: Callable[[Any, Any], Any],
         stream: KStream,
+        value_serde: Serde[Any] | None,
+        grace: Duration | None,
         *,
         left: bool,
         name: str | None,
@@ -495,9 +530,29 @@ class KStream:
         graph = self.builder.graph
         prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
         getter = table.getter()
-        operator = LookUp(getter, joiner, left)
+        operator: Any = LookUp(getter, joiner, left, versioned=table.versioned)
         node_name = graph.new_name(prefix, name)
-        node = graph.add(node_name, operator, [stream.node], stores=getter.stores)
+        stores = list(getter.stores)
+        if grace is not None:
+            grace_ms = milliseconds("grace", grace)
+            history = table.history_retention_ms
+            if history is None or grace_ms > history:
+                allowed = (
+                    "a versioned table" if history is None else f"at most its history retention, {history} ms"
+                )
+                raise ConfigError("grace", grace, f"{allowed} to be joined by {node_name}")
+            store = f"{node_name}-Buffer"
+            params = DslKeyValueParams(store)
+            graph.add_store(
+                DslStore(
+                    store, params=params, key_serde=BytesSerde(), value_serde=BytesSerde(), caching=False
+                )
+            )
+            stores.append(store)
+            keys, values = stream._serdes(None, value_serde)
+            operator = DelayedLookUp(operator, store, grace_ms, keys, values)
+        node = graph.add(node_name, operator, [stream.node], stores=stores)
+        graph.joined.append((stream.node, table.node))
         return KStream(self.builder, node, stream.key_serde, None, repartition=False)
 
     def join_global(
@@ -600,6 +655,19 @@ class KStream:
         return self._stream(self._add(prefix, operator, name), None, None, repartition=True)
 
 
+def _check_stores(graph: Graph, node: Node, stores: tuple[str, ...]) -> None:
+    """Have the build refuse stores that nobody has added."""
+
+    def check() -> None:
+        missing = [one for one in stores if one not in graph.stores and one not in graph.global_stores]
+        if missing:
+            raise ConfigError(
+                "stores", missing, f"stores that were added, or named by a table, for {node.name}"
+            )
+
+    graph.at_build(check)
+
+
 class BranchedKStream:
     """A stream that is being split. `branch` adds one, and `default_branch` or `no_default_branch` ends it."""
 
@@ -662,8 +730,10 @@ class KTable:
         store: DslStore | None = None,
         kept: bool = False,
         view: Getter | None = None,
+        like: KTable | None = None,
     ) -> None:
-        """`store` is where it is kept if it has to be, and is now if `kept`; `view` how values are found if not."""
+        """`store` is where it is kept if it has to be, and is now if `kept`; `view` how values are found if not. `like`
+        is the table that it has the versions of, if it is not kept."""
         self.builder = builder
         self.node = node
         self.key_serde = key_serde
@@ -672,6 +742,8 @@ class KTable:
         self._upstream = upstream
         self._store = store
         self._view = view
+        self.versioned: bool = store.versioned if store is not None else like is not None and like.versioned
+        """Whether it has what its keys had before, see `Materialized.as_` of a versioned store."""
         if kept:
             self.keep()
 
@@ -689,6 +761,15 @@ class KTable:
         self.node.stores.append(self._store.name)
         if isinstance(self.node.operator, TableSource):
             self.node.operator.materialized = True
+
+    @property
+    def history_retention_ms(self) -> int | None:
+        """How far back a versioned table goes; None for another one."""
+        if not self.versioned:
+            return None
+        stores = [self.builder.graph.stores[name] for name in self.getter().stores]
+        suppliers = [store.supplier for store in stores if isinstance(store, DslStore) and store.versioned]
+        return min(one.history_retention_ms for one in suppliers if isinstance(one, VersionedSupplier))
 
     def getter(self) -> Getter:
         """How the value of a key is found, now; for joins."""
@@ -765,7 +846,9 @@ class KTable:
         store = self._result_store(said, values)
         # Where the old value costs nothing, no key is deleted that was filtered away before.
         known = filters and self.send_old_values(force=False)
-        operator = TableMap(function, filters, None if store is None else store.name, sends_old=known)
+        # Of a versioned table every update goes on, as in Kafka Streams: one may be outdated.
+        drops = filters and not self.versioned
+        operator = TableMap(function, drops, None if store is None else store.name, sends_old=known)
         node = graph.add(graph.new_name(prefix, name), operator, [self.node])
         return KTable(
             self.builder,
@@ -776,6 +859,40 @@ class KTable:
             store=store,
             kept=store is not None,
             view=None if store is not None else Mapped(self.getter(), function),
+            like=self,
+        )
+
+    def transform_values(
+        self,
+        supplier: ValueTransformerSupplier,
+        *stores: str,
+        materialized: Stored = None,
+        name: str | None = None,
+    ) -> KTable:
+        """The values that transformers of one's own give, made by `supplier()`, with the stores of those names:
+        `transform(key, value)`, where a deletion has no value.
+
+        A result that is not kept is transformed anew, by another transformer, where a join looks it up, and for old
+        values.
+        """
+        graph = self.builder.graph
+        said = Materialized.of(materialized)
+        store = self._result_store(said, said.value_serde)
+        operator = TransformTable(supplier, None if store is None else store.name)
+        node = graph.add(
+            graph.new_name("KTABLE-TRANSFORMVALUES-", name), operator, [self.node], stores=stores
+        )
+        _check_stores(graph, node, stores)
+        return KTable(
+            self.builder,
+            node,
+            said.key_serde or self.key_serde,
+            said.value_serde,
+            upstream=(self,),
+            store=store,
+            kept=store is not None,
+            view=None if store is not None else Transformed(self.getter(), supplier, stores),
+            like=self,
         )
 
     def to_stream(
@@ -790,9 +907,11 @@ class KTable:
     def suppress(self, suppressed: Suppressed, *, name: str | None = None) -> KTable:
         """Hold updates back, until a window is closed or for some time.
 
-        Raises `ConfigError` for `until_window_closes` of a table that has no windows.
+        Raises `ConfigError` for `until_window_closes` of a table that has no windows, and for a versioned table.
         """
         graph = self.builder.graph
+        if self.versioned:
+            raise ConfigError("suppress", self.node.name, "a table that is not versioned")
         given = name or suppressed.name
         node_name = graph.new_name("KTABLE-SUPPRESS-") if given is None else given
         store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
@@ -814,6 +933,7 @@ class KTable:
                 caching=False,
                 logging=held.logging,
                 topic_config=tuple(sorted((held.topic_config or {}).items())),
+                at_commits=True,
             )
         )
         operator = Suppress(store, keys, values, wait_ms, by_window, held)
@@ -833,7 +953,7 @@ class KTable:
         graph = self.builder.graph
         self.send_old_values()
         node_name = graph.new_name("KTABLE-SELECT-", None if name is None else f"{name}-select")
-        node = graph.add(node_name, Regroup(selector), [self.node])
+        node = graph.add(node_name, Regroup(selector, self.versioned), [self.node])
         return KGroupedTable(
             self.builder,
             node,
@@ -842,26 +962,93 @@ class KTable:
             name,
         )
 
+    @overload
     def join(
         self,
         other: KTable,
         joiner: Callable[[Any, Any], Any],
+        /,
         *,
         materialized: Stored = None,
         name: str | None = None,
+    ) -> KTable: ...
+
+    @overload
+    def join(
+        self,
+        other: KTable,
+        foreign_key: Callable[[Any], Any],
+        joiner: Callable[[Any, Any], Any],
+        /,
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
+    ) -> KTable: ...
+
+    def join(
+        self,
+        other: KTable,
+        *functions: Callable[..., Any],
+        materialized: Stored = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
     ) -> KTable:
-        """The keys that both tables have: `joiner(value, other's value)`."""
+        """The keys that both tables have: `joiner(value, other's value)`.
+
+        Or, with a function before the joiner, the keys of this table for which the other has what `foreign_key(value)`
+        gives; None gives nothing. `partitioner` and `other_partitioner` say in which partitions the keys of the two
+        are, where it is not by their hash; they are called with None for a value.
+        """
+        if len(functions) == 2:
+            return self._joined_by_foreign_key(
+                other, *functions, False, materialized, name, partitioner, other_partitioner
+            )
+        (joiner,) = _only_joiner(functions, partitioner, other_partitioner)
         return self._joined(other, joiner, "inner", materialized, name)
 
+    @overload
     def left_join(
         self,
         other: KTable,
         joiner: Callable[[Any, Any], Any],
+        /,
         *,
         materialized: Stored = None,
         name: str | None = None,
+    ) -> KTable: ...
+
+    @overload
+    def left_join(
+        self,
+        other: KTable,
+        foreign_key: Callable[[Any], Any],
+        joiner: Callable[[Any, Any], Any],
+        /,
+        *,
+        materialized: Stored = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
+    ) -> KTable: ...
+
+    def left_join(
+        self,
+        other: KTable,
+        *functions: Callable[..., Any],
+        materialized: Stored = None,
+        name: str | None = None,
+        partitioner: Partitioner | None = None,
+        other_partitioner: Partitioner | None = None,
     ) -> KTable:
-        """The keys of this table; None for what the other has not."""
+        """The keys of this table; None for what the other has not. See `join`."""
+        if len(functions) == 2:
+            return self._joined_by_foreign_key(
+                other, *functions, True, materialized, name, partitioner, other_partitioner
+            )
+        (joiner,) = _only_joiner(functions, partitioner, other_partitioner)
         return self._joined(other, joiner, "left", materialized, name)
 
     def outer_join(
@@ -893,17 +1080,16 @@ class KTable:
         this_name = graph.new_name("KTABLE-JOINTHIS-", None if name is None else f"{name}-join-this")
         other_name = graph.new_name("KTABLE-JOINOTHER-", None if name is None else f"{name}-join-other")
         mine, others = self.getter(), other.getter()
-        this_side = TableJoin(
-            merged, True, others, joiner, needs_this=kind != "outer", needs_other=kind == "inner"
-        )
+        this_side = TableJoin(merged, True, others, joiner, kind != "outer", kind == "inner", self.versioned)
         other_side = TableJoin(
-            merged, False, mine, Swapped(joiner), needs_this=kind == "inner", needs_other=kind != "outer"
+            merged, False, mine, Swapped(joiner), kind == "inner", kind != "outer", other.versioned
         )
         store = self._result_store(said, said.value_serde)
         nodes = [
             graph.add(this_name, this_side, [self.node], stores=others.stores),
             graph.add(other_name, other_side, [other.node], stores=mine.stores),
         ]
+        graph.joined.append((self.node, other.node))
         merge = graph.add(merged, JoinMerge(None if store is None else store.name), nodes)
         table = _JoinTable(
             self.builder,
@@ -917,6 +1103,105 @@ class KTable:
         )
         table.sides = this_side, other_side
         return table
+
+    def _joined_by_foreign_key(
+        self,
+        other: KTable,
+        foreign_key: Callable[[Any], Any],
+        joiner: Callable[[Any, Any], Any],
+        left: bool,
+        materialized: Stored,
+        name: str | None,
+        partitioner: Partitioner | None,
+        other_partitioner: Partitioner | None,
+    ) -> KTable:
+        builder, graph = self.builder, self.builder.graph
+        said = Materialized.of(materialized)
+        self.send_old_values()
+        other.send_old_values()
+
+        def named(prefix: str, suffix: str) -> str:
+            return graph.new_name(prefix, None if name is None else f"{name}{suffix}")
+
+        registration, response = f"{_FOREIGN}SUBSCRIPTION-REGISTRATION-", f"{_FOREIGN}SUBSCRIPTION-RESPONSE-"
+        processor = f"{_FOREIGN}SUBSCRIPTION-PROCESSOR-"
+        values = self.value_serde or builder.value_serde
+        others = other.value_serde or builder.value_serde
+        rows = Rows(other.key_serde, self.key_serde)
+        mine, theirs = self.getter(), other.getter()
+
+        topic = graph.internal_topic(f"{named(registration, '-subscription-registration')}-topic")
+        subscribe = graph.add(
+            named(registration, "-subscription-registration-processor"),
+            Subscribe(foreign_key, other.key_serde, values, self.versioned),
+            [self.node],
+        )
+        sent = SubscriptionSerde(self.key_serde)
+        graph.add(
+            named("KSTREAM-SINK-", "-subscription-registration-sink"),
+            Sink(
+                topic, other.key_serde, sent, None if other_partitioner is None else OfKey(other_partitioner)
+            ),
+            [subscribe],
+            sink=topic,
+        )
+        received = graph.add(
+            named("KSTREAM-SOURCE-", "-subscription-registration-source"),
+            Source(other.key_serde, sent),
+            topics=(topic,),
+        )
+        store = named(f"{_FOREIGN}SUBSCRIPTION-STATE-STORE-", "-subscription-store")
+        params = DslKeyValueParams(store, is_timestamped=True)
+        graph.add_store(
+            DslStore(store, params=params, key_serde=BytesSerde(), value_serde=BytesSerde(), caching=False)
+        )
+        kept = graph.add(
+            named(processor, "-subscription-receive"),
+            KeepSubscriptions(store, rows),
+            [received],
+            stores=[store],
+        )
+        one = graph.add(
+            named(processor, "-subscription-join-foreign"), AnswerOne(theirs), [kept], stores=theirs.stores
+        )
+        every = graph.add(
+            named(processor, "-foreign-join-subscription"),
+            AnswerAll(store, rows, other.versioned),
+            [other.node],
+            stores=[store],
+        )
+        answers = graph.internal_topic(f"{named(response, '-subscription-response')}-topic")
+        answered = AnswerSerde(others)
+        graph.add(
+            named("KSTREAM-SINK-", "-subscription-response-sink"),
+            Sink(answers, self.key_serde, answered, OfKey(partitioner) if partitioner else back_to_the_row),
+            [one, every],
+            sink=answers,
+        )
+        came = graph.add(
+            named("KSTREAM-SOURCE-", "-subscription-response-source"),
+            Source(self.key_serde, answered),
+            topics=(answers,),
+        )
+        joined = graph.add(
+            named(f"{_FOREIGN}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-", "-subscription-response-resolver"),
+            JoinAnswers(mine, values, joiner, left),
+            [came],
+            stores=mine.stores,
+        )
+        graph.joined += [(received, other.node), (came, self.node)]
+        result = named(f"{_FOREIGN}OUTPUT-", "-result")
+        store_name = said.store_name or graph.new_store_name(f"{_FOREIGN}OUTPUT-")
+        return _source_table(
+            builder,
+            joined,
+            result,
+            store_name,
+            said,
+            self.key_serde,
+            said.value_serde or builder.value_serde,
+            ForeignKeyResult(store_name, materialized=False),
+        )
 
     def _result_store(self, said: Materialized, value_serde: Serde[Any] | None) -> DslStore | None:
         """The store of what is made of this table; None if the user names none."""
@@ -937,6 +1222,18 @@ class _JoinTable(KTable):
         return super().send_old_values(force=force)
 
 
+def _only_joiner(
+    functions: tuple[Callable[..., Any], ...], *partitioners: Partitioner | None
+) -> tuple[Callable[[Any, Any], Any]]:
+    if len(functions) != 1:
+        raise TypeError(
+            f"a join takes a joiner, and may take a foreign key's function before it, not {functions}"
+        )
+    if any(partitioners):
+        raise ConfigError("partitioner", partitioners, "none for tables that are joined by their keys")
+    return (functions[0],)
+
+
 def _source_table(
     builder: StreamsBuilder,
     parent: Node,
@@ -945,9 +1242,10 @@ def _source_table(
     said: Materialized,
     key_serde: Serde[Any],
     value_serde: Serde[Any],
+    operator: TableSource | None = None,
 ) -> KTable:
     """A table of records. It is kept if it has a name, or once somebody needs that."""
-    node = builder.graph.add(name, TableSource(store_name, materialized=False), [parent])
+    node = builder.graph.add(name, operator or TableSource(store_name, materialized=False), [parent])
     store = store_of(store_name, Form.KEY_VALUE, said, key_serde, value_serde)
     kept = said.store_name is not None
     return KTable(builder, node, key_serde, value_serde, store=store, kept=kept)
@@ -1064,7 +1362,12 @@ class WindowedKStream:
         self.strategy = strategy
 
     def emit_strategy(self, strategy: EmitStrategy) -> WindowedKStream:
-        """Forward each change of a window, or its last result alone, when it is closed."""
+        """Forward each change of a window, or its last result alone, when it is closed.
+
+        Raises `ConfigError` for that of a window that is never closed.
+        """
+        if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self.windows, UnlimitedWindows):
+            raise ConfigError("emit_strategy", strategy, "ON_WINDOW_UPDATE for unlimited windows")
         return WindowedKStream(self.group, self.windows, strategy)
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
@@ -1172,7 +1475,12 @@ class CogroupedKStream:
         return CogroupedKStream(self.builder, {**self.groups, group: aggregator}, self.windows)
 
     def windowed_by(self, windows: Windows) -> CogroupedKStream:
-        """Records by key and window. Sessions take a merger."""
+        """Records by key and window. Sessions take a merger.
+
+        Each group goes by its own stream time. Where one is ahead of another by more than windows are kept, a window
+        that is open for the other one is gone, and begins anew with each record or commit:
+        `Materialized.with_retention` keeps them longer.
+        """
         return CogroupedKStream(self.builder, self.groups, windows)
 
     def aggregate(
@@ -1208,6 +1516,7 @@ class CogroupedKStream:
             node_name = graph.new_name(_COGROUPED, None if name is None else f"{name}-cogroup-agg-{number}")
             operators.append(operator)
             nodes.append(graph.add(node_name, operator, [parent], stores=[store_name]))
+        graph.joined.append(tuple(parents))
         merged = graph.new_name("COGROUPKSTREAM-MERGE-", None if name is None else f"{name}-cogroup-merge")
         graph.add_store(store)
         keys = store.key_serde if windows is None else windowed_serde(store.key_serde, windows)

@@ -24,9 +24,11 @@ from store.state.metered import (
     MeteredSessionStore,
     MeteredTimestampedKeyValueStore,
     MeteredTimestampedWindowStore,
+    MeteredVersionedKeyValueStore,
 )
 from store.state.protocol import StateStore
 from store.state.timestamped import ValueAndTimestamp
+from store.state.versioned import PUT_RETURN_CODE_NOT_PUT, PUT_RETURN_CODE_VALID_TO_UNDEFINED
 from store.state.windowed import Window, Windowed
 from store.streams.context import TaskContext
 from store.types import Headers
@@ -83,6 +85,9 @@ class Flight:
     """An update on its way through the operators of a task, with all that it leads to. One for all of the task."""
 
     def __init__(self) -> None:
+        self.outdated = False
+        """Whether the update is of a versioned table that has a later value of the key. Such are no news to joins and
+        groups."""
         self.shown: list[dict[Hashable, Found]] = []
         """Of each side of each join: what the result of a key has of that side. Known while an update is on its way."""
         self._depth = 0
@@ -345,6 +350,34 @@ class Table:
 def _nowhere(*_: object) -> None: ...
 
 
+class VersionedTable(Table):
+    """A table of all values that its keys have had, as far back as its store goes. Nothing of it is held back."""
+
+    store: MeteredVersionedKeyValueStore[Any, Any]
+
+    def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
+        """What is older than the store goes back is not put, and not forwarded."""
+        if not self.sends_old:
+            old = None
+        elif old is UNKNOWN or not immutable(old):
+            found = self.read(row)
+            old = None if found is None else found[0]
+        code = self.store.put(row, value, time)
+        if code == PUT_RETURN_CODE_NOT_PUT:
+            return
+        flight = self._flight
+        before, flight.outdated = flight.outdated, code != PUT_RETURN_CODE_VALID_TO_UNDEFINED
+        try:
+            self.forward(row, value, old, time, headers)
+        finally:
+            flight.outdated = before
+
+    def as_of(self, row: Any, time: int) -> Found:
+        """What the row held at that time."""
+        found = self.store.get(row, time)
+        return None if found is None else (found.value, found.timestamp)
+
+
 class _OfOwners(Table):
     """A table whose rows are several for each key, which ranges over those of one."""
 
@@ -413,6 +446,8 @@ def open_table(store: StateStore, task: TaskContext, capacity: int, flight: Flig
     """The table over a store, by the type of that. Raises `TypeError` for a type that no table has."""
     if isinstance(store, MeteredTimestampedKeyValueStore):
         return _key_value(store, task, capacity, flight)
+    if isinstance(store, MeteredVersionedKeyValueStore):
+        return _versioned(store, task, flight)
     if isinstance(store, MeteredTimestampedWindowStore):
         return _windows(store, task, capacity, flight)
     if isinstance(store, MeteredSessionStore):
@@ -430,6 +465,19 @@ def _key_value(
 
     encode = None if _exact(store) else store._codec.key_bytes
     return Table(store.get, write, encode, task, capacity, flight)
+
+
+def _versioned(
+    store: MeteredVersionedKeyValueStore[Any, Any], task: TaskContext, flight: Flight
+) -> VersionedTable:
+    def read(row: Any) -> Found:
+        found = store.get(row)
+        return None if found is None else (found.value, found.timestamp)
+
+    encode = None if _exact(store) else store._codec.key_bytes
+    table = VersionedTable(read, _nowhere, encode, task, 0, flight)
+    table.store = store
+    return table
 
 
 def _windows(

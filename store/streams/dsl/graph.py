@@ -25,6 +25,7 @@ from store.streams.dsl.operators import Filter, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
 from store.streams.dsl.stores import DslStore
 from store.streams.dsl.suppliers import TopologyConfig
+from store.streams.timestamps import NOTED, Timing, extract_of
 from store.streams.topology import Processing, Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.types import Record
@@ -55,6 +56,8 @@ class Node:
     """Of a source; as the user names them, repartition topics without the application's id."""
     sink: str | None = None
     """The topic of a sink, likewise."""
+    finds_topics: bool = False
+    """Of a sink that has none."""
     children: list[Node] = field(default_factory=list)
 
 
@@ -69,6 +72,7 @@ class Vertex:
     stores: tuple[str, ...]
     topics: tuple[str, ...]
     sink: str | None
+    finds_topics: bool = False
 
 
 class Graph:
@@ -81,6 +85,8 @@ class Graph:
         self.repartitions: dict[str, int | None] = {}
         """Repartition topic, without the application's id → how many partitions it is to have, if the user says."""
         self.global_stores: dict[str, GlobalStoreSupplier] = {}
+        self.joined: list[tuple[Node, ...]] = []
+        """Nodes whose records of one key have to meet."""
         self._index = 0
         self._names: set[str] = set()
         self._completions: list[Callable[[], None]] = []
@@ -111,12 +117,13 @@ class Graph:
         stores: Iterable[str] = (),
         topics: tuple[str, ...] = (),
         sink: str | None = None,
+        finds_topics: bool = False,
     ) -> Node:
-        """Raises `ConfigError` for a name that another operator has."""
-        if name in self._names:
+        """Raises `ConfigError` for a name that another operator has, or that stands for something else."""
+        if name in self._names or name.startswith(NOTED):
             raise ConfigError("name", name, "a name that no other operator has")
         self._names.add(name)
-        node = Node(name, operator, list(parents), list(stores), topics, sink)
+        node = Node(name, operator, list(parents), list(stores), topics, sink, finds_topics)
         for parent in node.parents:
             parent.children.append(node)
         self.nodes.append(node)
@@ -168,7 +175,12 @@ class Graph:
         return self.add(source, Source(key_serde, value_serde), topics=(topic,))
 
     def _repartition_topic(self, name: str, partitions: int | None) -> str:
-        topic = name if name.endswith("-repartition") else f"{name}-repartition"
+        return self.internal_topic(
+            name if name.endswith("-repartition") else f"{name}-repartition", partitions
+        )
+
+    def internal_topic(self, topic: str, partitions: int | None = None) -> str:
+        """A topic between sub-topologies. Raises `ConfigError` for a name that another one has."""
         if topic in self.repartitions:
             raise ConfigError("repartition", topic, "a name that no other repartition topic has")
         self.repartitions[topic] = partitions
@@ -177,7 +189,7 @@ class Graph:
     # -- the application ----------------------------------------------------------------------------------
 
     def build(self, application_id: str) -> Application:
-        """Raises `ConfigError` for a graph that cannot be run, such as one with a cycle over topics of its own."""
+        """Raises `ConfigError` for a graph that cannot be run."""
         for complete in self._completions:
             complete()
         self._completions = []
@@ -187,6 +199,7 @@ class Graph:
         for ordinal, nodes in enumerate(groups):
             inside = dict.fromkeys(name for node in nodes for name in node.stores)
             sinks = dict.fromkeys(node.sink for node in nodes if node.sink is not None)
+            own = {topic for node in nodes for topic in node.topics} & sinks.keys() & internal.keys()
             graph = SubGraph(
                 tuple(_vertex(node) for node in _topological(nodes)),
                 tuple((topic, internal[topic]) for topic in self.repartitions),
@@ -202,6 +215,13 @@ class Graph:
                     global_stores=tuple(
                         self.global_stores[name] for name in inside if name in self.global_stores
                     ),
+                    copartitioned=tuple(
+                        tuple(internal.get(topic, topic) for topic in _topics_above(joined))
+                        for joined in self.joined
+                        if joined[0] in nodes
+                    ),
+                    written_to_itself=tuple(sorted(internal[topic] for topic in own)),
+                    any_sink=any(node.finds_topics for node in nodes),
                 )
             )
         return Application(
@@ -240,7 +260,7 @@ class Graph:
         return list(groups.values())
 
     def _in_order(self, groups: list[list[Node]]) -> list[list[Node]]:
-        """Each after those that write its repartition topics."""
+        """Each after those that write its repartition topics; of those that write each other's, as they were added."""
         written = {
             node.sink: at for at, group in enumerate(groups) for node in group if node.sink is not None
         }
@@ -253,13 +273,23 @@ class Graph:
             }
             for group in groups
         ]
+        above = [_reached(at, needs) for at in range(len(groups))]
         order: list[int] = []
         while len(order) < len(groups):
-            ready = [at for at in range(len(groups)) if at not in order and needs[at] <= set(order)]
-            if not ready:
-                raise ConfigError("topology", [group[0].name for group in groups], "no cycle")
-            order.append(ready[0])
+            left = [at for at in range(len(groups)) if at not in order]
+            order.append(next(at for at in left if all(at in above[other] for other in above[at] - {*order})))
         return [groups[at] for at in order]
+
+
+def _reached(start: int, steps: Sequence[set[int]]) -> set[int]:
+    """Where steps lead from there, however many."""
+    found: set[int] = set()
+    left = [start]
+    while left:
+        new = steps[left.pop()] - found
+        found |= new
+        left += new
+    return found
 
 
 def _vertex(node: Node) -> Vertex:
@@ -271,10 +301,16 @@ def _vertex(node: Node) -> Vertex:
         tuple(node.stores),
         node.topics,
         node.sink,
+        node.finds_topics,
     )
 
 
-def _topological(nodes: list[Node]) -> list[Node]:
+def _topics_above(nodes: Sequence[Node]) -> list[str]:
+    """The topics that records come from on their way to these nodes."""
+    return list(dict.fromkeys(topic for node in _topological(nodes) for topic in node.topics))
+
+
+def _topological(nodes: Sequence[Node]) -> list[Node]:
     """Parents before children, else as they were added."""
     ordered: dict[Node, None] = {}
 
@@ -326,6 +362,22 @@ class Place:
     def topic(self, name: str) -> str:
         """What a topic is called in Kafka."""
         return self.graph.topics.get(name, name)
+
+    def timings(
+        self, extractor: Any, read: Callable[[Record], tuple[Any, Any]]
+    ) -> Mapping[str, Timing] | None:
+        """What says when the records of a source are: an extractor of its own, or that of the configuration. None:
+        their topic does, as always of topics between sub-topologies."""
+        task = self.task
+        topics = [self.topic(topic) for topic in self.vertex.topics]
+        given = task.timestamp_extractor if extractor is None else extractor
+        if given is None or any(topic in self.graph.topics for topic in self.vertex.topics):
+            task.timings |= dict.fromkeys(topics)
+            return None
+        extract = extract_of(given, task)
+        timings = {topic: Timing(extract, read, task, topic) for topic in topics}
+        task.timings |= timings
+        return timings
 
     def table(self, store: str) -> Table:
         """The store as all operators of the task share it, with what is held back."""

@@ -16,7 +16,7 @@ Must survive: a task that is closed after any record; a record of any time; both
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
@@ -360,13 +360,21 @@ class Waiting:
                         break
                 else:
                     closed.append((row, values))
-        self.first = first
         for row, values in closed:
             time, left = _TIME_AND_SIDE.unpack_from(row)
             key = self._key_of(row[_TIME_AND_SIDE.size :])
-            for value in _values(values, row):
+            waiting = list(_values(values, row))
+            for number, value in enumerate(waiting, 1):
+                # First it goes: under at least once a handler may go on where what follows raises, and what raised
+                # would raise again at each record to come.
+                self._put(row, left, waiting[number:])
                 forward(key, self._alone(key, left, value), time, ())
-            self._store.put(row, None)
+        self.first = first
+
+    def _put(self, row: bytes, left: bool, values: Sequence[bytes]) -> None:
+        side = b"\1" if left else b"\0"
+        entries = b"".join([_LENGTH.pack(len(value) + 1) + side + value for value in values])
+        self._store.put(row, _LIST.pack(_ANY_SIZE, len(values)) + entries if values else None)
 
 
 def _values(values: bytes, row: bytes) -> Iterator[bytes]:
@@ -423,6 +431,7 @@ class Joining:
             if store is not None:
                 graph.add_store(store)
         shared = () if waiting is None else (waiting.name,)
+        graph.joined.append((this, other))
         windowed = [
             graph.add(this_window, RememberRecords(mine.name), [this], stores=[mine.name]),
             graph.add(other_window, RememberRecords(others.name), [other], stores=[others.name]),

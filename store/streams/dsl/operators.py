@@ -8,13 +8,15 @@ Headers go along with the record through all operators; those of an aggregate ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
 from store.errors import DeserializationError, SerdeError
 from store.serdes import BytesSerde, Serde, StrSerde
-from store.streams.dsl.cache import UNKNOWN, Found
+from store.streams.context import TaskContext
+from store.streams.dsl.cache import UNKNOWN, Found, VersionedTable
+from store.streams.timestamps import Extractor, Timing
 from store.types import Headers, Record
 
 if TYPE_CHECKING:
@@ -37,9 +39,12 @@ class Source:
 
     key_serde: Serde[Any]
     value_serde: Serde[Any]
+    extractor: Extractor | str | None = None
 
     def bind(self, place: Place) -> Forward:
         forward = place.forward
+        if timings := place.timings(self.extractor, self._read):
+            forward = _timed(forward, place.task, timings)
         key_of, value_of = _deserializer(self.key_serde), _deserializer(self.value_serde)
         serdes = self.key_serde, self.value_serde
 
@@ -67,21 +72,61 @@ class Source:
 
         return deserialize
 
+    def _read(self, record: Record) -> tuple[Any, Any]:
+        key, value = record.key, record.value
+        return (
+            None if key is None else self.key_serde.deserialize(key),
+            None if value is None else self.value_serde.deserialize(value),
+        )
+
+
+def _timed(forward: Forward, task: TaskContext, timings: Mapping[str, Timing]) -> Forward:
+    """The same, where times are an extractor's: they are counted, and records of negative times go no further."""
+
+    def timed(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        timing = timings[task.record.topic]
+        if timestamp < 0:
+            timing.skip(task.record)
+        else:
+            timing.count(timestamp)
+            forward(key, value, timestamp, headers)
+
+    return timed
+
+
+class RecordContext(NamedTuple):
+    """What a sink's function knows of a record beside its key and value."""
+
+    topic: str
+    """Of the input record that led to it, as the next two."""
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
+
+
+TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
+"""Key, value and context of a record to the topic that it is to go to."""
+
 
 @dataclass
 class Sink:
-    """Records to a topic, serialized. `partitioner` takes key and value; where it says None the key's hash counts."""
+    """Records to a topic, or each to that which a function names, serialized. `partitioner` takes key and value; where
+    it says None the key's hash counts."""
 
-    topic: str
+    topic: str | TopicNameExtractor
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     partitioner: Partitioner | None = None
 
     def bind(self, place: Place) -> Forward:
-        send, topic = place.task.forward, place.topic(self.topic)
+        send = place.task.forward
         key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
         partitioner = self.partitioner
         serdes = self.key_serde, self.value_serde
+        if not isinstance(self.topic, str):
+            return self._finding(self.topic, place)
+        topic = place.topic(self.topic)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             partition = None if partitioner is None else partitioner(key, value)
@@ -94,6 +139,25 @@ class Sink:
                     raise failed from error
                 return
             send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=partition)
+
+        return process
+
+    def _finding(self, extractor: TopicNameExtractor, place: Place) -> Forward:
+        """For each topic a sink of its own, made when it is named first."""
+        task = place.task
+        sinks: dict[str, Forward] = {}
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            at = task.record
+            found = extractor(
+                key, value, RecordContext(at.topic, at.partition, at.offset, timestamp, headers)
+            )
+            if not isinstance(found, str):
+                raise TypeError(f"{place.name} was told to send to {found!r}: the name of a topic as text")
+            sink = sinks.get(found)
+            if sink is None:
+                sink = sinks[found] = replace(self, topic=found).bind(place)
+            sink(key, value, timestamp, headers)
 
         return process
 
@@ -408,12 +472,28 @@ class Finder(Protocol):
     def bind(self, place: Place) -> Callable[[Any], Found]:
         """Key to value and time."""
 
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        """Key and time to the value that there was then, and its time. Only of a versioned table."""
+
 
 class Getter(Finder, Protocol):
     """That of a table with updates, which can be joined with another."""
 
     def view(self, place: Place) -> View:
         """The table as a join sees it."""
+
+
+def current_only(process: Forward, place: Place) -> Forward:
+    """The same, but for updates of a versioned table that has a later value. These are dropped."""
+    flight, dropped = place.graph.flight, place.dropped()
+
+    def update(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        if flight.outdated:
+            dropped()
+        else:
+            process(key, new, old, timestamp, headers)
+
+    return update
 
 
 @dataclass(frozen=True)
@@ -443,6 +523,9 @@ class FromStore:
     def bind(self, place: Place) -> Callable[[Any], Found]:
         return place.table(self.store).get
 
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        return cast(VersionedTable, place.table(self.store)).as_of
+
     def view(self, place: Place) -> View:
         table = place.table(self.store)
         return View(table.get, table.forwarded, table.settle, table.identify)
@@ -461,6 +544,16 @@ class Mapped:
 
     def bind(self, place: Place) -> Callable[[Any], Found]:
         return self._mapping(self.of.bind(place))
+
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        get, function = self.of.as_of(place), self.function
+
+        def getter(key: Any, time: int) -> Found:
+            found = get(key, time)
+            value = None if found is None else function(key, found[0])
+            return None if found is None or value is None else (value, found[1])
+
+        return getter
 
     def view(self, place: Place) -> View:
         of, function = self.of.view(place), self.function
@@ -501,6 +594,9 @@ class OfBoth:
     def bind(self, place: Place) -> Callable[[Any], Found]:
         return self._joining(self.left.bind(place), self.right.bind(place))
 
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        raise NotImplementedError("a join that is not kept has no versions")
+
     def view(self, place: Place) -> View:
         left, right = self.left.view(place), self.right.view(place)
 
@@ -514,7 +610,7 @@ class OfBoth:
             left.settle(key)
             right.settle(key)
 
-        before = self._joining(_known(left), _known(right))
+        before = self._joining(known(left), known(right))
         if left.current is None or right.current is None:
             return View(None, forwarded, settle, left.identify)
         return View(self._joining(left.current, right.current), forwarded, settle, left.identify)
@@ -535,8 +631,8 @@ class OfBoth:
         return getter
 
 
-def _known(view: View) -> Callable[[Any], Found]:
-    """What those that get the updates know."""
+def known(view: View) -> Callable[[Any], Found]:
+    """The values that those who get the updates know of; their times as far as nothing is held back, else -1."""
 
     def getter(key: Any) -> Found:
         value = view.forwarded(key)
@@ -643,6 +739,8 @@ class Regroup:
     """Updates of a table as changes of groups: (old, new) by the group's key. Where the group is the same it is one."""
 
     selector: Callable[[Any, Any], tuple[Any, Any]]
+    versioned: bool = False
+    """Whether the table is: then what is outdated changes no group."""
 
     def bind(self, place: Place) -> Forward:
         forward, selector = place.forward, self.selector
@@ -663,7 +761,7 @@ class Regroup:
             if comes:
                 forward(new_key, (new_value, None), timestamp, headers)
 
-        return process
+        return current_only(process, place) if self.versioned else process
 
 
 @dataclass(frozen=True)
@@ -751,6 +849,8 @@ class TableJoin:
     needs_this: bool
     """Whether there is no result without a value of this side."""
     needs_other: bool
+    versioned: bool = False
+    """Whether the table of this side is: then what is outdated makes no result."""
     sends_old: bool = False
 
     def bind(self, place: Place) -> Forward:
@@ -804,7 +904,7 @@ class TableJoin:
                 flight.settle_later(settle, key)
                 flight.take(update, key, new, old, timestamp, headers)
 
-        return process
+        return current_only(process, place) if self.versioned else process
 
     def _sides(
         self, place: Place, view: View
@@ -854,15 +954,20 @@ class Swapped:
 
 @dataclass
 class LookUp:
-    """Records of a stream, each with what a table has for it now. The record's time and headers stay."""
+    """Records of a stream, each with what a table has for it now, or had at the record's time. That and the headers
+    stay."""
 
     table: Finder
     joiner: Callable[[Any, Any], Any]
     left: bool
     key_of: Callable[[Any, Any], Any] | None = None
     """(key, value) → the key to look up, for global tables."""
+    versioned: bool = False
+    """Whether the table is, and so has what it had at the record's time."""
 
     def bind(self, place: Place) -> Forward:
+        if self.versioned:
+            return self._as_of(place)
         forward, get, joiner = place.forward, self.table.bind(place), self.joiner
         left, key_of, dropped = self.left, self.key_of, place.dropped()
 
@@ -876,6 +981,20 @@ class LookUp:
                 forward(key, joiner(value, found[0]), timestamp, headers)
             elif left:
                 forward(key, joiner(value, None), timestamp, headers)
+
+        return process
+
+    def _as_of(self, place: Place) -> Forward:
+        forward, get, joiner = place.forward, self.table.as_of(place), self.joiner
+        left, dropped = self.left, place.dropped()
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if value is None or (key is None and not left):
+                dropped()
+                return
+            found = None if key is None else get(key, timestamp)
+            if found is not None or left:
+                forward(key, joiner(value, None if found is None else found[0]), timestamp, headers)
 
         return process
 
@@ -898,3 +1017,6 @@ class FromGlobal:
             return None if found is None else (found, -1)
 
         return getter
+
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        raise NotImplementedError("a global table has no versions")

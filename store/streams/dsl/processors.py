@@ -7,10 +7,16 @@ task is told of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
-from store.errors import ProtocolError
+from store.errors import ConfigError, ProtocolError
+from store.state.segments import time_of
+from store.state.windowed import LATEST
+from store.streams.dsl.cache import UNKNOWN, Found
+from store.streams.dsl.operators import Getter, View
 from store.streams.dsl.punctuation import PunctuationType
 from store.suppliers import Duration, milliseconds
 from store.types import Headers
@@ -26,6 +32,9 @@ __all__ = [
     "PunctuationType",
     "RecordMetadata",
     "StreamRecord",
+    "TransformContext",
+    "ValueTransformer",
+    "ValueTransformerSupplier",
 ]
 
 
@@ -48,13 +57,26 @@ class RecordMetadata(NamedTuple):
 
 
 class StreamProcessor(Protocol):
-    """A processor: made anew for each incarnation of a task. `init` and `close` may be left out."""
+    """A processor: made anew for each incarnation of a task. `init` and `close` may be left out; both may read stores,
+    and neither writes or forwards."""
 
     def process(self, record: StreamRecord) -> None: ...
 
 
 ProcessorSupplier = Callable[[], StreamProcessor]
 """Makes a processor: its class, or a function without arguments."""
+
+
+class ValueTransformer(Protocol):
+    """Transforms the values of a table: made anew for each incarnation of a task, and for each operator that looks up
+    values. `init` and `close` may be left out."""
+
+    def transform(self, key: Any, value: Any) -> Any:
+        """The value of the key; of a deletion too, where `value` is None."""
+
+
+ValueTransformerSupplier = Callable[[], ValueTransformer]
+"""Makes a transformer: its class, or a function without arguments."""
 
 
 class _Context:
@@ -69,11 +91,11 @@ class _Context:
     @property
     def task_id(self) -> int:
         """The partition of the task."""
-        return self._task.partition
+        return self._task.task_partition
 
     @property
     def record_metadata(self) -> RecordMetadata:
-        """Of the input record that is processed, or was last where a punctuator runs."""
+        """Of the input record that is processed. Where a punctuator runs it names no topic, and all else is -1."""
         return RecordMetadata(self._task.topic, self._task.partition, self._task.offset)
 
     @property
@@ -98,19 +120,25 @@ class _Context:
     def _send(
         self, key: Any, value: Any, timestamp: int | None, headers: Headers | None, to: str | None
     ) -> None:
-        if timestamp is not None and timestamp < 0:
-            raise ValueError(f"timestamp {timestamp} of a record: milliseconds from 0 on")
+        if timestamp is not None and not 0 <= time_of("timestamp", timestamp) <= LATEST:
+            raise ValueError(f"timestamp {timestamp} of a record: milliseconds from 0 to 2**63 - 1")
         current = self._record
         if timestamp is None:
-            timestamp = max(0, self._task.stream_time) if current is None else current.timestamp
+            timestamp = self._between_records() if current is None else current.timestamp
         if headers is None:
             headers = () if current is None else current.headers
+        else:
+            headers = _checked(headers)
         forward = self._forward if to is None else self._child(to)
         try:
             forward(key, value, timestamp, headers)
         except Exception as error:
             self._task.fail(error)
             raise
+
+    def _between_records(self) -> int:
+        time = self._task.stream_time
+        return self._task.timestamp if time < 0 else time
 
     def _child(self, name: str) -> Forward:
         try:
@@ -140,6 +168,16 @@ class _Context:
         self._task.commit()
 
 
+def _checked(headers: Headers) -> Headers:
+    """Raises `TypeError`: whoever holds the record back can write them down, and would not read others again."""
+    pairs = tuple(headers)
+    for pair in pairs:
+        name, value = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(f"headers are pairs of a name and of bytes or None, not {pair!r}")
+    return pairs
+
+
 class ProcessorContext(_Context):
     """What a processor gets of its task, by `init(context)`; valid as long as the processor is."""
 
@@ -155,7 +193,7 @@ class ProcessorContext(_Context):
         """Hand a record on to the operators after this one, or to the one named `to`.
 
         Time and headers are those of the record being processed unless they are given; where a punctuator forwards,
-        the stream time, and none.
+        the stream time, or that of the call where there was no record yet, and none.
         """
         self._send(key, value, timestamp, headers, to)
 
@@ -175,6 +213,33 @@ class FixedKeyContext(_Context):
         if self._record is None:
             raise ProtocolError(f"processor {self._place.name} keeps keys, and a punctuator has no record")
         self._send(self._record.key, value, timestamp, headers, to)
+
+
+class TransformContext(_Context):
+    """What a transformer of `KTable.transform_values` gets of its task. What it returns goes on, and nothing else."""
+
+    @property
+    def timestamp(self) -> int:
+        """Of the value that is transformed; -1 where that is not known, or there is none."""
+        return -1 if self._record is None else self._record.timestamp
+
+    @property
+    def headers(self) -> Headers:
+        """Of the update; none where a value is looked up."""
+        return () if self._record is None else self._record.headers
+
+    def transforming(self, transformer: ValueTransformer) -> Callable[[Any, Any, int, Headers], Any]:
+        """Its `transform`, with the context that goes with it."""
+        transform = transformer.transform
+
+        def call(key: Any, value: Any, timestamp: int, headers: Headers) -> Any:
+            before, self._record = self._record, StreamRecord(key, value, timestamp, headers)
+            try:
+                return transform(key, value)
+            finally:
+                self._record = before
+
+        return call
 
 
 class _Shared:
@@ -211,6 +276,26 @@ class _Shared:
 _READS = ("get", "fetch", "range", "reverse", "all", "backward", "prefix", "find", "approximate", "position")
 
 
+T = TypeVar("T")
+
+_MADE: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Each processor that is bound, or was and is still known to somebody, by its id."""
+
+
+def _made_anew(supplier: Callable[[], T], name: str) -> T:
+    """What it makes for the operator of that name.
+
+    Raises `ConfigError` for what was made before: with the context of one task it would read, write and forward in the
+    transaction of another, and keep what was aborted.
+    """
+    made = supplier()
+    if _MADE.get(id(made)) is made:
+        raise ConfigError("supplier", supplier, f"one that makes a new processor each time, for {name}")
+    with suppress(TypeError):  # Not every object can be known without being kept.
+        _MADE[id(made)] = made
+    return made
+
+
 @dataclass
 class Process:
     """A processor of the user's. `fixed_key`: it forwards values alone, and the key stays."""
@@ -221,7 +306,7 @@ class Process:
     def bind(self, place: Place) -> Forward:
         context = FixedKeyContext(place) if self.fixed_key else ProcessorContext(place)
         place.graph.punctuators.possible = True
-        processor = self.supplier()
+        processor = _made_anew(self.supplier, place.name)
         close = getattr(processor, "close", None)
         if close is not None:
             place.at_close(close)
@@ -236,3 +321,90 @@ class Process:
                 context._record = None
 
         return process
+
+
+def _transforming(
+    place: Place, supplier: ValueTransformerSupplier
+) -> Callable[[Any, Any, int, Headers], Any]:
+    context = TransformContext(place)
+    place.graph.punctuators.possible = True
+    transformer = _made_anew(supplier, place.name)
+    close = getattr(transformer, "close", None)
+    if close is not None:
+        place.at_close(close)
+    place.graph.at_start(transformer, context)
+    return context.transforming(transformer)
+
+
+@dataclass
+class TransformTable:
+    """A table's values, transformed, deletions too."""
+
+    supplier: ValueTransformerSupplier
+    store: str | None = None
+    sends_old: bool = False
+
+    def bind(self, place: Place) -> Forward:
+        transform, sends_old = _transforming(place, self.supplier), self.sends_old
+        if self.store is not None:
+            put = place.owned(self.store, place.forward, sends_old=sends_old).put
+
+            def keep(key: Any, new: Any, _old: Any, timestamp: int, headers: Headers) -> None:
+                put(key, transform(key, new, timestamp, headers), timestamp, headers)
+
+            return keep
+        forward = place.forward
+
+        def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+            value = transform(key, new, timestamp, headers)
+            before = transform(key, old, timestamp, headers) if sends_old else None
+            forward(key, value, before, timestamp, headers)
+
+        return process
+
+
+@dataclass(frozen=True)
+class Transformed:
+    """The value of another table, transformed each time that it is asked for."""
+
+    of: Getter
+    supplier: ValueTransformerSupplier
+    own_stores: tuple[str, ...]
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        return (*self.of.stores, *self.own_stores)
+
+    def bind(self, place: Place) -> Callable[[Any], Found]:
+        return _looking_up(self.of.bind(place), _transforming(place, self.supplier))
+
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        get, transform = self.of.as_of(place), _transforming(place, self.supplier)
+
+        def getter(key: Any, time: int) -> Found:
+            value, since = get(key, time) or (None, -1)
+            found = transform(key, value, since, ())
+            return None if found is None else (found, since)
+
+        return getter
+
+    def view(self, place: Place) -> View:
+        of, transform = self.of.view(place), _transforming(place, self.supplier)
+
+        def forwarded(key: Any) -> Any:
+            value = of.forwarded(key)
+            return value if value is UNKNOWN else transform(key, value, -1, ())
+
+        current = None if of.current is None else _looking_up(of.current, transform)
+        return View(current, forwarded, of.settle, of.identify)
+
+
+def _looking_up(
+    get: Callable[[Any], Found], transform: Callable[[Any, Any, int, Headers], Any]
+) -> Callable[[Any], Found]:
+    def getter(key: Any) -> Found:
+        value, time = get(key) or (None, -1)
+        found = transform(key, value, time, ())
+        return None if found is None else (found, time)
+
+    return getter

@@ -2,6 +2,10 @@
 
 Aligned as in Kafka Streams: by stream time the first call comes with the first record, and the others at multiples of
 the interval, none for those that were missed; by the wall clock the first comes an interval after it was asked for.
+Other than there, none waits for longer than its interval when the wall clock is set back.
+
+While one runs the task's record is of no topic and has the time of the call, which is then that of changes in
+changelogs. No record is to blame for what it raises, nor has there to have been one since the task was opened.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from store.streams.context import TaskContext
+from store.types import Record
 
 
 class PunctuationType(StrEnum):
@@ -63,26 +68,36 @@ class Punctuators:
     def punctuate_stream_time(self) -> None:
         now = self._task.stream_time
         if now >= 0:
-            _run(self.stream_time, now)
+            _run(self.stream_time, now, self._task)
 
     def is_due(self) -> bool:
         if not self.wall_clock:
             return False
-        now = self._task.wall_clock_ms
+        now = self._time_of_day()
         return any(one.next_ms <= now for one in self.wall_clock)
 
     def punctuate_wall_clock(self) -> None:
-        _run(self.wall_clock, self._task.wall_clock_ms)
+        _run(self.wall_clock, self._time_of_day(), self._task)
+
+    def _time_of_day(self) -> int:
+        """What those of the wall clock go by. Where it was set back they begin their interval anew."""
+        now = self._task.wall_clock_ms
+        for one in self.wall_clock:
+            one.next_ms = min(one.next_ms, now + one.interval_ms)
+        return now
 
 
-def _run(schedules: list[_Schedule], now: int) -> None:
+def _run(schedules: list[_Schedule], now: int, task: TaskContext) -> None:
     """The earliest first; one that was scheduled meanwhile runs too if it is due."""
     while True:
         due = [one for one in schedules if one.next_ms <= now]
         if not due:
             return
         one = min(due, key=lambda schedule: schedule.next_ms)
+        at, task.record = task.record, Record("", -1, -1, None, None, now)
         one.callback(now)
+        # Not when it has raised: whoever hears of it takes the record for the one at fault.
+        task.record = at
         if not one.cancelled:
             passed = (now - one.next_ms) // one.interval_ms
             one.next_ms += (passed + 1) * one.interval_ms

@@ -39,6 +39,7 @@ from store.suppliers import (
     session_store_builder,
     timestamped_key_value_store_builder,
     timestamped_window_store_builder,
+    versioned_key_value_store_builder,
     window_store_builder,
 )
 
@@ -159,8 +160,13 @@ class TableStore(StoreBuilder[StateStore]):
     What that holds back the store does not have, so no reader is told of a position beyond the last commit.
     """
 
+    _: KW_ONLY
+    at_commits: bool = False
+    """Whether its operator writes what has changed at commits alone, which is the same to readers."""
+
     def build(self, context: StoreContext) -> StateStore:
-        reached = None if context.cache_max_bytes else context.uncommitted_position
+        held_back = self.at_commits or context.cache_max_bytes
+        reached = None if held_back else context.uncommitted_position
         return super().build(replace(context, cache_max_bytes=0, uncommitted_position=reached))
 
 
@@ -181,15 +187,24 @@ class DslStore(StoreSupplier[StateStore], Deferred):
     caching: bool = True
     logging: bool = True
     topic_config: tuple[tuple[str, str], ...] = ()
+    at_commits: bool = False
+    """See `TableStore`."""
 
     def __post_init__(self) -> None:
         """Raises `ValueError` for a supplier of another form than the operator needs."""
         StoreSupplier.__post_init__(self)
         wanted = _SUPPLIERS[type(self.params)]
-        if isinstance(self.supplier, _BUILT_IN) and not isinstance(self.supplier, wanted):
+        if isinstance(self.supplier, _BUILT_IN) and not (
+            isinstance(self.supplier, wanted) or (self.versioned and wanted is KeyValueSupplier)
+        ):
             raise ValueError(
                 f"supplier={self.supplier!r} is not allowed: the operator needs a {wanted.__name__}"
             )
+
+    @property
+    def versioned(self) -> bool:
+        """Whether it keeps what its keys had before."""
+        return isinstance(self.supplier, VersionedSupplier)
 
     def of_operator(self, operator: str, suppliers: DslStoreSuppliers | None) -> DslStore:
         """The store of that operator; `suppliers` are those that its topology was built with."""
@@ -200,8 +215,16 @@ class DslStore(StoreSupplier[StateStore], Deferred):
         supplier = self.supplier
         if supplier is None:
             supplier = made(self.params, self.operator or self.name, self.suppliers or default)
+            if isinstance(supplier, VersionedSupplier):
+                raise ConfigError(
+                    "supplier",
+                    supplier,
+                    f"no versioned store, unless {self.operator or self.name} is given it by Materialized.as_",
+                )
         build: Callable[..., StoreBuilder[Any]] = session_store_builder
-        if not isinstance(self.params, DslSessionParams):
+        if isinstance(supplier, VersionedSupplier):
+            build = versioned_key_value_store_builder
+        elif not isinstance(self.params, DslSessionParams):
             timed = self.params.is_timestamped
             if isinstance(supplier, KeyValueSupplier | WindowSupplier):
                 supplier = replace(supplier, timestamped=timed)
@@ -213,9 +236,10 @@ class DslStore(StoreSupplier[StateStore], Deferred):
             key_serde=self.key_serde,
             value_serde=self.value_serde,
             metered=builder.metered,
-            caching=self.caching,
+            caching=self.cached,
             logging=self.logging,
             topic_config=self.topic_config,
+            at_commits=self.at_commits,
         )
 
     def open(self, context: StoreContext) -> StateStore:
@@ -227,7 +251,7 @@ class DslStore(StoreSupplier[StateStore], Deferred):
 
     @property
     def cached(self) -> bool:
-        return self.caching
+        return self.caching and not self.versioned
 
     def changelog_config(self) -> Mapping[str, str]:
         return self.of(StoreType.TXN_ROCKS_DB).changelog_config()

@@ -30,9 +30,10 @@ from store.streams.dsl.stores import Logged
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows
 from store.suppliers import Duration, milliseconds
-from store.types import Headers
+from store.types import Headers, Record
 
 if TYPE_CHECKING:
+    from store.streams.context import TaskContext
     from store.streams.dsl.graph import Forward, Node, Place
     from store.streams.dsl.operators import Getter
 
@@ -140,15 +141,17 @@ _decode = msgspec.msgpack.Decoder(_Row).decode
 class Buffer:
     """The updates of one task that are held back. One thread."""
 
-    def __init__(self, store: Any, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
+    def __init__(self, store: Any, task: TaskContext, key_serde: Serde[Any], value_serde: Serde[Any]) -> None:
         """It begins with what the store has."""
         self._store = store
+        self._task = task
         self._key_bytes, self._key_of = key_serde.serialize, key_serde.deserialize
         self._value_bytes, self._value_of = value_serde.serialize, value_serde.deserialize
         self._rows: dict[bytes, _Row] = {}
         self._sizes: dict[bytes, int] = {}
         self._order: list[tuple[int, bytes]] = []
-        self._changed: dict[bytes, None] = {}
+        self._changed: dict[bytes, Record] = {}
+        """With the record that has changed it last."""
         self.size = 0
         with store.all() as rows:
             for key, row in rows:
@@ -180,7 +183,7 @@ class Buffer:
             time, prior = held[0], held[3]
         row = (time, timestamp, headers, prior, None if new is None else self._value_bytes(new))
         self._hold(at, row, len(_encode(row)))
-        self._changed[at] = None
+        self._changed[at] = self._task.record
 
     def first(self) -> int | None:
         """The place of the oldest update."""
@@ -191,7 +194,7 @@ class Buffer:
         _, at = heapq.heappop(self._order)
         _, timestamp, headers, prior, new = self._rows.pop(at)
         self.size -= self._sizes.pop(at)
-        self._changed[at] = None
+        self._changed[at] = self._task.record
         value_of = self._value_of
         return (
             self._key_of(at),
@@ -209,21 +212,26 @@ class Buffer:
         return True, None if row[3] is None else self._value_of(row[3])
 
     def flush(self) -> None:
-        """Write what has changed."""
+        """Write what has changed, as of the record that changed it: the changelog has its time."""
         changed, self._changed = self._changed, {}
-        for key in changed:
+        task = self._task
+        at = task.record
+        for key, record in changed.items():
+            task.record = record
             row = self._rows.get(key)
             if row is not None:
                 self._store.put(key, _encode(row))
             elif self._store.get(key) is not None:
                 self._store.put(key, None)
+        task.record = at
 
 
 def _shared(place: Place, store: str, key_serde: Serde[Any], value_serde: Serde[Any]) -> Buffer:
     """The buffer of the task, which those who look values up have too."""
     buffer: Buffer | None = place.graph.shared.get(store)
     if buffer is None:
-        buffer = place.graph.shared[store] = Buffer(place.task.own_stores[store], key_serde, value_serde)
+        own = place.task.own_stores[store]
+        buffer = place.graph.shared[store] = Buffer(own, place.task, key_serde, value_serde)
     return buffer
 
 
@@ -310,6 +318,9 @@ class Unsuppressed:
             return None if prior is None else (prior, -1)
 
         return getter
+
+    def as_of(self, place: Place) -> Callable[[Any, int], Found]:
+        raise NotImplementedError("a table that is suppressed has no versions")
 
     def view(self, place: Place) -> View:
         """Nobody is to know of an update before it is due, so no update is settled early."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from store.state.windowed import Window, Windowed
 from store.streams.dsl.cache import SessionTable, WindowTable, immutable
 from store.streams.dsl.operators import folding
-from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
+from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from store.types import Headers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def windowed_aggregate(
     merger: Callable[[Any, Any, Any], Any] | None,
 ) -> TimeWindowAggregate | SlidingWindowAggregate | SessionAggregate:
     """The operator for those windows. The functions are those of `operators.Aggregate`; only sessions merge."""
-    if isinstance(windows, TimeWindows):
+    if isinstance(windows, TimeWindows | UnlimitedWindows):
         return TimeWindowAggregate(store, windows, initializer, aggregator)
     if isinstance(windows, SlidingWindows):
         return SlidingWindowAggregate(store, windows, initializer, aggregator)
@@ -115,7 +115,7 @@ class TimeWindowAggregate:
     """A value for each key and window of one size."""
 
     store: str
-    windows: TimeWindows
+    windows: TimeWindows | UnlimitedWindows
     initializer: Callable[[], Any] | None
     aggregator: Callable[..., Any] | None
     sends_old: bool = False

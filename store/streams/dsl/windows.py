@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from store.serdes import Serde
 from store.state.windowed import LATEST, Window, Windowed
@@ -16,6 +17,7 @@ from store.suppliers import Duration, milliseconds
 
 K = TypeVar("K")
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _START = struct.Struct(">q")
 _SESSION = struct.Struct(">qq")
 
@@ -60,6 +62,32 @@ class TimeWindows:
         size, advance = self.size_ms, self.advance_ms
         first = max(0, timestamp - size + advance) // advance * advance
         return range(first, timestamp + 1, advance)
+
+
+@dataclass(frozen=True)
+class UnlimitedWindows:
+    """One window for all times from its start on; what is earlier is in none. It is never closed."""
+
+    start_ms: int = 0
+    grace_ms: ClassVar[int] = 0
+    advance_ms: ClassVar[int] = 0
+
+    @classmethod
+    def of(cls) -> Self:
+        return cls()
+
+    def start_on(self, start: int | datetime) -> Self:
+        """Milliseconds since the epoch, or a `datetime`. Raises `ValueError` for a time before 0."""
+        since = start - _EPOCH if isinstance(start, datetime) else start
+        return replace(self, start_ms=milliseconds("start", since))
+
+    @property
+    def size_ms(self) -> int:
+        return LATEST - self.start_ms
+
+    def starts(self, timestamp: int) -> tuple[int, ...]:
+        """The start of the window, for a time that is in it."""
+        return (self.start_ms,) if timestamp >= self.start_ms else ()
 
 
 @dataclass(frozen=True)
@@ -145,12 +173,12 @@ def _apart(data: bytes, size: int) -> tuple[bytes, bytes]:
     return data[:-size], data[-size:]
 
 
-Windows = TimeWindows | SlidingWindows | SessionWindows
+Windows = TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
 
 
 def retention_of(windows: Windows) -> int:
     """How long windows have to be kept, as Kafka Streams has it: what a user may say at the least."""
-    if isinstance(windows, TimeWindows):
+    if isinstance(windows, TimeWindows | UnlimitedWindows):
         return windows.size_ms + windows.grace_ms
     if isinstance(windows, SlidingWindows):
         return 2 * windows.difference_ms + windows.grace_ms
@@ -167,8 +195,8 @@ def store_retention_of(windows: Windows, said: int) -> int:
     return said
 
 
-def size_of_windows(windows: TimeWindows | SlidingWindows) -> int:
-    return windows.size_ms if isinstance(windows, TimeWindows) else windows.difference_ms
+def size_of_windows(windows: TimeWindows | UnlimitedWindows | SlidingWindows) -> int:
+    return windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
 
 
 def windowed_serde(inner: Serde[Any], windows: Windows) -> Serde[Any]:

@@ -36,12 +36,20 @@ def test_a_key_is_written_and_forwarded_once_a_commit() -> None:
         assert output(running, STORE) == [("b", 5, 2), ("a", 3, 3)]
 
 
-def test_without_a_cache_each_update_is_written_and_forwarded() -> None:
-    with driver(sums, UNCACHED, auto_commit=False) as running:
+@pytest.mark.parametrize(
+    ("guarantee", "logged"),
+    [("exactly_once_v2", [("a", 3, 3)]), ("at_least_once", [("a", 1, 1), ("a", 3, 3)])],
+)
+def test_without_a_cache_each_update_is_written_and_forwarded(
+    guarantee: str, logged: list[tuple[str, int, int]]
+) -> None:
+    config = {**UNCACHED, "processing.guarantee": guarantee}
+    with driver(sums, config, auto_commit=False) as running:
         pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 3)])
         running.commit()
         assert output(running) == [("a", 1, 1), ("a", 3, 3)]
-        assert output(running, STORE) == [("a", 1, 1), ("a", 3, 3)]
+        # A transaction has the last change of each key.
+        assert output(running, STORE) == logged
 
 
 def test_a_table_may_have_no_cache_of_its_own() -> None:

@@ -17,7 +17,7 @@ from store.points import Point
 from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
 from store.streams import handlers
 from store.streams.application import Application
-from store.streams.dsl import StreamsBuilder
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clusters import Cluster
@@ -122,6 +122,23 @@ def test_what_raises_when_a_cache_is_flushed_is_raised_under_at_least_once() -> 
         run(cluster, processing_guarantee="at_least_once")
 
 
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_what_a_punctuator_raises_is_no_fault_of_the_record_that_it_came_after(guarantee: str) -> None:
+    class Punctual:
+        def init(self, context: ProcessorContext) -> None:
+            context.schedule(10, PunctuationType.STREAM_TIME, self.punctuate)
+
+        def process(self, record: StreamRecord) -> None: ...
+
+        def punctuate(self, now: int) -> None:
+            raise ValueError(f"not at {now}")
+
+    cluster = cluster_of(lambda b: b.stream("in").process(Punctual), (b"a", GOOD), (b"b", GOOD))
+    with pytest.raises(ValueError, match="not at 1"):
+        run(cluster, processing_guarantee=guarantee)
+    assert (seen(cluster, DEAD), cluster.position()) == ([], None)
+
+
 def writing(builder: StreamsBuilder) -> None:
     """Forwards each value twice, once as a number."""
     stream = builder.stream("in")
@@ -207,3 +224,11 @@ def test_the_driver_goes_on_without_records_and_has_their_dead_letters(
     assert errors[b"bad"] == b"count 1 of a bad key"
     assert b"JsonSerde cannot deserialize its value" in (errors[b"a"] or b"")
     assert b"StrSerde cannot deserialize its key" in (errors[b"\xff"] or b"")
+
+
+def test_a_topic_that_the_driver_does_not_have_is_told_with_those_that_it_has() -> None:
+    with TestDriver(application(counting)) as driver:
+        with pytest.raises(LogError, match=r"^topic inn does not exist\. There are: .*\bin, out$"):
+            driver.pipe_input("inn", "a", "1")
+        with pytest.raises(LogError, match=r"topic ouut does not exist\. There are: .*\bin, out$"):
+            driver.read_output("ouut")

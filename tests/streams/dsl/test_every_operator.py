@@ -87,6 +87,8 @@ def everything() -> Application:
     table.group_by(lambda key, value: (value, key)).count(materialized="groups")
     table.join(stream.to_table(materialized="to-table"), add, materialized="joined")
     table.filter(lambda _key, value: value is not None, materialized="filtered")
+    buyers = builder.table("buyers", materialized="buyers")
+    table.join(buyers, str, add, materialized="bought", name="buy")
     stream.outer_join(other, add, JoinWindows.of_time_difference(5), joined=StreamJoined.as_("outer")).to(
         "out2"
     )
@@ -106,7 +108,7 @@ NAMES = {
         "groups",
     ],
     *["to-table", "joined", "filtered", "outer-outer-this-join-store", "outer-outer-other-join-store"],
-    "outer-outer-shared-join-store",
+    *["outer-outer-shared-join-store", "buyers", "bought", "buy-subscription-store"],
 }
 
 

@@ -13,7 +13,7 @@ from store.errors import ConfigError, LogError
 from store.log import TopicSpec
 from store.serdes import LongSerde, StrSerde
 from store.streams.application import Application
-from store.streams.dsl import Materialized, SlidingWindows, StreamsBuilder, TimeWindows
+from store.streams.dsl import JoinWindows, Materialized, SlidingWindows, StreamsBuilder, TimeWindows
 from store.streams.topology import Topology
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
 from store.testing.driver import TestDriver
@@ -157,6 +157,93 @@ def test_inputs_of_a_join_with_different_partitions_are_refused_with_the_numbers
     b.stream("orders").join_table(b.table("customers"), lambda one, two: one + two)
     with pytest.raises(ConfigError, match="orders with 3 partitions, customers with 5 partitions"):
         b.build().internal_topics({"orders": 3, "customers": 5}.__getitem__)
+
+
+COUNTS = {"orders": 3, "customers": 5, "returns": 2}
+
+
+def test_inputs_that_are_not_joined_may_have_any_partitions_and_the_most_make_the_tasks() -> None:
+    b = StreamsBuilder("app")
+    b.stream("orders").merge(b.stream("customers")).group_by_key().count(materialized="counts")
+    application = b.build()
+    assert application.partitions(COUNTS.__getitem__) == (5,)
+    assert [(spec.name, spec.partitions) for spec in application.internal_topics(COUNTS.__getitem__)] == [
+        ("app-counts-changelog", 5)
+    ]
+
+
+def test_streams_that_are_merged_before_a_join_are_joined_all_of_them() -> None:
+    b = StreamsBuilder("app")
+    merged = b.stream("orders").merge(b.stream("returns"))
+    merged.join_table(b.table("customers"), lambda one, two: one + two)
+    with pytest.raises(ConfigError, match=r"orders with 3 .*, returns with 2 .*, customers with 5 "):
+        b.build().partitions(COUNTS.__getitem__)
+
+
+@pytest.mark.parametrize("kind", ["streams", "tables", "cogroup"])
+def test_everything_that_meets_by_key_has_to_have_equal_partitions(kind: str) -> None:
+    b = StreamsBuilder("app")
+    if kind == "streams":
+        windows = JoinWindows.of_time_difference_with_no_grace(10)
+        b.stream("orders").join(b.stream("returns"), lambda one, two: one + two, windows)
+    elif kind == "tables":
+        b.table("orders").join(b.table("returns"), lambda one, two: one + two)
+    else:
+        groups = [b.stream(topic).group_by_key() for topic in ("orders", "returns")]
+        groups[0].cogroup(keep_last).cogroup(groups[1], keep_last).aggregate(bytes)
+    application = b.build()
+    with pytest.raises(ConfigError, match="orders with 3 partitions, returns with 2 partitions"):
+        application.partitions(COUNTS.__getitem__)
+    assert application.partitions(lambda _: 4) == (4,)
+
+
+def keep_last(_: object, value: object, __: object) -> object:
+    return value
+
+
+def test_a_repartition_topic_that_is_merged_has_as_many_partitions_as_who_writes_it() -> None:
+    b = StreamsBuilder("app")
+    b.stream("customers").select_key(lambda _, v: v).repartition(name="mine").merge(b.stream("orders")).to(
+        "x"
+    )
+    application = b.build()
+    assert application.partitions(COUNTS.__getitem__) == (5, 5)
+    assert {spec.name: spec.partitions for spec in application.internal_topics(COUNTS.__getitem__)} == {
+        "app-mine-repartition": 5,
+        "app-0-positions": 5,
+        "app-1-positions": 5,
+    }
+
+
+def test_what_a_mere_function_joins_nobody_can_tell_unless_it_is_said() -> None:
+    def ignore(*_: object) -> None: ...
+
+    sources = ("orders", "customers", "returns")
+    topology = Topology("app", sources, (), (), ignore)
+    with pytest.raises(ConfigError, match="orders with 3 partitions, customers with 5 "):
+        Application.of(topology).partitions(COUNTS.__getitem__)
+    some = Topology("app", sources, (), (), ignore, copartitioned=(("orders", "returns"),))
+    with pytest.raises(ConfigError, match="orders with 3 partitions, returns with 2 "):
+        Application.of(some).partitions(COUNTS.__getitem__)
+    none = Topology("app", sources, (), (), ignore, copartitioned=())
+    assert Application.of(none).partitions(COUNTS.__getitem__) == (5,)
+    with pytest.raises(ConfigError, match="others"):
+        Topology("app", sources, (), (), ignore, copartitioned=(("orders", "others"),))
+
+
+def test_a_driver_runs_tasks_for_the_input_with_the_most_partitions() -> None:
+    b = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    counted = b.stream("orders").merge(b.stream("customers")).group_by_key().count(materialized="counts")
+    counted.to_stream().to("out", value_serde=LongSerde())
+    with TestDriver(b.build(), partitions=COUNTS) as running:
+        for topic in ("orders", "customers"):
+            for partition in range(COUNTS[topic]):
+                running.pipe_input(topic, "k", "v", 1, partition=partition)
+        assert [running.get_store("counts", number).get("k").value for number in range(5)] == [2, 2, 2, 1, 1]
+        running.crash()
+        running.pipe_input("customers", "k", "v", 1, partition=4)
+        running.pipe_input("orders", "k", "v", 1, partition=2)
+        assert [running.get_store("counts", number).get("k").value for number in range(5)] == [2, 2, 3, 1, 2]
 
 
 def test_sub_topologies_come_in_the_order_of_the_data() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from store.errors import ConfigError, ProtocolError
-from store.serdes import IntSerde, StrSerde
-from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.serdes import IntSerde, JsonSerde, StrSerde
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder, Suppressed
 from store.suppliers import key_value_store_builder, persistent_key_value_store
+from store.testing.driver import TestDriver
 from tests.streams.dsl.running import CACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -146,6 +148,90 @@ def test_a_processor_is_made_begun_and_ended_with_its_task() -> None:
     assert seen == ["made", "begun", "ended"]
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_processor_that_is_not_made_anew_for_each_task_is_refused(partitions: int) -> None:
+    """Two tasks would forward through the context of one of them, into its transaction."""
+    builder = StreamsBuilder("app")
+    processor = Calling()
+    builder.stream("in").process(lambda: processor, name="shared")
+    application = builder.build()
+    with (
+        pytest.raises(ConfigError, match="makes a new processor each time, for shared"),
+        TestDriver(application, partitions=partitions) as running,
+    ):
+        running.crash()
+
+
+def test_an_application_that_was_bound_still_goes_to_other_processes() -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    builder.add_state_store(NUMBERS).stream("in").process(Numbering, "numbers").to("out")
+    application = builder.build()
+    for again in range(2):
+        with TestDriver(application) as running:
+            pipe(running, [("in", "a", again, 1)])
+            assert output(running) == [("a", [1, again], 1)]
+        application = pickle.loads(pickle.dumps(application))
+
+
+def test_a_processor_that_writes_before_there_is_a_transaction_is_told() -> None:
+    def build(b: StreamsBuilder) -> None:
+        make = lambda: Calling(begin=lambda context: context.store("numbers").put("a", 1))  # noqa: E731
+        b.add_state_store(NUMBERS).stream("in").process(make, "numbers")
+
+    with pytest.raises(ProtocolError) as caught:
+        driver(build)
+    assert "only from the first record, or punctuator, on" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [(("a", "text"),), (("a", 5),), ((b"a", b"x"),), (("a",),), {"a": b"x"}, "ab", (["a", b"x"],), (None,)],
+    ids=repr,
+)
+def test_headers_that_could_not_be_read_again_are_refused(headers: Any) -> None:
+    """`suppress` would have committed them, and no task could have been opened over that."""
+
+    def build(b: StreamsBuilder) -> None:
+        forward = b.stream("in").process(
+            lambda: Calling(lambda context, record: context.forward(record.key, 1, headers=headers))
+        )
+        late = Suppressed.until_time_limit(1_000)
+        forward.group_by_key().count().suppress(late).to_stream().to("out")
+
+    with driver(build) as running:
+        with pytest.raises(TypeError, match="headers are pairs of a name and of bytes or None"):
+            pipe(running, [("in", "a", 1, 1)])
+        running.crash()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "error"), [(5.5, TypeError), (True, TypeError), (-1, ValueError), (1 << 63, ValueError)]
+)
+def test_a_time_that_could_not_be_read_again_is_refused(timestamp: Any, error: type[Exception]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        forwarded = b.stream("in").process_values(
+            lambda: Calling(lambda context, _: context.forward(1, timestamp=timestamp))
+        )
+        forwarded.to_table().suppress(Suppressed.until_time_limit(1_000)).to_stream().to("out")
+
+    with driver(build) as running:
+        with pytest.raises(error, match=r"timestamp .*milliseconds"):
+            pipe(running, [("in", "a", 1, 1)])
+        running.crash()
+
+
+def test_headers_may_come_in_any_sequence() -> None:
+    given = [("a", b"x"), ("a", None)]
+
+    def build(b: StreamsBuilder) -> None:
+        make = lambda: Calling(lambda context, record: context.forward(record.key, 1, headers=given))  # noqa: E731
+        b.stream("in").process(make).to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        assert [record.headers for record in running.read_output("out")] == [tuple(given)]
+
+
 def test_a_processor_sees_where_its_record_comes_from() -> None:
     seen: list[object] = []
 
@@ -186,6 +272,45 @@ def test_wall_clock_punctuators_run_an_interval_after_they_were_scheduled() -> N
             running.advance_wall_clock(step)
         assert seen == [15, 49, 55]
         assert [value for _, value, _ in output(running)] == [15, 49, 55]
+
+
+def test_wall_clock_punctuators_go_on_when_the_clock_is_set_back_or_far_ahead() -> None:
+    seen: list[int] = []
+    with driver(punctuated(PunctuationType.WALL_CLOCK_TIME, seen), wall_clock_ms=100_000) as running:
+        running.advance_wall_clock(10)
+        running.clock.advance(-50_000)
+        for step in (0, 10, 50_000, 10):
+            running.advance_wall_clock(step)
+        assert seen == [100_010, 50_020, 100_020, 100_030]
+
+
+@pytest.mark.parametrize("kind", PunctuationType)
+def test_what_a_punctuator_writes_has_the_time_of_the_call(kind: PunctuationType) -> None:
+    """Also where no record came since the task was opened: then there is none that would have a time."""
+    seen: list[object] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            def punctuate(_: int) -> None:
+                store = context.store("numbers")
+                store.put("a", (store.get("a") or 0) + 1)
+                seen.append((context.task_id, *context.record_metadata))
+                context.forward("a", store.get("a"))
+
+            context.schedule(10, kind, punctuate)
+
+        b.add_state_store(NUMBERS).stream("in").process(lambda: Calling(begin=begin), "numbers").to("out")
+
+    with driver(build, wall_clock_ms=1_000) as running:
+        running.advance_wall_clock(10)
+        pipe(running, [("in", "b", 1, 70), ("in", "b", 1, 60)])
+        running.crash()
+        running.advance_wall_clock(10)
+        changes = [record.timestamp for record in running.log.records("app-numbers-changelog")]
+        times = [time for _, _, time in output(running)]
+    by_records = kind is PunctuationType.STREAM_TIME
+    assert (changes, times) == (([70], [70]) if by_records else ([1_010, 1_020], [1_010, 70]))
+    assert set(seen) == {(0, "", -1, -1)}
 
 
 def test_a_punctuator_that_is_cancelled_runs_no_more() -> None:

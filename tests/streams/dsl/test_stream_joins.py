@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store.config import StoreType, StreamsConfig
 from store.errors import ConfigError
-from store.serdes import StrSerde
+from store.serdes import JsonSerde, StrSerde
 from store.streams.application import Application
 from store.streams.dsl import (
     BuiltInDslStoreSuppliers,
@@ -32,6 +32,7 @@ from store.suppliers import (
     persistent_window_store,
 )
 from tests.streams.dsl.crashing import CRASH, FATES, Input, run
+from tests.streams.dsl.running import UNCACHED, driver, output, pipe
 
 Kind = Literal["inner", "left", "outer"]
 KINDS: tuple[Kind, ...] = ("inner", "left", "outer")
@@ -166,6 +167,28 @@ def test_records_without_a_key_have_no_partner_and_are_not_lost_from_an_outer_si
     """As in Kafka Streams since 3.7 (KIP-962)."""
     records: list[Input] = [(L, None, b"A", 1), (R, None, b"a", 1), (L, None, None, 2), (L, A, None, 2)]
     assert [value for value, _ in results(kind, WITHIN_15_S, records)] == expected
+
+
+def test_at_least_once_one_that_is_passed_over_when_its_window_closes_keeps_nobody_back() -> None:
+    def picky(value: int, _other: Any) -> int:
+        return 1 // value
+
+    def build(made: StreamsBuilder) -> None:
+        windows = JoinWindows.of_time_difference(10)
+        made.stream("left").left_join(made.stream("right"), picky, windows).to("out")
+
+    config = UNCACHED | {
+        "processing.guarantee": "at_least_once",
+        "processing.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": "dead",
+    }
+    waiting: list[Any] = [("left", "k", value, 5) for value in (1, 0, 1)]
+    with driver(build, config) as running:
+        pipe(running, [*waiting, ("left", "l", 1, 6), *[("left", "m", 1, time) for time in (40, 41, 60)]])
+        assert output(running) == [("k", 1, 5), ("k", 1, 5), ("l", 1, 6), ("m", 1, 41)]
+        # What was being processed is what is passed over.
+        (dead,) = running.read_output("dead", StrSerde(), JsonSerde())
+        assert (dead.key, dead.value, dead.timestamp) == ("m", 1, 40)
 
 
 @pytest.mark.requirement("x.4")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from store.errors import ConfigError
 from store.serdes import JsonSerde, LongSerde, StrSerde
-from store.state.windowed import Window, Windowed
+from store.state.windowed import LATEST, Window, Windowed
 from store.streams.dsl import (
+    EmitStrategy,
     Materialized,
     SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
+    Suppressed,
     TimeWindowedSerde,
     TimeWindows,
+    UnlimitedWindows,
 )
 from store.streams.dsl.windows import Windows
 from store.testing.driver import TestDriver
@@ -41,7 +44,7 @@ def read(running: TestDriver, windows: Windows, value_serde: Any = None) -> Expe
         SessionWindowedSerde(StrSerde())
         if isinstance(windows, SessionWindows)
         else TimeWindowedSerde(
-            StrSerde(), windows.size_ms if isinstance(windows, TimeWindows) else windows.difference_ms
+            StrSerde(), windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
         )
     )
     records = running.read_output("out", keys, value_serde or JsonSerde())
@@ -326,3 +329,40 @@ def test_windowed_keys_come_back_as_they_were(serde: Any) -> None:
     assert serde.deserialize(serde.serialize(key)) == key
     with pytest.raises(ValueError, match="windowed key"):
         serde.deserialize(b"short")
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["uncached", "cached"])
+def test_an_unlimited_window_takes_all_from_its_start_on(config: dict[str, object]) -> None:
+    windows = UnlimitedWindows.of().start_on(10)
+    with driver(lambda b: joined(b, windows), config) as running:
+        pipe(
+            running,
+            [("in", "k", value, time) for value, time in (("a", 9), ("b", 10), ("c", 10**13), ("d", 11))],
+        )
+        assert read(running, windows) == [
+            ("k", 10, LATEST, "b", 10),
+            ("k", 10, LATEST, "bc", 10**13),
+            ("k", 10, LATEST, "bcd", 10**13),
+        ]
+        running.crash()
+        pipe(running, [("in", "k", "e", 12)])
+        assert read(running, windows) == [("k", 10, LATEST, "bcde", 10**13)]
+        assert running.metrics.tasks_as_dict()["0_0"]["dropped-records-total"] == 0
+
+
+def test_an_unlimited_window_starts_at_zero_or_when_it_is_said() -> None:
+    assert UnlimitedWindows.of().starts(0) == (0,)
+    at = datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)
+    assert UnlimitedWindows.of().start_on(at) == UnlimitedWindows(5_000)
+    with pytest.raises(ValueError, match="start=-1"):
+        UnlimitedWindows.of().start_on(-1)
+
+
+def test_an_unlimited_window_is_never_closed() -> None:
+    windowed = StreamsBuilder("app").stream("in").group_by_key().windowed_by(UnlimitedWindows.of())
+    with pytest.raises(ConfigError, match="ON_WINDOW_UPDATE for unlimited windows"):
+        windowed.emit_strategy(EmitStrategy.ON_WINDOW_CLOSE)
+    with pytest.raises(ConfigError, match="a table of windows"):
+        windowed.count().suppress(Suppressed.until_window_closes())
+    with pytest.raises(ConfigError, match="retention"):
+        windowed.count(materialized=Materialized("c", retention=1_000))
