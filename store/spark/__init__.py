@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WHERE})
+
+
 def __getattr__(name: str) -> object:
     if name in _WHERE:
         return getattr(import_module(f"store.spark.{_WHERE[name]}"), name)

@@ -1,7 +1,7 @@
 """A task host: a process beside the executors of one machine, which keeps tasks open over micro-batches.
 
     state_dir/application/.hosts/slot-3.json    where the host of slot 3 listens, and whose it is
-    state_dir/application/.hosts/slot-3.log     what it has printed
+    state_dir/application/.hosts/slot-3.log     what it has logged and printed
 
 An attempt of Spark brings it orders: read these partitions up to these offsets, and commit. It carries them out with
 a `Worker`, so what runs on Spark is what runs without it, and nothing but offsets goes through Spark. An order says
@@ -31,6 +31,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -45,7 +46,7 @@ import psutil
 from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import CrashproofError, TaskHostError
+from store.errors import CrashproofError, SerdeError, TaskHostError
 from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -70,6 +71,9 @@ _ALIVE_S = 1.0
 
 _SAID_BYTES = 2000
 """A pipe takes these at once, whether anybody reads them or not."""
+
+_TRACE_CHARACTERS = 3000
+"""What is told of a traceback at most: its end, where the function is that has raised."""
 
 _TICK_S = 0.1
 _ADDRESS = "127.0.0.1"
@@ -142,6 +146,8 @@ class Answer(msgspec.Struct, frozen=True):
     error: str | None = None
     """The class of what was raised, of `store.errors` where it is one of those."""
     message: str = ""
+    trace: str = ""
+    """The last lines of the traceback, where it is not an error of `store.errors` that says all."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -204,6 +210,7 @@ class TaskHost:
         self._streaming = streaming
         self._pool = pool
         self._topologies = {topology.ordinal: topology for topology in application.sub_topologies}
+        self._repartition_topics = application.repartition_topics
         self._config = config
         self._log = log
         self._storage = storage
@@ -253,6 +260,7 @@ class TaskHost:
                 streaming=None if self._streaming is None else self._streaming(),
                 leaving=self._leaving.is_set,
                 pool=self._pool,
+                purges=self._repartition_topics,
             )
         worker.assign([*worker.tasks, *(order.partition for order in orders)])
         ends = {
@@ -358,7 +366,16 @@ def _serve(host: Host, run: str, waiting: queue.SimpleQueue[Call]) -> None:
 
 
 def _refusal(error: Exception) -> Answer:
-    return Answer(error=type(error).__name__, message=_words(error))
+    # A serde is the user's own, and raises within ours.
+    ours = isinstance(error, CrashproofError) and not isinstance(error, SerdeError)
+    return Answer(error=type(error).__name__, message=_words(error), trace="" if ours else _trace(error))
+
+
+def _trace(error: Exception) -> str:
+    text = "".join(traceback.format_exception(error)).rstrip()
+    if len(text) <= _TRACE_CHARACTERS:
+        return text
+    return "…\n" + text[-_TRACE_CHARACTERS:].partition("\n")[2]
 
 
 def _words(error: BaseException) -> str:
@@ -459,6 +476,7 @@ def _log_here() -> None:
         logger.handlers = []
         logger.propagate = True
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("store").setLevel(logging.INFO)
 
 
 def become_host(deployment: Deployment, place: Path, log: Path, executor: int, said: int) -> NoReturn:
@@ -480,7 +498,9 @@ def become_host(deployment: Deployment, place: Path, log: Path, executor: int, s
             os.dup2(given, taken)
         os.closerange(3, said)
         os.closerange(said + 1, os.sysconf("SC_OPEN_MAX"))
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        # By lines: a process that is killed, or ends by itself, flushes nothing.
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         _log_here()
         # Not by leave of anybody: who was killed closes nothing either.
         _end_with(executor, lambda: os._exit(1))
@@ -492,6 +512,7 @@ def become_host(deployment: Deployment, place: Path, log: Path, executor: int, s
         _log.exception("the task host ends")
     finally:
         try:
+            sys.stdout.flush()
             sys.stderr.flush()
         finally:
             # Whatever is raised here would be raised in a copy of the process that has forked it.

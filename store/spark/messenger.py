@@ -15,6 +15,7 @@ older. It is killed by its own number, and only where the process of that number
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import select
@@ -25,7 +26,7 @@ import struct
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
@@ -34,7 +35,7 @@ import msgspec
 import psutil
 from filelock import FileLock
 
-from store.errors import TaskHostError
+from store.errors import StateDirectoryError, TaskHostError
 from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place, become_host, born
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,10 @@ _START_S = 60.0
 _END_S = 5.0
 _POLL_S = 0.01
 _LOG_BYTES = 2000
+_FOR_GOOD = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
+)
+"""Not so a full disk, which may have room again."""
 
 
 def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) -> list[Carried]:
@@ -63,7 +68,11 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
                 f"ends with: {_tail(place.with_suffix('.log'))}"
             ) from error
     if answer.error is not None:
-        raise TaskHostError(f"{answer.error}: {answer.message}")
+        trace = f"\n{answer.trace}" if answer.trace else ""
+        raise TaskHostError(
+            f"{answer.error}: {answer.message}{trace}\n"
+            f"The task host of slot {slot} on {socket.gethostname()} logs to {place.with_suffix('.log')}"
+        )
     return answer.carried
 
 
@@ -100,8 +109,7 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
     if found is not None and found.run == deployment.run:
         with suppress(OSError, EOFError, AuthenticationError):
             return _call(found, silence_s)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(place.with_suffix(".lock"), thread_local=False):
+    with _exclusively(place):
         # Another attempt may have started it meanwhile.
         found = _known(place)
         if found is not None:
@@ -111,6 +119,24 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
             else:
                 _send_off(found, silence_s)
         return _call(_start(deployment, place), silence_s)
+
+
+def _exclusively(place: Path) -> AbstractContextManager[object]:
+    """The lock of a slot, which is held until the block ends.
+
+    Raises `StateDirectoryError` where it cannot be had, for good.
+    """
+    lock = FileLock(place.with_suffix(".lock"), thread_local=False)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return lock.acquire()
+    except OSError as error:
+        if error.errno not in _FOR_GOOD:
+            raise
+        raise StateDirectoryError(
+            f"the state directory cannot be written to on {socket.gethostname()} by the user {os.geteuid()}: {error}. "
+            "state_dir has to be a directory that every executor can make and write to"
+        ) from error
 
 
 def _start(deployment: Deployment, place: Path) -> Place:
@@ -248,7 +274,7 @@ def _kill(host: Place) -> None:
 def _known(place: Path) -> Place | None:
     try:
         return msgspec.json.decode(place.read_bytes(), type=Place)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError, msgspec.DecodeError):
         return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -63,12 +62,6 @@ def check_settings(spark: SparkSession, streams: SparkStreams) -> None:
         )
     context = spark.sparkContext
     check_task_failures(context.master or "", context.getConf().get("spark.task.maxFailures", "4") or "")
-    if not Path(streams.deployment.state_dir).is_absolute():
-        raise ConfigError(
-            "state_dir",
-            streams.deployment.state_dir,
-            "an absolute path: executors have other working directories",
-        )
     numbers = (
         ("max_offsets_per_trigger", streams.max_offsets_per_trigger),
         ("slots", streams.slots),

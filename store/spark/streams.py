@@ -48,6 +48,7 @@ from store.errors import (
     LogError,
     PositionLostError,
     RetriableError,
+    StateDirectoryError,
     StateLockedError,
     StoreTypeError,
     UnreachableError,
@@ -58,7 +59,7 @@ from store.spark.host import LEASE_S, Carried, Deployment, Host, Order
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
-from store.streams.dsl.processors import Process
+from store.streams.dsl.processors import Process, TransformTable
 from store.streams.positions import settle
 from store.streams.topology import ProcessorSupplier, Topology
 from store.types import IsolationLevel, TopicPartition
@@ -75,6 +76,7 @@ PERMANENT = (
     ConfigError,
     InputChangedError,
     PositionLostError,
+    StateDirectoryError,
     StateLockedError,
     StoreTypeError,
 )
@@ -114,7 +116,7 @@ class SparkStreams:
         `restarts`: how often in a row, without progress in between, a query that failed is started again, with
         pauses that double from one second to a minute. Errors that would come back (`PERMANENT`) end it at once.
         `host` makes what carries orders out in the process of a task host. Everything must be picklable (by
-        cloudpickle).
+        cloudpickle). Raises `ConfigError` for a relative `state_dir`: executors have other working directories.
 
         With `trigger={"availableNow": True}` the query ends when everything that was there is processed through all
         sub-topologies, and what was written between them by then.
@@ -123,6 +125,10 @@ class SparkStreams:
             application if isinstance(application, Application) else Application.of(application)
         )
         self.config = config if isinstance(config, StreamsConfig) else StreamsConfig.of(config or {})
+        if not Path(state_dir).is_absolute():
+            raise ConfigError(
+                "state_dir", str(state_dir), "an absolute path: executors have other working directories"
+            )
         self.checkpoint = str(checkpoint)
         self.max_offsets_per_trigger = max_offsets_per_trigger
         self.trigger = dict(trigger) if trigger is not None else None
@@ -145,11 +151,13 @@ class SparkStreams:
         group's committed positions (the group is the application id). A micro-batch is not atomic: every task commits
         by itself, as `commit.interval.ms` and `commit.records` say and at the end of its order.
 
-        Under `processing.guarantee=at_least_once` hosts do not fence each other: nothing is lost, and whatever Spark
-        repeats, or runs twice at once, may be there more than once.
+        Under `processing.guarantee=at_least_once` hosts do not fence each other. Each record is processed, and whatever
+        Spark repeats, or runs twice at once, may be there more than once. A host that Spark has replaced, and that goes
+        on after a pause, processes with the stores as it knew them, and what comes of that may be written after what
+        its successor wrote: results may be those of stores that lacked records.
 
-        What is not: effects of processing functions outside their stores and outputs happen as often as they are run
-        (row 129.6). An application id belongs to one query at a time; two of them fence each other's tasks without
+        What is not: effects of processing functions outside their stores and outputs happen as often as they are run.
+        An application id belongs to one query at a time; two of them fence each other's tasks without
         end, though neither writes a duplicate.
 
         When a query fails, start it again with the same arguments: what was committed is skipped. When the checkpoint
@@ -158,7 +166,7 @@ class SparkStreams:
 
         Raises `ConfigError` for a setting that would break this, or keep a query from surviving its first fault:
         `spark.task.maxFailures` below 2 (which is what a master of `local[N]` implies; `local[N,4]` does not), a
-        relative `state_dir`, a function that cannot be pickled, Spark Connect. Raises `LogError` naming source topics
+        function that cannot be pickled, Spark Connect. Raises `LogError` naming source topics
         that do not exist or do not fit together, `InputChangedError` for those that were made anew since the checkpoint
         was begun, `UnreachableError` when no broker answers.
         """
@@ -416,6 +424,7 @@ class SparkStreamsQuery:
                     TopicPartition(topic, partition): 0
                     for topology, partition in self._tasks
                     for topic in topology.sources
+                    if partition < self._partitions[topic]
                 }
                 try:
                     self._run(self._orders(every | self._planned))
@@ -534,8 +543,16 @@ class SparkStreamsQuery:
     def _is_permanent(self, error: Exception) -> bool:
         if isinstance(error, PERMANENT) or isinstance(self._raised, PERMANENT):
             return True
-        # Of a task host there are words alone.
-        return any(f"TaskHostError: {kind.__name__}:" in str(error) for kind in PERMANENT) or self._is_cut()
+        # Of a task host, and of who brings it orders, there are words alone.
+        said = str(error)
+        return (
+            any(
+                f"{whose}{kind.__name__}:" in said
+                for whose in ("TaskHostError: ", "store.errors.")
+                for kind in PERMANENT
+            )
+            or self._is_cut()
+        )
 
     def _is_cut(self) -> bool:
         """Whether input that was not processed is gone, so that every try fails at it."""
@@ -559,7 +576,7 @@ def _may_punctuate(topology: Topology) -> bool:
     vertices = getattr(topology.process, "vertices", None)
     if vertices is None:
         return isinstance(topology.process, ProcessorSupplier)
-    return any(isinstance(vertex.operator, Process) for vertex in vertices)
+    return any(isinstance(vertex.operator, (Process, TransformTable)) for vertex in vertices)
 
 
 class _Ids:

@@ -76,6 +76,7 @@ def test_the_figures_beside_the_rates_are_there(report: Report) -> None:
         "micro-batch of one record, empty foreachBatch: median of 2",
         "micro-batch of one record, SparkStreams: median of 2",
         "what a task with one record adds to a micro-batch",
+        "what an open task without news adds to a micro-batch, as one of 18",
         *(
             f"commit of 100 records exactly once: {what}"
             for what in ("median", "95th percentile", "99th percentile", "slowest")

@@ -11,7 +11,7 @@ from store.config import StreamsConfig
 from store.errors import LogError, TaskHostError, TaskLostError
 from store.points import Point
 from store.spark.host import Carried, Order, Orders, TaskHost
-from store.streams.application import Application
+from store.streams.application import Application, Repartition
 from store.streams.topology import Context, Topology
 from store.types import Record
 from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
@@ -94,6 +94,39 @@ def test_a_host_on_another_machine_fences_the_one_that_had_the_task() -> None:
     with pytest.raises(TaskLostError):
         order(here, 3)
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2")]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_was_processed_of_a_repartition_topic_is_deleted_and_a_stale_host_takes_the_task_again(
+    streams: bool,
+) -> None:
+    cluster = numbered(*[b"a"] * 5)
+    application = Application("app", (cluster.topology,), (Repartition(SOURCE.topic),))
+    here, there = (
+        TaskHost(
+            application,
+            StreamsConfig(),
+            SimLog(cluster.broker),
+            cluster.storage(Host(machine)),
+            cluster.clock,
+            streaming=SimLog(cluster.broker).reader if streams else None,
+        )
+        for machine in range(2)
+    )
+
+    def begins_after(host: TaskHost, end: int) -> int:
+        cluster.clock.sleep(31)
+        order(host, end)
+        return cluster.broker.start_offset(SOURCE)
+
+    order(here, 1)
+    assert begins_after(here, 2) == 2
+    order(there, 3)
+    assert begins_after(there, 4) == 4
+    with pytest.raises(TaskLostError):
+        order(here, 5)
+    assert order(here, 5).records == 1
+    assert cluster.output() == [(b"a", b"%d" % count) for count in range(1, 6)]
 
 
 @pytest.mark.requirement("129.3")

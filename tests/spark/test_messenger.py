@@ -18,12 +18,15 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from pyspark.errors import PySparkException
 
+import store.spark
 from store.config import StreamsConfig
-from store.errors import TaskHostError
+from store.errors import ConfigError, StateDirectoryError, TaskHostError
 from store.spark import messenger
-from store.spark.host import Carried, Deployment, Host, Order, Orders, Place, born
+from store.spark.host import Carried, Deployment, Host, Order, Orders, Place, _trace, born
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
+from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
 from store.types import Record
@@ -223,3 +226,67 @@ def test_asking_for_acknowledgements_touches_no_other_descriptor_and_leaves_none
             assert receiver.recv(100) == b"data"
             file.write(b"still open")
             assert _descriptors() == before
+
+
+def broken_by_the_user() -> None:
+    print("about to divide")  # noqa: T201
+    raise ZeroDivisionError("by zero")
+
+
+def test_an_error_of_the_users_code_comes_with_its_traceback_and_the_log(deployed: Deployed) -> None:
+    deployment = deployed(broken_by_the_user)
+    log = place_of(deployment).with_suffix(".log")
+    with pytest.raises(TaskHostError, match=r"^ZeroDivisionError: by zero\n") as caught:
+        bring(deployment, 0, ORDERS, 1)
+    assert "in broken_by_the_user" in str(caught.value)
+    assert str(caught.value).endswith(f"logs to {log}")
+    assert "about to divide" in log.read_text()
+
+
+def test_a_long_traceback_is_told_by_its_end() -> None:
+    def deep(left: int) -> None:
+        if left:
+            return even(left - 1)
+        raise ValueError("at the bottom")
+
+    def even(left: int) -> None:
+        deep(left)
+
+    with pytest.raises(ValueError) as caught:
+        deep(200)
+    told = _trace(caught.value)
+    assert len(told) <= 3002
+    assert told.startswith("…\n  ")
+    assert told.endswith("ValueError: at the bottom")
+
+
+def test_a_state_directory_that_cannot_be_made_is_said_in_one_sentence(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    (tmp_path / "app").write_text("a file is in the way")
+    with pytest.raises(StateDirectoryError, match=r"the state directory cannot be written to on .*/app"):
+        bring(deployed(), 0, ORDERS, 1)
+    (tmp_path / "app").unlink()
+
+
+def test_what_is_imported_on_first_use_is_listed() -> None:
+    listed = dir(store.spark)
+    assert {"SparkStreams", "exactly_once_kafka_sink"} <= set(listed)
+    assert set(store.spark.__all__) <= set(listed)
+
+
+def test_a_relative_state_directory_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"state_dir='state' is not allowed: an absolute path"):
+        SparkStreams(
+            Topology("app", ("in",), (), (), nothing),
+            bootstrap="127.0.0.1:1",
+            state_dir="state",
+            checkpoint=tmp_path,
+        )
+
+
+@pytest.mark.parametrize("said", ["TaskHostError: {}: no", "store.errors.{}: no"])
+def test_a_directory_that_cannot_be_written_to_ends_a_query_at_once(said: str) -> None:
+    query = SparkStreamsQuery.__new__(SparkStreamsQuery)
+    query._raised = None
+    assert query._is_permanent(PySparkException(said.format("StateDirectoryError")))

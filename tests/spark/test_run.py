@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.history import History, Injected, Started
+from harness.history import Final, History, Injected, Started
 from harness.oracles import judge
 from harness.schedule import Input, Runtime, Schedule, Step, load
 from harness.verdict import Outcome, Verdict
@@ -99,6 +99,22 @@ def test_lost_state_and_commits_that_go_wrong_are_recovered_from(world: LocalWor
     history, verdict = run(world, schedule(*steps, records=10))
     assert verdict == Verdict(Outcome.HOLDS)
     assert [fault for fault, _ in struck(history)] == [step.fault for step in steps]
+
+
+@pytest.mark.requirement("card.2")
+def test_sub_topologies_that_answer_each_other_are_run_until_nothing_is_left(world: LocalWorld) -> None:
+    scenario = load_scenario("shipments")
+    items = (
+        Input(0, "ann", "Rome", topic="depots"),
+        Input(0, "1", {"from": "ann", "weight": 1}, topic="shipments"),
+        Input(0, "2", {"from": None, "weight": 2}, topic="shipments"),
+    )
+    plan = Schedule(scenario.name, items, (Step("kill", at=Point.KAFKA_COMMITTED),), Runtime.SPARK)
+    history = world.run(scenario, plan)
+    assert judge(scenario, plan, history) == Verdict(Outcome.HOLDS)
+    final = history.events[-1]
+    assert isinstance(final, Final)
+    assert [row.value for row in final.outputs["leaving"].rows] == [[1, "Rome"]]
 
 
 @pytest.mark.requirement("card.2")

@@ -240,6 +240,54 @@ def test_an_application_of_two_sub_topologies_runs_as_one_query(running: Running
     assert dict(running.output()) == {b"to": b"2", b"be": b"2", b"or": b"1", b"not": b"1"}
 
 
+def test_what_was_processed_between_sub_topologies_is_deleted_and_a_query_goes_on_without_it(
+    running: Running,
+) -> None:
+    running.topics("in", "out", partitions=1)
+    name = running.name
+    builder = StreamsBuilder(name)
+    counts = builder.stream(f"{name}-in").group_by(lambda _, value: value, name="by").count()
+    counts.to_stream().map_values(lambda number: b"%d" % number).to(f"{name}-out")
+    between = TopicPartition(f"{name}-by-repartition", 0)
+    for rounds in (1, 2, 3):
+        query = running.start(builder.build(), config={"repartition.purge.interval.ms": 1})
+        running.feed("in", (b"k", b"a"), (b"k", b"b"))
+        query.process_all_available()
+        reader = running.log.reader()
+        begins = reader.offsets(between, IsolationLevel.READ_COMMITTED).earliest
+        assert begins >= 2 * rounds
+        reader.close()
+        query.stop()
+        assert dict(running.output(partitions=1)) == {b"a": b"%d" % rounds, b"b": b"%d" % rounds}
+        if rounds == 2:
+            (running.directory / "checkpoint").rename(running.directory / "lost")
+
+
+def test_inputs_that_are_not_joined_may_have_other_partitions(running: Running) -> None:
+    name = running.name
+    running.topics("in", "out", partitions=3)
+    running.topics("narrow", partitions=1)
+    topology = Topology(
+        name,
+        (f"{name}-narrow", f"{name}-in"),
+        (f"{name}-out",),
+        ("counts",),
+        Count(f"{name}-out"),
+        copartitioned=(),
+    )
+    query = running.start(topology)
+    for _ in range(2):
+        running.feed("in", *rows_of(2))
+        running.feed("narrow", (b"of the first task", b""))
+        query.process_all_available()
+    assert sorted(running.output(partitions=3)) == sorted(
+        [*rows_of(4), (b"of the first task", b"1"), (b"of the first task", b"2")]
+    )
+    assert {tp.topic: tp.partition for tp in query.positions if tp.topic.endswith("narrow")} == {
+        f"{name}-narrow": 0
+    }
+
+
 @pytest.mark.requirement("x.4", "card.3")
 def test_a_query_that_ends_by_itself_has_processed_all_through_every_sub_topology(running: Running) -> None:
     running.topics("in", "out")
