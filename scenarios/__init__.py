@@ -33,6 +33,7 @@ import msgspec
 from store.config import StoreType, StreamsConfig
 from store.errors import ConfigError
 from store.serdes import BytesSerde, Serde
+from store.streams.application import Application
 from store.streams.topology import Topology
 from store.suppliers import (
     KeyValueSupplier,
@@ -75,6 +76,10 @@ class InputRecord(NamedTuple):
     timestamp: int
     """Milliseconds since the epoch."""
     headers: Headers = ()
+
+
+KEYLESS = ""
+"""The key of a record that has none. It may be in any partition."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +235,16 @@ class Scenario(ABC):
     """Topics that get the updates of a join of such tables. With a cache there may be results of one table's new value
     and the other one's old one, which the reference has not; but at a commit the last one has what a key has come to,
     whatever its time."""
+    settles: ClassVar[frozenset[str]] = frozenset()
+    """Topics of a join of such tables by a foreign key, and those between its sub-topologies. With a cache it depends
+    on what was forwarded which answers are outdated: nothing is asked there but what `settled` says."""
+    changes: ClassVar[frozenset[str]] = frozenset()
+    """Repartition topics of tables of the DSL that are grouped. A record there says what comes to a group and what
+    leaves it: to the reference that is `[value, value]`, null for none, and each of them is JSON. With a cache some
+    are left out, and at a commit the others amount to the same."""
+    ticks: ClassVar[frozenset[str]] = frozenset()
+    """Topics that get records by the wall clock, any number of them. With each record the reference gives the one that
+    would come if the clock struck after it."""
 
     _reference: str = ""
 
@@ -239,9 +254,14 @@ class Scenario(ABC):
         return self._reference or self.name
 
     @abstractmethod
-    def pipeline(self, application_id: str, stores: Stores) -> Topology | Sequence[Topology]:
-        """The pipeline: one topology, or its sub-topologies in the order of their ordinals. Its topics start with
-        the application id and a dash."""
+    def pipeline(self, application_id: str, stores: Stores) -> Topology | Application | Sequence[Topology]:
+        """The pipeline: one topology, an application as `StreamsBuilder.build` makes it, or sub-topologies in the order
+        of their ordinals. Its topics start with the application id and a dash."""
+
+    def reordered(self, application_id: str, stores: Stores) -> Application | Sequence[Topology]:  # noqa: ARG002 - there is none
+        """Another version of the pipeline: the same sub-topologies, some of them with other ordinals. Empty if there is
+        none. Tasks are named by the ordinals of `pipeline`, whichever version runs."""
+        return ()
 
     @abstractmethod
     def input(self, random: Random) -> Sample:
@@ -252,6 +272,11 @@ class Scenario(ABC):
         """One step of the specification, for the task that gets the record: changes its tables, returns the outputs
         in order. Written independently of the pipeline, without stores, buffers or transactions."""
 
+    def settled(self, inputs: Mapping[str, Mapping[str, Json]]) -> Mapping[str, Mapping[str, Json]]:  # noqa: ARG002
+        """Topic → key → its last value, when the input was processed once and has come to this: topic → key → its last
+        value. A deletion is the same as nothing. For topics of which that is known, whatever the order."""
+        return {}
+
     def accepts(self, record: InputRecord) -> bool:  # noqa: ARG002 - the default takes every one
         """Whether the pipeline takes an input record. A schedule with another is refused before anything runs, and
         a failing one is reduced to records that are taken alone: say here what `input` never makes."""
@@ -261,6 +286,13 @@ class Scenario(ABC):
         """Whether the processing function asks for a commit after this record. Judged where a run tells each record
         that is processed, which it does of tasks that read several topics."""
         return False
+
+    def decode_output(self, topic: str, key: bytes | None, value: bytes | None) -> tuple[str, Json]:
+        """Key and value of a record that the pipeline has written, as the reference has them: `KEYLESS` for no key;
+        text and JSON unless a scenario says otherwise. Raises ValueError for what cannot be one."""
+        if topic in self.changes and value is not None:
+            return decode_record(key, None)[0], decode_change(value)
+        return decode_record(key, value)
 
     def decode_key(self, store: str, key: bytes) -> str:  # noqa: ARG002 - the default is for every store
         """The name of a row of a key-value store, as the reference has it; names have to be in the order of the keys.
@@ -273,18 +305,26 @@ class Scenario(ABC):
         return msgspec.json.decode(value)
 
 
-def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -> tuple[Topology, ...]:
-    """The sub-topologies of a scenario's pipeline, by ordinal. `ScenarioError` if it makes none that can be run."""
+def topologies(
+    scenario: Scenario, application_id: str, config: StreamsConfig, *, reordered: bool = False
+) -> tuple[Topology, ...]:
+    """The sub-topologies of a scenario's pipeline, or of its other version, by ordinal. `ScenarioError` if it makes
+    none that can be run."""
     try:
-        made = scenario.pipeline(application_id, Stores.of(config))
-        found = (made,) if isinstance(made, Topology) else tuple(made)
+        make = scenario.reordered if reordered else scenario.pipeline
+        made = make(application_id, Stores.of(config))
+        if isinstance(made, Topology | Application):
+            found = Application.of(made).sub_topologies
+        else:
+            found = tuple(made)
     except Exception as error:
         raise ScenarioError(
             f"scenario {scenario.name} does not make its pipeline: {words_of(error)}"
         ) from error
     if not found or not all(isinstance(one, Topology) for one in found):
         raise ScenarioError(
-            f"scenario {scenario.name}: its pipeline is {made!r}, it has to be one Topology or several"
+            f"scenario {scenario.name}: its pipeline is {made!r}, it has to be a Topology, an Application or "
+            "several Topologies"
         )
     ordinals = [topology.ordinal for topology in found]
     if ordinals != list(range(len(found))):
@@ -299,6 +339,27 @@ def topologies(scenario: Scenario, application_id: str, config: StreamsConfig) -
                     f"application id given is {application_id!r} and each topic begins with it and a dash"
                 )
     return found
+
+
+@cache
+def other_ordinals(scenario: Scenario) -> Mapping[int, int]:
+    """Ordinal of a sub-topology → its ordinal in the other version of the pipeline; empty where there is none.
+    `ScenarioError` if that has other sub-topologies."""
+    application_id, config = "a", StreamsConfig.of(scenario.settings)
+    if not scenario.reordered(application_id, Stores.of(config)):
+        return {}
+    former, latter = (
+        {
+            one.content: one.ordinal
+            for one in topologies(scenario, application_id, config, reordered=reordered)
+        }
+        for reordered in (False, True)
+    )
+    if former.keys() != latter.keys():
+        raise ScenarioError(
+            f"scenario {scenario.name}: its versions have to have the same sub-topologies, by their sources and stores"
+        )
+    return {ordinal: latter[content] for content, ordinal in former.items()}
 
 
 def encode_key(key: str) -> bytes:
@@ -361,6 +422,19 @@ _NOT_OF_A_SCENARIO = (
     "<",
 )
 """How names of files begin whose code is called by that of a scenario, or calls it."""
+
+
+def decode_change(value: bytes) -> Json:
+    """What comes to a group and what leaves it, of a change of a table as it is written. Raises ValueError on anything
+    else."""
+    kind, data = value[-1:], value[:-1]
+    if kind == b"\2":
+        length = int.from_bytes(data[:4], "big")
+        return [msgspec.json.decode(data[4 : 4 + length]), msgspec.json.decode(data[4 + length :])]
+    if kind not in (b"\0", b"\1"):
+        raise ValueError(f"{value!r} is no change of a table")
+    one = msgspec.json.decode(data)
+    return [one, None] if kind == b"\1" else [None, one]
 
 
 class ScenarioError(Exception):

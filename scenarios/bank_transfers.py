@@ -1,84 +1,74 @@
-"""Transfers between accounts: each is two entries, in another partition or not, and the sum of all balances stays zero.
+"""Transfers between accounts by the DSL: each is two entries, in another partition or not, and the sum of all balances
+stays zero.
 
 Input, keyed by the payer: whom to pay, and how much; or null, which is left out. The first sub-topology counts the
-transfers of each payer and writes two entries, keyed by account: minus for the payer, plus for the payee. The second
-one adds the entries up.
+transfers of each payer in a store of its own and writes two entries to the repartition topic of a group, keyed by
+account: minus for the payer, plus for the payee. The second one adds the entries up.
 
-Output, keyed by account: the new balance. An entry that is lost or counted twice shows for ever.
+Output, keyed by account: the new balance, with the latest time of its entries. With a record cache that is each one,
+or what several entries have made of it by the commit. An entry that is lost or counted twice shows for ever.
 """
 
 from __future__ import annotations
 
-import json
 from random import Random
+from typing import Any, ClassVar
 
 import scenarios
 from scenarios import InputRecord, Output, Sample, State, Stores
-from store.streams.topology import Context, Topology
-from store.types import Record
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.streams.topology import Topology
 
 TRANSFERS = "transfers"
 BALANCES = "balances"
-ACCOUNTS = ("ann", "bob", "cy", "dee")
+ENTRIES = "entries-repartition"
+ACCOUNTS = ("ann", "bob", "gus", "ida")
+"""Two of each partition where there are two."""
 
 
-class Enter:
-    """Writes the two entries of a transfer."""
+class Count:
+    """Counts the transfers of each payer, and hands them on."""
 
-    def __init__(self, entries: str) -> None:
-        self.entries = entries
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.transfers = context.store(TRANSFERS)
 
-    def __call__(self, context: Context, record: Record) -> None:
-        if record.value is None or record.key is None:
-            return
-        transfer = json.loads(record.value)
-        amount = transfer["amount"]
-        transfers = context.store(TRANSFERS)
-        transfers.put(record.key, b"%d" % (int(transfers.get(record.key) or 0) + 1))
-        context.forward(self.entries, record.key, b"%d" % -amount)
-        context.forward(self.entries, transfer["to"].encode(), b"%d" % amount)
+    def process(self, record: StreamRecord) -> None:
+        self.transfers.put(record.key, (self.transfers.get(record.key) or 0) + 1)
+        self.context.forward(record.value)
 
 
-class Add:
-    """Adds entries up."""
+def is_transfer(_payer: str, transfer: dict[str, Any] | None) -> bool:
+    return transfer is not None
 
-    def __init__(self, output: str) -> None:
-        self.output = output
 
-    def __call__(self, context: Context, record: Record) -> None:
-        if record.value is None or record.key is None:
-            return
-        balances = context.store(BALANCES)
-        balance = b"%d" % (int(balances.get(record.key) or 0) + int(record.value))
-        balances.put(record.key, balance)
-        context.forward(self.output, record.key, balance)
+def entries_of(payer: str, transfer: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(payer, -transfer["amount"]), (transfer["to"], transfer["amount"])]
+
+
+def plus(balance: int, entry: int) -> int:
+    return balance + entry
 
 
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
     name = "bank_transfers"
-    summary = "Transfers as two entries each, which two sub-topologies write and add up."
+    summary = "Transfers as two entries each, which the DSL writes to a repartition topic and adds up."
+    updates: ClassVar[frozenset[str]] = frozenset({"output"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
-        entries, output = f"{application_id}-entries", f"{application_id}-output"
-        return (
-            Topology(
-                application_id=application_id,
-                sources=(f"{application_id}-input",),
-                sinks=(entries,),
-                stores=(stores.key_value(TRANSFERS),),
-                process=Enter(entries),
-            ),
-            Topology(
-                application_id=application_id,
-                sources=(entries,),
-                sinks=(output,),
-                stores=(stores.key_value(BALANCES),),
-                process=Add(output),
-                ordinal=1,
-            ),
-        )
+        values = JsonSerde[Any]()
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=values)
+        builder.add_state_store(stores.key_value(TRANSFERS, serdes=(StrSerde(), JsonSerde())))
+        transfers = builder.stream(f"{application_id}-input").filter(is_transfer)
+        counted = transfers.process_values(Count, TRANSFERS)
+        entries = counted.flat_map(entries_of).group_by_key(value_serde=values, name="entries")
+        balances = entries.reduce(plus, materialized=Materialized(BALANCES))
+        balances.to_stream().to(f"{application_id}-output")
+        return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
         payer, payee = random.sample(ACCOUNTS, 2)
@@ -92,10 +82,11 @@ class Scenario(scenarios.Scenario):
         if record.topic == "input":
             amount = record.value["amount"]
             state[TRANSFERS][record.key] = state[TRANSFERS].get(record.key, 0) + 1
-            return [Output("entries", record.key, -amount), Output("entries", record.value["to"], amount)]
-        balance = state[BALANCES].get(record.key, 0) + record.value
-        state[BALANCES][record.key] = balance
-        return [Output("output", record.key, balance)]
+            return [Output(ENTRIES, record.key, -amount), Output(ENTRIES, record.value["to"], amount)]
+        balance, latest = state[BALANCES].get(record.key, [0, -1])
+        balance, latest = balance + record.value, max(latest, record.timestamp)
+        state[BALANCES][record.key] = [balance, latest]
+        return [Output("output", record.key, balance, latest)]
 
     def accepts(self, record: InputRecord) -> bool:
         value = record.value

@@ -1,5 +1,7 @@
 """Values collected by key and window, forwarded once: when the window is closed (`EmitStrategy.ON_WINDOW_CLOSE`).
 
+And two groups that share their windows, each with an aggregator of its own.
+
 Input, keyed by anything: a number, or null, which counts nowhere. Windows are 20 s long, one begins every 10 s, and
 they take late records for 15 s more.
 
@@ -8,9 +10,13 @@ which they came, with the latest time of them. It comes with the first record wh
 of the partition, and before that record counts; the oldest window first, and of those the first key. A window that is
 not closed yet has no output.
 
-The stream time by which windows close is the largest time of the records that count; it is noted beside the positions.
-Under at least once those may be older than the stores after a crash, so that windows are closed a second time: exactly
-once is set.
+In `weighed`, keyed alike: the odd numbers of a window less the even ones, with each of them, or what several have made
+of it by a commit. These windows are 20 s long, one begins when the other ends, and they take late records for 5 s more.
+
+The stream time by which windows close is the largest time of the records that count; `weighed` has one of the odd
+numbers and one of the even ones, which a processor keeps in a store of its own, for the reference to find. It is noted
+beside the positions. Under at least once those may be older than the stores after a crash, so that windows are closed a
+second time: exactly once is set.
 """
 
 from __future__ import annotations
@@ -25,19 +31,55 @@ from scenarios import InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import EmitStrategy, Materialized, StreamsBuilder, TimeWindows
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.streams.topology import Topology
 
-COLLECTED = "collected"
+COLLECTED, WEIGHED, CLOCKS = "collected", "weighed-windows", "clocks"
 SIZE_MS = 20_000
 ADVANCE_MS = 10_000
 GRACE_MS = 15_000
+WEIGHED_GRACE_MS = 5_000
+RETENTION_MS = 86_400_000
+
+
+class Clocks:
+    """A processor that hands records on, and keeps the largest time of odd and of even numbers."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.store = context.store(CLOCKS)
+
+    def process(self, record: StreamRecord) -> None:
+        kind = kind_of(record.value)
+        self.store.put(kind, max(self.store.get(kind) or 0, record.timestamp))
+        self.context.forward(record.value)
+
+
+def kind_of(value: int) -> str:
+    return "odd" if value % 2 else "even"
+
+
+def is_number(_key: str, value: int | None) -> bool:
+    return value is not None
+
+
+def is_odd(_key: str, value: int) -> bool:
+    return kind_of(value) == "odd"
+
+
+def plus(_key: str, value: int, total: int) -> int:
+    return total + value
+
+
+def minus(_key: str, value: int, total: int) -> int:
+    return total - value
 
 
 def append(_key: str, value: int, values: list[int]) -> list[int]:
     return [*values, value]
 
 
-def name_of(key: Windowed[str], _values: list[int]) -> str:
+def name_of(key: Windowed[str], _values: Any) -> str:
     return f"{key.key}@{key.window.start}"
 
 
@@ -45,19 +87,29 @@ class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
     name = "closed_windows"
-    summary = "Windowed aggregates of the DSL that are forwarded once, when their windows are closed."
+    summary = "Windows of the DSL that are forwarded once, when they are closed; and cogrouped ones."
+    updates: ClassVar[frozenset[str]] = frozenset({"weighed"})
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 9_000
-    durations_ms = (SIZE_MS, ADVANCE_MS, SIZE_MS + GRACE_MS)
+    durations_ms = (SIZE_MS, ADVANCE_MS, SIZE_MS + GRACE_MS, SIZE_MS + WEIGHED_GRACE_MS)
 
-    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         windows = TimeWindows.of_size(SIZE_MS).advance_by(ADVANCE_MS).with_grace(GRACE_MS)
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
-        grouped = builder.stream(f"{application_id}-input").group_by_key().windowed_by(windows)
+        builder.add_state_store(stores.key_value(CLOCKS, serdes=(StrSerde(), JsonSerde())))
+        stream = builder.stream(f"{application_id}-input")
+        grouped = stream.group_by_key().windowed_by(windows)
         collected = grouped.emit_strategy(EmitStrategy.on_window_close()).aggregate(
             list, append, materialized=Materialized(COLLECTED)
         )
         collected.to_stream(name_of).to(f"{application_id}-output", key_serde=StrSerde())
+        numbers = stream.filter(is_number).process_values(Clocks, CLOCKS)
+        odd, even = (some.group_by_key() for some in (numbers.filter(is_odd), numbers.filter_not(is_odd)))
+        both = odd.cogroup(plus).cogroup(even, minus)
+        shared = both.windowed_by(TimeWindows.of_size(SIZE_MS, grace=WEIGHED_GRACE_MS))
+        # The store goes by the times of both: what it expired, the slower of the two would begin anew.
+        weighed = shared.aggregate(int, materialized=Materialized(WEIGHED).with_retention(RETENTION_MS))
+        weighed.to_stream(name_of).to(f"{application_id}-weighed", key_serde=StrSerde())
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -82,7 +134,18 @@ class Scenario(scenarios.Scenario):
             if start >= 0 and start > now - closes:
                 values, latest = windows.get(record.key, start) or ([], -1)
                 windows.put(record.key, [[*values, record.value], max(latest, time)], start)
-        return outputs
+        return [*outputs, *self._weighed(state, record)]
+
+    def _weighed(self, state: State, record: InputRecord) -> list[Output]:
+        kind, time, windows = kind_of(record.value), record.timestamp, state[WEIGHED]
+        now = state[CLOCKS][kind] = max(state[CLOCKS].get(kind, 0), time)
+        start = time - time % SIZE_MS
+        if start + SIZE_MS + WEIGHED_GRACE_MS <= now:
+            return []
+        total, latest = windows.get(record.key, start) or (0, -1)
+        total, latest = total + (record.value if kind == "odd" else -record.value), max(latest, time)
+        windows.put(record.key, [total, latest], start)
+        return [Output("weighed", f"{record.key}@{start}", total, latest)]
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and isinstance(record.value, int | None)

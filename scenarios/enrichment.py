@@ -1,4 +1,4 @@
-"""Orders with the names of their customers: a stream beside a global table, which every worker has whole.
+"""Orders with the names of their customers, by the DSL: a stream beside a global table, which every worker has whole.
 
 Input: to `customers`, keyed by customer, a name, null when there is no such customer any more; to `orders`, keyed by
 customer, a number.
@@ -12,55 +12,57 @@ from __future__ import annotations
 import struct
 from random import Random
 
-import msgspec
-
 import scenarios
 from scenarios import InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
 from store.serdes import JsonSerde, LongSerde, StrSerde
-from store.streams.topology import Context, Topology
+from store.streams.dsl import StreamsBuilder
+from store.streams.dsl.builder import GlobalKTable
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.streams.topology import Topology
 from store.suppliers import global_store
-from store.types import Record
 
 CUSTOMERS = "customers"
 COUNTS = "counts"
 SERDES: Serdes = (StrSerde(), JsonSerde())
 
 
-class Enrich:
-    """The pipeline."""
+class Number:
+    """A processor that counts the orders of each customer, and puts the count before the order."""
 
-    def __init__(self, output: str) -> None:
-        self.output = output
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.counts = context.store(COUNTS)
 
-    def __call__(self, context: Context, record: Record) -> None:
-        assert record.key is not None
-        assert record.value is not None
-        counts = context.store(COUNTS)
-        customer = record.key.decode()
-        name = context.store(CUSTOMERS).get(customer)
-        count = (counts.get(customer) or 0) + 1
-        counts.put(customer, count)
-        enriched = None if name is None else msgspec.json.encode([count, int(record.value), name])
-        context.forward(self.output, record.key, enriched)
+    def process(self, record: StreamRecord) -> None:
+        count = (self.counts.get(record.key) or 0) + 1
+        self.counts.put(record.key, count)
+        self.context.forward([count, record.value])
+
+
+def customer_of(customer: str, _order: list[int]) -> str:
+    return customer
+
+
+def with_name(order: list[int], name: str | None) -> list[Json] | None:
+    return None if name is None else [*order, name]
 
 
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
     name = "enrichment"
-    summary = "A stream joined with a global table, whose changes come when they come."
+    summary = "A stream joined with a global table by the DSL, whose changes come when they come."
     runtimes = ("worker",)
 
-    def pipeline(self, application_id: str, stores: Stores) -> Topology:
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        builder.add_state_store(stores.key_value(COUNTS, serdes=(StrSerde(), LongSerde())))
         customers = Stores(stores.kind).key_value(CUSTOMERS, serdes=SERDES)
-        return Topology(
-            application_id=application_id,
-            sources=(f"{application_id}-orders",),
-            sinks=(f"{application_id}-output",),
-            stores=(stores.key_value(COUNTS, serdes=(StrSerde(), LongSerde())),),
-            process=Enrich(f"{application_id}-output"),
-            global_stores=(global_store(customers, f"{application_id}-customers"),),
-        )
+        builder.add_global_store(global_store(customers, f"{application_id}-customers"))
+        orders = builder.stream(f"{application_id}-orders").process_values(Number, COUNTS)
+        enriched = orders.left_join_global(GlobalKTable(CUSTOMERS), customer_of, with_name)
+        enriched.to(f"{application_id}-output")
+        return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
         customer = random.choice(("a", "ann", "anna"))

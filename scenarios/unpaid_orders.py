@@ -105,18 +105,27 @@ class Scenario(scenarios.Scenario):
         """Of orders that wait, those of one row in the order in which they came."""
         if store != WAITING:
             return super().decode(store, value)
-        (number,) = struct.unpack_from(">I", value, 1)
-        place, found = 5, []
-        for _ in range(number):
-            (length,) = struct.unpack_from(">I", value, place)
-            entry = value[place + 4 : place + 4 + length]
-            if len(entry) < length or entry[0] != OF_ORDERS:
-                raise ValueError(f"{value.hex()} is no list of orders")
-            found.append(msgspec.json.decode(entry[1:]))
-            place += 4 + length
-        if place != len(value):
-            raise ValueError(f"{value.hex()} goes on after its list")
+        sides, found = those_that_wait(value)
+        if sides != {OF_ORDERS}:
+            raise ValueError(f"{value.hex()} is no list of orders")
         return found
+
+
+def those_that_wait(value: bytes) -> tuple[set[int], list[Json]]:
+    """A row of records that wait: their sides, and their values in the order in which they came."""
+    (number,) = struct.unpack_from(">I", value, 1)
+    place, sides, found = 5, set(), []
+    for _ in range(number):
+        (length,) = struct.unpack_from(">I", value, place)
+        entry = value[place + 4 : place + 4 + length]
+        if not 0 < length == len(entry):
+            raise ValueError(f"{value.hex()} is no list")
+        sides.add(entry[0])
+        found.append(msgspec.json.decode(entry[1:]))
+        place += 4 + length
+    if place != len(value):
+        raise ValueError(f"{value.hex()} goes on after its list")
+    return sides, found
 
 
 def _waiting(time: int, key: str) -> str:

@@ -41,8 +41,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_RESTORE}:restore",
-                "    start = decide_at(bounds).first_offset()\n",
-                "    decide_at(bounds)\n    start = bounds.earliest\n",
+                "    start = decision.first_offset()\n",
+                "    start = bounds.earliest\n",
             ),
         ),
         oracle="restore",

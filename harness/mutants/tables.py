@@ -1,4 +1,4 @@
-"""Mutants of the DSL: what tables hold back until the commit, and joins."""
+"""Mutants of the DSL's tables: what they hold back until the commit, suppress, joins and groups."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ _JOIN = "store.streams.dsl.operators:TableJoin.bind"
 _WAITING = "store.streams.dsl.joins:Waiting"
 _TABLE = "store.streams.dsl.cache:Table"
 _TASK = "store.streams.task:Task"
+_BUFFER = "store.streams.dsl.suppress:Buffer"
+_SUPPRESS = "store.streams.dsl.suppress:Suppress.bind"
 
 MUTANTS = (
     Mutant(
@@ -101,7 +103,7 @@ MUTANTS = (
         "who-waits-comes-out-again",
         "KAFKA-10847",
         "A record that has come out alone goes on waiting.",
-        (Edit(f"{_WAITING}.forward_closed", "            self._store.put(row, None)\n", ""),),
+        (Edit(f"{_WAITING}.forward_closed", "self._put(row, left, waiting[number:])", "pass"),),
     ),
     Mutant(
         "an-update-is-joined-with-what-was-forwarded",
@@ -112,6 +114,100 @@ MUTANTS = (
                 _JOIN,
                 "if needs_other and other_before is not None:",
                 "if needs_other and other_before is not None and new is not None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-was-suppressed-is-logged-with-the-time-of-the-commit",
+        OWN,
+        "The changelog of a suppressed table has the time of the last record before the commit.",
+        (Edit(f"{_BUFFER}.flush", "task.record = record", "pass"),),
+    ),
+    Mutant(
+        "readers-of-what-is-suppressed-are-told-of-later-records",
+        OWN,
+        "A query of what is held back until the commit says that it is as of the last record.",
+        (
+            Edit(
+                "store.streams.dsl.stores:TableStore.build",
+                "self.at_commits or context.cache_max_bytes",
+                "context.cache_max_bytes",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-is-suppressed-waits-anew-with-each-update",
+        OWN,
+        "Each update of a key that is held back has it wait as long as a first one.",
+        (Edit(f"{_BUFFER}.put", "time, prior = held[0], held[3]", "prior = held[3]"),),
+    ),
+    Mutant(
+        "what-is-suppressed-is-due-one-too-late",
+        OWN,
+        "An update that is held back goes with the first record beyond its time.",
+        (Edit(_SUPPRESS, "first + wait <= now", "first + wait < now"),),
+    ),
+    Mutant(
+        "what-was-let-go-is-held-back-again",
+        OWN,
+        "What was held back over a commit stays in the store when it has gone, and goes again after a restart.",
+        (
+            Edit(
+                f"{_BUFFER}.flush",
+                "elif self._store.get(key) is not None:",
+                "elif False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-full-buffer-holds-one-less",
+        OWN,
+        "A buffer of suppress lets an update go early for one that it could hold beside.",
+        (
+            Edit(
+                "store.streams.dsl.suppress:Suppress._full", "len(buffer) > records", "len(buffer) >= records"
+            ),
+        ),
+    ),
+    Mutant(
+        "streams-find-what-tables-have-written",
+        OWN,
+        "A stream that is joined with a table finds what the table had before the updates that are held back.",
+        (
+            Edit(
+                "store.streams.dsl.operators:FromStore.bind",
+                "return place.table(self.store).get",
+                "return place.table(self.store).read",
+            ),
+        ),
+    ),
+    Mutant(
+        "an-outer-join-of-tables-is-a-left-one",
+        OWN,
+        "An update of a table without a value on its side deletes the result of an outer join.",
+        (Edit(_JOIN, "if this is None and (needs_this or other is None):", "if this is None:"),),
+    ),
+    Mutant(
+        "what-leaves-a-group-stays-in-it",
+        OWN,
+        "A row of a grouped table that goes over to another group, or is deleted, stays in its former one.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Regroup.bind",
+                "            if goes:\n                forward(old_key",
+                "            if goes and new is old:\n                forward(old_key",
+            ),
+        ),
+    ),
+    Mutant(
+        "rows-that-are-filtered-away-stay",
+        OWN,
+        "A row of a table that does not pass its filter any more is not deleted behind it.",
+        (
+            Edit(
+                "store.streams.dsl.operators:TableMap.bind",
+                "if filters and sends_old and mapped is None and before is None:",
+                "if filters and sends_old and mapped is None:",
             ),
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -33,7 +33,7 @@ from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.streams.context import TaskContext
 from store.streams.task import Task
-from store.streams.topology import Processing, Processor, ProcessorSupplier, bind
+from store.streams.topology import Context, Processing, Processor, ProcessorSupplier, bind
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -89,11 +89,19 @@ class Run:
 
     def drain(self, *, wipe: bool = False) -> None:
         """A life of every task, one after the other, until nothing is left to process; then all is closed. With `wipe`
-        it begins on an empty disk."""
+        it begins on an empty disk. Sub-topologies that answer each other have several lives."""
         if wipe:
             self.host = Host(0)
+        seen = -1
+        while seen < (seen := self._processed()):
+            self._drain_each()
+
+    def _processed(self) -> int:
+        return sum(map(len, self.seen))
+
+    def _drain_each(self) -> None:
         for number, topology in enumerate(self.topologies):
-            watched = replace(topology, process=_Watched(topology.process, self.seen[number]))
+            watched = replace(topology, process=_Watched(topology.process, self.seen[number], self.read))
             self.lives += 1
             storage = HostStorage(self.host, self.lives)
             worker = Worker(watched, [0], SimLog(self.broker), storage, self.config, SystemClock())
@@ -105,9 +113,11 @@ class Run:
     def visible(self, topic: str) -> list[tuple[str, Json, int, Any]]:
         """Key, value, time and headers of what a reader of committed records sees."""
         records = self.broker.visible(TopicPartition(f"{APP}-{topic}", 0), IsolationLevel.READ_COMMITTED)
-        return [
-            (*decode_record(record.key, record.value), record.timestamp, record.headers) for record in records
-        ]
+        return [(*self.read(record), record.timestamp, record.headers) for record in records]
+
+    def read(self, record: Record) -> tuple[str, Json]:
+        """Key and value of a record, as the reference has them."""
+        return self.scenario.decode_output(record.topic.removeprefix(f"{APP}-"), record.key, record.value)
 
     def expected(self) -> tuple[dict[str, list[tuple[str, Json, int, Any]]], dict[str, dict[str, Json]]]:
         """The outputs by topic, and the rows by store, that the reference makes of what the tasks have seen."""
@@ -142,7 +152,8 @@ class Run:
         for topology in self.topologies:
             self.lives += 1
             storage = HostStorage(self.host, self.lives)
-            alone = replace(topology, global_stores=())
+            # It is asked what it holds, and processes nothing.
+            alone = replace(topology, global_stores=(), process=_process_nothing)
             task = Task(alone, 0, SimLog(self.broker), storage, self.config, SystemClock())
             with task:
                 for name in topology.store_names:
@@ -154,19 +165,23 @@ class Run:
         return {record.key for records in self.seen for record in records}
 
 
+def _process_nothing(_context: Context, _record: Record) -> None: ...
+
+
 @dataclass
 class _Watched:
     """A `ProcessorSupplier` that notes each record."""
 
     inner: Processor | ProcessorSupplier
     seen: list[InputRecord]
+    read: Callable[[Record], tuple[str, Json]]
 
     def bind(self, context: TaskContext) -> Processing:
         processing = bind(self.inner, context)
         process = processing.process
 
         def watched(record: Record) -> None:
-            key, value = decode_record(record.key, record.value)
+            key, value = self.read(record)
             headers = tuple(
                 (name, None if content is None else content.decode()) for name, content in record.headers
             )

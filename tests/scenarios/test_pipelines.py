@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -27,6 +28,15 @@ def come_to(rows: list[tuple[str, Any, int, Any]]) -> dict[str, Any]:
     return {key: value for key, value in {row[0]: row[1] for row in rows}.items() if value is not None}
 
 
+def left_there(rows: list[tuple[str, Any, int, Any]]) -> dict[tuple[str, str], int]:
+    """By group and member, how many changes of a grouped table leave there."""
+    members: Counter[tuple[str, str]] = Counter()
+    for key, (comes, goes), _, _ in rows:
+        members[key, repr(comes)] += comes is not None
+        members[key, repr(goes)] -= goes is not None
+    return {member: number for member, number in members.items() if number}
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_outputs_and_rows_are_those_of_the_reference(scenario: Scenario, settings: str) -> None:
@@ -38,10 +48,24 @@ def test_outputs_and_rows_are_those_of_the_reference(scenario: Scenario, setting
         outputs, rows = run.expected()
         for topic, expected in outputs.items():
             visible = run.visible(topic)
+            if topic in scenario.settles and settings == "cached":
+                continue
             if topic in scenario.updates | scenario.joins and settings == "cached":
                 assert come_to(visible) == come_to(expected)
+            elif topic in scenario.changes and settings == "cached":
+                assert left_there(visible) == left_there(expected)
+            elif topic in scenario.ticks:
+                assert all(row in expected for row in visible)
             else:
                 assert visible == expected
+        inputs: dict[str, list[Any]] = {
+            source: run.visible(source)
+            for topology in run.topologies
+            for source in (topic.removeprefix(f"{APP}-") for topic in topology.sources)
+            if source not in outputs
+        }
+        settled = scenario.settled({topic: come_to(rows) for topic, rows in inputs.items()})
+        assert {topic: come_to(run.visible(topic)) for topic in settled} == settled
         assert run.rows() == rows
 
 
@@ -55,7 +79,8 @@ def test_restarts_on_the_old_disk_or_an_empty_one_change_nothing(scenario: Scena
                 run.drain(wipe=random.random() < 0.5)
         run.drain(wipe=True)
         outputs, rows = run.expected()
-        assert {topic: run.visible(topic) for topic in outputs} == outputs
+        strict = outputs.keys() - scenario.ticks
+        assert {topic: run.visible(topic) for topic in strict} == {topic: outputs[topic] for topic in strict}
         assert run.rows() == rows
 
 
@@ -73,11 +98,13 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         sinks |= outputs.keys()
         reached |= {topic for topic, rows in outputs.items() if rows}
         nulls += sum(row[1] is None for rows in outputs.values() for row in rows)
-    assert reached == sinks
+    assert reached >= sinks - scenario.ticks
     assert nulls or scenario.name in (
         "bank_transfers",
         "closed_windows",
         "orders_payments",
+        "reconciliation",
+        "reordered_topology",
         "unpaid_orders",
         "word_counts",
     )

@@ -86,7 +86,7 @@ def test_an_input_record_that_cannot_be_written_is_refused(tmp_path: Path, made:
     [
         ("raise KeyError('x')", "does not make its pipeline: KeyError"),
         ("return None", "does not make its pipeline: TypeError"),
-        ("return ()", "it has to be one Topology or several"),
+        ("return ()", "it has to be a Topology, an Application or several Topologies"),
         ("application_id = 'x'", "the application id given is"),
         ("return Topology(application_id, ('x',), (), (), print, ordinal=3)", r"ordinals .* are \[3\]"),
         ("return (Topology(application_id, ('x',), (), (), print),) * 2", r"ordinals .* are \[0, 0\]"),

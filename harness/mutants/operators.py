@@ -1,0 +1,115 @@
+"""Mutants of the DSL's operators on streams: joins of streams, windows and sessions, groups, and punctuators."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_SIDE = "store.streams.dsl.joins:JoinSide.bind"
+_WAITING = "store.streams.dsl.joins:Waiting"
+_SESSIONS = "store.streams.dsl.windowed:SessionAggregate.bind"
+
+MUTANTS = (
+    Mutant(
+        "both-sides-of-an-outer-join-wait-alike",
+        OWN,
+        "What waits on the right side of an uneven outer join does so as long as what waits on the left.",
+        (Edit(f"{_WAITING}.__init__", "False: windows.before_ms", "False: windows.after_ms"),),
+    ),
+    Mutant(
+        "both-sides-of-a-join-look-the-same-way",
+        OWN,
+        "The right side of an uneven join looks for partners as far before and after itself as the left one.",
+        (Edit(_SIDE, "before, after = after, before", "pass"),),
+    ),
+    Mutant(
+        "a-partner-ends-the-waiting-of-its-own-side",
+        OWN,
+        "A record that has found a partner ends the waiting of what is of its own side.",
+        (Edit(_SIDE, "waiting.found_partner(time, not left,", "waiting.found_partner(time, left,"),),
+    ),
+    Mutant(
+        "whoever-comes-too-late-waits-all-the-same",
+        OWN,
+        "A record that comes when no partner can be in time any more waits for one, as long as windows take late ones.",
+        (Edit(_SIDE, "if latest < now:", "if latest < 0:"),),
+    ),
+    Mutant(
+        "closed-sessions-are-joined",
+        OWN,
+        "A late record joins a session that is closed, and whose result is out.",
+        (Edit(_SESSIONS, "max(timestamp - gap, closed)", "timestamp - gap"),),
+    ),
+    Mutant(
+        "sessions-that-were-joined-stay",
+        OWN,
+        "A session that has become a part of another one stays beside it.",
+        (Edit(_SESSIONS, "if first != last:", "if first != last and window.start != first:"),),
+    ),
+    Mutant(
+        "sessions-end-one-too-early",
+        OWN,
+        "A session comes out as ended while a record can still be in it.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:OnWindowClose.bind",
+                "store.find_sessions_ending(max(0, before - wait), now - wait - 1)",
+                "store.find_sessions_ending(max(0, before - wait + 1), now - wait)",
+            ),
+        ),
+    ),
+    Mutant(
+        "windows-without-those-that-begin-after-a-late-record",
+        OWN,
+        "A late record makes no sliding window of the records after it.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:SlidingWindowAggregate.bind",
+                "put(Windowed(key, Window(timestamp + 1, timestamp + 1 + size)), agg, time, headers)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
+        "the-time-of-windows-begins-anew",
+        OWN,
+        "An operator forgets by a restart how far the stream time was, and takes what is late.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:observing",
+                "latest = place.observed_before(name)",
+                "place.observed_before(name)\n    latest = -1",
+            ),
+        ),
+    ),
+    Mutant(
+        "records-without-a-key-are-grouped",
+        OWN,
+        "A record without a key goes to the repartition topic of a group.",
+        (Edit("store.streams.dsl.operators:has_key", "key is not None", "True"),),
+    ),
+    Mutant(
+        "a-record-takes-several-branches",
+        OWN,
+        "A record goes to each branch whose predicate holds.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Branch.bind",
+                "                    forward(key, value, timestamp, headers)\n                    return\n",
+                "                    forward(key, value, timestamp, headers)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "punctuators-drift",
+        OWN,
+        "The next call of a punctuator is an interval after the last one, not at the next multiple of it.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:_run",
+                "one.next_ms += (passed + 1) * one.interval_ms",
+                "one.next_ms = now + one.interval_ms",
+            ),
+        ),
+    ),
+)

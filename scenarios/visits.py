@@ -1,0 +1,235 @@
+"""Visits by the DSL: sessions that are forwarded with each change, or once when they have ended; and windows that
+roll.
+
+Input, keyed by visitor: a number, or null, which counts nowhere. A processor puts the record's time before the number,
+and keeps the largest of these times in a store of its own, for the reference to find. A session goes on while visits
+are no more than 15 s apart, and takes late ones for 10 s more; what joins two sessions makes them one.
+
+Output, keyed by visitor and session, as in `ann@30000..41000`: in `sessions` all visits of the session, those of the
+earlier one first where two were joined; null for a session that has become another one. In `ended` the sum of a
+session, once, with its end as time and the headers of the record that has ended it. Keyed by visitor and start, as in
+`ann@30000`: in `hops` how many visits there were in each window of 20 s, one of which begins every 8 s. In `rolled`
+the visits that were no more than 10 s apart, in windows that end with a visit or begin after one, each once, when it
+is closed; those take late visits for 12 s more.
+
+What ended comes out with the first record whose time ends it, of any visitor of the partition, and before that record
+counts; what ended first comes first, and then what began first. All go by the largest time of the records that count.
+It is noted beside the positions, which may be older than the stores after a crash under at least once: exactly once is
+set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from operator import attrgetter, itemgetter
+from random import Random
+from typing import Any, ClassVar
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
+from store.serdes import JsonSerde, StrSerde
+from store.state.windowed import LATEST, Windowed
+from store.streams.dsl import (
+    EmitStrategy,
+    Materialized,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    TimeWindows,
+)
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.streams.topology import Topology
+
+GAP_MS = 15_000
+SESSION_GRACE_MS = 10_000
+SIZE_MS = 20_000
+ADVANCE_MS = 8_000
+HOP_GRACE_MS = 5_000
+APART_MS = 10_000
+ROLL_GRACE_MS = 12_000
+GOING, SUMS, HOPS, ROLLING, CLOCK = "going", "session-sums", "hop-counts", "rolling", "clock"
+NOW = "now"
+
+Visit = list[int]
+"""Time and number."""
+
+
+class Stamp:
+    """A processor that puts its time before each number, and keeps the largest."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.clock = context.store(CLOCK)
+
+    def process(self, record: StreamRecord) -> None:
+        if record.value is None:
+            self.context.forward(None)
+            return
+        self.clock.put(NOW, max(self.clock.get(NOW) or 0, record.timestamp))
+        self.context.forward([record.timestamp, record.value])
+
+
+def append(_visitor: str, visit: Visit, visits: list[Visit]) -> list[Visit]:
+    return [*visits, visit]
+
+
+def insert(_visitor: str, visit: Visit, visits: list[Visit]) -> list[Visit]:
+    return sorted([*visits, visit])
+
+
+def one_after_the_other(_visitor: str, visits: list[Visit], later: list[Visit]) -> list[Visit]:
+    return [*visits, *later]
+
+
+def number_of(visit: Visit) -> int:
+    return visit[1]
+
+
+def plus(total: int, number: int) -> int:
+    return total + number
+
+
+def session_of(key: Windowed[str], _result: object) -> str:
+    return f"{key.key}@{key.window.start}..{key.window.end}"
+
+
+def window_of(key: Windowed[str], _result: object) -> str:
+    return f"{key.key}@{key.window.start}"
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "visits"
+    summary = "Sessions of the DSL, forwarded with each change or when they have ended; hopping and sliding windows."
+    settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
+    time_step_ms = 6_000
+    durations_ms = (GAP_MS, GAP_MS + SESSION_GRACE_MS, SIZE_MS, APART_MS, APART_MS + ROLL_GRACE_MS)
+    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops"})
+
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
+        values = JsonSerde[Any]()
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=values)
+        # The cache is left to the tables.
+        clock = Stores(stores.kind).key_value(CLOCK, serdes=(StrSerde(), JsonSerde()))
+        builder.add_state_store(clock)
+        visits = builder.stream(f"{application_id}-input").process_values(Stamp, CLOCK)
+        at_the_end = EmitStrategy.on_window_close()
+        gap = SessionWindows.with_inactivity_gap(GAP_MS, grace=SESSION_GRACE_MS)
+        grouped = visits.group_by_key(value_serde=values)
+        going = grouped.windowed_by(gap).aggregate(
+            list, append, one_after_the_other, materialized=Materialized(GOING)
+        )
+        going.to_stream(session_of).to(f"{application_id}-sessions", key_serde=StrSerde())
+        numbers = visits.filter(has_value).map_values(number_of).group_by_key(value_serde=values)
+        sums = numbers.windowed_by(gap).emit_strategy(at_the_end).reduce(plus, materialized=SUMS)
+        sums.to_stream(session_of).to(f"{application_id}-ended", key_serde=StrSerde())
+        hopping = TimeWindows.of_size(SIZE_MS, grace=HOP_GRACE_MS).advance_by(ADVANCE_MS)
+        hops = grouped.windowed_by(hopping).count(materialized=Materialized(HOPS, value_serde=values))
+        hops.to_stream(window_of).to(f"{application_id}-hops", key_serde=StrSerde())
+        near = SlidingWindows.of_time_difference(APART_MS, grace=ROLL_GRACE_MS)
+        rolled = (
+            grouped.windowed_by(near)
+            .emit_strategy(at_the_end)
+            .aggregate(list, insert, materialized=Materialized(ROLLING))
+        )
+        rolled.to_stream(window_of).to(f"{application_id}-rolled", key_serde=StrSerde())
+        return builder.build().sub_topologies
+
+    def input(self, random: Random) -> Sample:
+        value = None if random.random() < 0.1 else random.randint(1, 9)
+        return Sample(random.choice(("a", "ann", "anna")), value)
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        if record.value is None:
+            return []
+        before = state[CLOCK].get(NOW, -1)
+        now = state[CLOCK][NOW] = max(before, record.timestamp)
+        return [
+            *self._sessions(state, record, now),
+            *self._ended(state, record, before, now),
+            *self._hops(state, record, now),
+            *self._rolled(state, record, before, now),
+        ]
+
+    def _sessions(self, state: State, record: InputRecord, now: int) -> list[Output]:
+        outputs, going, time, key = [], state[GOING], record.timestamp, record.key
+        closed = now - SESSION_GRACE_MS - GAP_MS
+        joined = going.find(key, max(time - GAP_MS, closed), time + GAP_MS)
+        start = min([time, *(one.start for one in joined)])
+        end = max([time, *(one.end for one in joined)])
+        if end < closed:
+            return []
+        for one in joined if start != end else ():
+            going.remove(key, one.start, one.end)
+            outputs.append(Output("sessions", f"{key}@{one.start}..{one.end}", None, one.end, record.headers))
+        visits = [*(visit for one in joined for visit in one.value), [time, record.value]]
+        going.put(key, start, end, visits)
+        return [*outputs, Output("sessions", f"{key}@{start}..{end}", visits, end, record.headers)]
+
+    def _ended(self, state: State, record: InputRecord, before: int, now: int) -> list[Output]:
+        sums, time, key = state[SUMS], record.timestamp, record.key
+        wait = SESSION_GRACE_MS + GAP_MS
+        ended = [one for one in sums.find_range(None, None, before - wait, LATEST) if one.end < now - wait]
+        outputs = [
+            Output("ended", f"{one.key}@{one.start}..{one.end}", one.value, one.end, record.headers)
+            for one in sorted(ended, key=attrgetter("end", "start"))
+        ]
+        joined = sums.find(key, max(time - GAP_MS, now - wait), time + GAP_MS)
+        start = min([time, *(one.start for one in joined)])
+        end = max([time, *(one.end for one in joined)])
+        if end >= now - wait:
+            for one in joined:
+                sums.remove(key, one.start, one.end)
+            sums.put(key, start, end, sum(one.value for one in joined) + record.value)
+        return outputs
+
+    def _hops(self, state: State, record: InputRecord, now: int) -> list[Output]:
+        outputs, hops, time = [], state[HOPS], record.timestamp
+        for start in range(0, time + 1, ADVANCE_MS):
+            if start + SIZE_MS > time and start + SIZE_MS + HOP_GRACE_MS > now:
+                number, latest = hops.get(record.key, start) or [0, -1]
+                hops.put(record.key, [number + 1, max(latest, time)], start)
+                name = f"{record.key}@{start}"
+                outputs.append(Output("hops", name, number + 1, max(latest, time), record.headers))
+        return outputs
+
+    def _rolled(self, state: State, record: InputRecord, before: int, now: int) -> list[Output]:
+        rolling, time, key = state[ROLLING], record.timestamp, record.key
+        wait = ROLL_GRACE_MS + APART_MS
+        closed = rolling.fetch_range(None, None, before - wait, now - wait - 1)
+        outputs = [
+            Output("rolled", f"{of}@{start}", visits, latest, record.headers)
+            for of, start, (visits, latest) in sorted(closed, key=itemgetter(1))
+        ]
+        if time + 1 + wait <= now:
+            return outputs
+        windows = rolling.fetch(key, 0, LATEST)
+        known: Counter[tuple[int, int]] = Counter()
+        for _, (visits, _) in windows:
+            known |= Counter(map(tuple, visits))
+        known[time, record.value] += 1
+        seen = sorted(known.elements())
+        # The window that ends here, those that hold this visit, that after the visit before, and that after this one.
+        starts = {
+            max(0, time - APART_MS),
+            *(start for start, _ in windows if start <= time <= start + APART_MS),
+        }
+        starts.update([at + 1 for at, _ in seen if at < time <= at + 1 + APART_MS][-1:])
+        starts.update(time + 1 for at, _ in seen if time < at <= time + 1 + APART_MS)
+        for start in sorted(starts):
+            if start + wait >= now:
+                inside = [list(visit) for visit in seen if start <= visit[0] <= start + APART_MS]
+                rolling.put(key, [inside, inside[-1][0]], start)
+        return outputs
+
+    def accepts(self, record: InputRecord) -> bool:
+        return record.topic == "input" and (record.value is None or type(record.value) is int)
+
+
+def has_value(_visitor: str, visit: Visit | None) -> bool:
+    return visit is not None
+
+
+SCENARIO = Scenario()
