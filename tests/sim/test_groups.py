@@ -8,7 +8,15 @@ import pytest
 
 from harness.choices import RecordedChoices
 from harness.worlds.sim.broker import MEMBER_PLACE, SimBroker, SimLog, SimMember, SimProducer
-from store.errors import AbortRequiredError, ConfigError, FatalLogError, FencedError, LogError, ProtocolError
+from store.errors import (
+    AbortRequiredError,
+    ConfigError,
+    FatalLogError,
+    FencedError,
+    LogError,
+    ProtocolError,
+    RetriableError,
+)
 from store.log import Assignor, Groups, Member
 from store.types import TopicPartition
 
@@ -324,9 +332,61 @@ def test_a_group_with_members_takes_positions_without_membership_in_transactions
 
 
 def test_members_of_one_group_use_one_assignor(broker: SimBroker) -> None:
-    poll(Owner(broker))
-    with pytest.raises(FatalLogError):
-        poll(Owner(broker, assignor="roundrobin"))
+    first, other = Owner(broker), Owner(broker, assignor="roundrobin")
+    poll(first)
+    for _ in range(2):
+        with pytest.raises(RetriableError):
+            other.member.poll(0)
+    first.member.close()
+    poll(other)
+    assert other.has == parts(0, 1, 2, 3)
+
+
+def test_cooperative_members_give_up_what_goes_to_others_and_keep_the_rest(broker: SimBroker) -> None:
+    first, second = (Owner(broker, assignor="cooperative-sticky") for _ in range(2))
+    poll(first)
+    second.member.poll(0)
+    first.member.poll(0)
+    # Nobody's for a generation.
+    assert first.told[1:] == [("revoked", parts(0, 1)), ("assigned", parts(2, 3))]
+    poll(first, second)
+    assert (first.has, second.has) == (parts(2, 3), parts(0, 1))
+    assert [what for what, _ in first.told].count("revoked") == 1
+    second.member.close()
+    poll(first)
+    assert first.told[-2:] == [("assigned", parts(2, 3)), ("assigned", parts(0, 1, 2, 3))]
+
+
+def test_a_cooperative_member_joins_again_without_its_owner_until_that_has_to_give_something_up(
+    broker: SimBroker,
+) -> None:
+    first, second, third = (Owner(broker, assignor="cooperative-sticky") for _ in range(3))
+    poll(first)
+    second.member.poll(0)
+    first.member.heartbeat()
+    third.member.poll(0)
+    # It has not given up what went to the second, so the group waits for it.
+    first.member.heartbeat()
+    second.member.poll(0)
+    assert second.told == [("assigned", ())]
+    assert first.has == parts(0, 1, 2, 3)
+    poll(first, second, third)
+    assert sorted([*first.has, *second.has, *third.has]) == [*parts(0, 1, 2, 3)]
+
+
+def test_a_cooperative_member_that_was_removed_has_lost_all(broker: SimBroker) -> None:
+    first, second = (Owner(broker, assignor="cooperative-sticky") for _ in range(2))
+    poll(first, second)
+    had = first.has
+    for _ in range(2):
+        broker.advance(SESSION // 2)
+        second.member.heartbeat()
+    poll(second)
+    assert second.has == parts(0, 1, 2, 3)
+    first.member.poll(0)
+    assert ("lost", had) in first.told
+    poll(first, second)
+    assert sorted([*first.has, *second.has]) == [*parts(0, 1, 2, 3)]
 
 
 def test_a_session_longer_than_the_rebalance_timeout_is_refused(broker: SimBroker) -> None:

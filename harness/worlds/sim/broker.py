@@ -1047,10 +1047,14 @@ class SimReader:
         committed = group.committed.get(tp)
         return None if committed is None else committed[1]
 
-    def committed_metadata(self, group_id: str, tp: TopicPartition) -> str:
-        if self.committed(group_id, tp) is None:
+    def committed_metadata(self, group_id: str, tp: TopicPartition, *, stable: bool = True) -> str:
+        if stable:
+            self.committed(group_id, tp)
+        elif self._closed:
+            self._refuse()
+        group = self._broker._groups.get(group_id)
+        if group is None or tp not in group.committed:
             return ""
-        group = self._broker._groups[group_id]
         return group.metadata.get(group.committed[tp][0], "")
 
     def close(self) -> None:
@@ -1073,6 +1077,7 @@ class SimMember:
         "_closed",
         "_error",
         "_forgotten",
+        "_gave_up",
         "_generation",
         "_granted",
         "_group_id",
@@ -1120,6 +1125,8 @@ class SimMember:
         self._held: tuple[TopicPartition, ...] | None = None
         # The coordinator does not know it any more, and the owner was not told.
         self._forgotten = False
+        # It has given up a part of what it had, and has not joined again since.
+        self._gave_up = False
 
     def poll(self, seconds: float) -> None:
         del seconds
@@ -1132,6 +1139,7 @@ class SimMember:
             self._member_id = ""
             self._generation = NO_GENERATION
             self._granted = None
+            self._gave_up = False
             held, self._held = self._held, None
             if held is not None:
                 self._rebalance.lost(held)
@@ -1139,7 +1147,12 @@ class SimMember:
         if self._member_id == "":
             self._join(group)
         self._tell()
-        if self._must_rejoin(group) is not None:
+        if self._cooperative:
+            self._rejoin_with_all(group)
+            self._tell()
+            # Whoever has given up a part joins again with the rest.
+            self._rejoin_with_all(group)
+        elif self._must_rejoin(group) is not None:
             held, self._held = self._held, None
             if held is not None:
                 self._rebalance.revoked(held)
@@ -1157,6 +1170,9 @@ class SimMember:
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         self._check()
         seat = self._group().seat(self._member_id)
+        if seat is not None and self._cooperative:
+            # The client's thread has heard of the generation, the owner need not.
+            self._take_grant(seat)
         if seat is None or seat.generation != self._generation:
             raise FatalLogError(
                 f"group {self._group_id!r} takes no positions from member {self._member_id!r} of generation "
@@ -1192,6 +1208,9 @@ class SimMember:
                 return
             if seat.rejoined and group.phase is GroupPhase.PREPARING:
                 return
+            if self._cooperative and seat.generation == self._generation:
+                # Nobody has to give anything up before.
+                self._rejoin_with_all(group)
         match group.heartbeat(self._membership(), now):
             case Heartbeat.FENCED_INSTANCE:
                 self._error = FencedError(
@@ -1210,13 +1229,26 @@ class SimMember:
             self._session_timeout_ms,
             self._rebalance_timeout_ms,
         )
-        try:
-            seat = group.join(seat, self._assignor, self._broker.now)
-        except FatalLogError as error:
-            self._error = error
-            raise
+        seat = group.join(seat, self._assignor, self._broker.now)
         self._member_id = seat.member_id
         self._take_grant(seat)
+
+    @property
+    def _cooperative(self) -> bool:
+        return self._assignor == "cooperative-sticky"
+
+    def _rejoin_with_all(self, group: Group) -> None:
+        """Join again, with all that it has, where a rebalance waits for that or a part was given up; not before the
+        owner has heard what it has."""
+        seat = group.seat(self._member_id)
+        if seat is None or self._granted is not None or seat.generation != self._generation:
+            return
+        if self._gave_up:
+            self._gave_up = False
+            group.prepare(self._broker.now)
+        if self._must_rejoin(group) is not None:
+            group.rejoin(seat, self._broker.now, self._held or ())
+            self._take_grant(seat)
 
     def _must_rejoin(self, group: Group) -> Seat | None:
         """Its record at the coordinator, if a rebalance waits for it."""
@@ -1231,10 +1263,18 @@ class SimMember:
             self._granted = seat.assignment
 
     def _tell(self) -> None:
-        granted, self._granted = self._granted, None
-        if granted is not None:
-            self._held = granted
-            self._rebalance.assigned(granted)
+        granted = self._granted
+        if granted is None:
+            return
+        held = self._held or ()
+        gone = tuple(tp for tp in held if tp not in granted)
+        if self._cooperative and gone:
+            self._held = tuple(tp for tp in held if tp in granted)
+            self._gave_up = True
+            self._rebalance.revoked(gone)
+        self._granted = None
+        self._held = granted
+        self._rebalance.assigned(granted)
 
     def _group(self) -> Group:
         return self._broker._group(self._group_id)

@@ -1,8 +1,10 @@
 """One consumer group at its coordinator: positions, members, generations, and who gets which partition.
 
-This is Kafka's classic protocol with eager rebalances: a rebalance begins when a member joins, leaves or is not
-heard of for its session timeout; it ends with the next generation once every member has joined again, or has had
-`rebalance_timeout_ms` for it. What the leader among the members would compute is computed at that moment.
+This is Kafka's classic protocol: a rebalance begins when a member joins, leaves or is not heard of for its session
+timeout; it ends with the next generation once every member has joined again, or has had `rebalance_timeout_ms` for it.
+What the leader among the members would compute is computed at that moment. Eager members give everything back before
+they join again. Cooperative ones say what they own, and what is to go to another member is nobody's for a generation:
+its owner gives it up when it hears of that, and begins the next rebalance.
 
 What it must survive: members that never speak again, at any moment; two members with one `group.instance.id`, of
 which the later is the right one; calls of members that are of an older generation or were removed.
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from store.errors import AbortRequiredError, FatalLogError
+from store.errors import AbortRequiredError, RetriableError
 from store.log.protocol import Assignor
 from store.types import TopicPartition
 
@@ -72,6 +74,7 @@ class Seat:
         "heard_ms",
         "instance_id",
         "member_id",
+        "owned",
         "prefix",
         "rebalance_timeout_ms",
         "rejoined",
@@ -91,6 +94,8 @@ class Seat:
         self.heard_ms = 0
         self.generation = NO_GENERATION
         self.assignment: tuple[TopicPartition, ...] = ()
+        self.owned: tuple[TopicPartition, ...] = ()
+        """What it said to own when it joined last."""
         self.rejoined = False
 
 
@@ -149,11 +154,11 @@ class Group:
         """Take a new member in, or a new incarnation of a static one, whose predecessor is fenced.
 
         A static member that comes back to a stable group keeps its partitions, and nothing else happens: other
-        topics that it asks for count at the next rebalance. Raises `FatalLogError` when the members use another
-        assignor.
+        topics that it asks for count at the next rebalance. Raises `RetriableError` while there are members with
+        another assignor.
         """
         if self._members and assignor != self._assignor:
-            raise FatalLogError(
+            raise RetriableError(
                 f"group {self.group_id!r} assigns by {self._assignor}, a member with {assignor} cannot join"
             )
         self._assignor = assignor
@@ -166,7 +171,7 @@ class Group:
             else:
                 before = sum(other.prefix < new.prefix for other in self._members)
                 self._members.insert(before, seat)
-            self._prepare(now)
+            self.prepare(now)
         else:
             seat.topics = new.topics
             seat.session_timeout_ms = new.session_timeout_ms
@@ -178,15 +183,16 @@ class Group:
         self.rejoin(seat, now)
         return seat
 
-    def rejoin(self, seat: Seat, now: int) -> None:
+    def rejoin(self, seat: Seat, now: int, owned: Sequence[TopicPartition] = ()) -> None:
         seat.heard_ms = now
+        seat.owned = tuple(owned)
         if self.phase is GroupPhase.PREPARING:
             seat.rejoined = True
             self._complete_if_all_joined(now)
 
     def leave(self, seat: Seat, now: int) -> None:
         self._members.remove(seat)
-        self._prepare(now)
+        self.prepare(now)
         self._complete_if_all_joined(now)
 
     def heartbeat(self, membership: SimMembership, now: int) -> Heartbeat:
@@ -229,7 +235,7 @@ class Group:
         for seat in silent:
             self._members.remove(seat)
         if silent:
-            self._prepare(now)
+            self.prepare(now)
         if self.phase is GroupPhase.PREPARING:
             if now >= self._rebalance_ends_ms and any(seat.rejoined for seat in self._members):
                 self._complete(now)
@@ -255,7 +261,8 @@ class Group:
             return Heartbeat.ILLEGAL_GENERATION
         return Heartbeat.WELCOME
 
-    def _prepare(self, now: int) -> None:
+    def prepare(self, now: int) -> None:
+        """Begin a rebalance, if none has begun."""
         if self.phase is not GroupPhase.PREPARING:
             self.phase = GroupPhase.PREPARING
             for seat in self._members:
@@ -271,12 +278,23 @@ class Group:
         self.generation += 1
         self.phase = GroupPhase.STABLE if self._members else GroupPhase.EMPTY
         topics = {topic: self._partitions(topic) for seat in self._members for topic in seat.topics}
-        assign = _range if self._assignor == "range" else _round_robin
-        given = assign([(seat.member_id, seat.topics) for seat in self._members], topics)
+        given = self._assign([(seat.member_id, seat.topics) for seat in self._members], topics)
         for seat in self._members:
             seat.generation = self.generation
             seat.assignment = tuple(given[seat.member_id])
             seat.heard_ms = now
+
+    def _assign(self, members: _Subscribed, topics: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
+        if self._assignor == "range":
+            return _range(members, topics)
+        if self._assignor == "roundrobin":
+            return _round_robin(members, topics)
+        owner = {tp: seat.member_id for seat in reversed(self._members) for tp in seat.owned}
+        given = _sticky(members, topics, owner)
+        return {
+            member: [tp for tp in sorted(parts) if owner.get(tp, member) == member]
+            for member, parts in given.items()
+        }
 
 
 _Subscribed = Sequence[tuple[str, Sequence[str]]]
@@ -306,4 +324,42 @@ def _round_robin(members: _Subscribed, topics: Mapping[str, int]) -> dict[str, l
                 turn += 1
             given[members[turn % len(members)][0]].append(TopicPartition(topic, partition))
             turn += 1
+    return given
+
+
+def _sticky(
+    members: _Subscribed, topics: Mapping[str, int], owner: Mapping[TopicPartition, str]
+) -> dict[str, list[TopicPartition]]:
+    """Each keeps what it owns, as far as no other has two fewer. All members want the same topics.
+
+    What nobody owns goes to whoever has least, the last partition first; then what the members own is gone through, one
+    of each by turns of who has most, and moves to whoever has least.
+    """
+    every = [
+        TopicPartition(topic, partition) for topic in sorted(topics) for partition in range(topics[topic])
+    ]
+    given: dict[str, list[TopicPartition]] = {member: [] for member, _ in members}
+    place = {member: at for at, (member, _) in enumerate(members)}
+    for tp in every:
+        if tp in owner:
+            given[owner[tp]].append(tp)
+
+    def size(member: str) -> tuple[int, int]:
+        return len(given[member]), place[member]
+
+    owned = {member: list(parts) for member, parts in given.items()}
+    movable: list[TopicPartition] = []
+    while any(owned.values()):
+        most = max(owned, key=lambda member: (len(owned[member]), place[member]))
+        movable.append(owned[most].pop(0))
+    now = dict(owner)
+    for tp in reversed(every):
+        if tp not in owner:
+            now[tp] = min(given, key=size)
+            given[now[tp]].append(tp)
+    for tp in movable:
+        least = min(given, key=size)
+        if len(given[now[tp]]) > len(given[least]) + 1:
+            given[now[tp]].remove(tp)
+            given[least].append(tp)
     return given

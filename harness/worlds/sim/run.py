@@ -57,19 +57,22 @@ from harness.worlds.process import (
     watched,
 )
 from harness.worlds.questions import Questions
-from harness.worlds.run import Run, Runtime, WorkerRuntime
+from harness.worlds.run import KILL, Run, Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
 from harness.worlds.sim.cluster import SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
-from scenarios import Scenario
+from harness.worlds.sim.relocation import Dying, Fencing, KilledError, Moving
+from scenarios import Scenario, other_ordinals, topologies
 from store import points
+from store.config import StreamsConfig
 from store.errors import CrashproofError, FencedError, LogError, StoreError
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
+from store.streams.ordinals import prepare, take_over
 from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
@@ -133,7 +136,9 @@ class Process:
         # Writes to real files are met at the engine, not at the disk.
         met = OF_STORAGE if run.schedule.files else OF_STORAGE - {Occasion.WRITE}
         self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
-        self.storage = ObservedStorage(self.disk, self, run.watch.calls & met)
+        self.version = run.version
+        """Which version of the pipeline it runs: 0, or 1, the other one."""
+        self.storage = ObservedStorage(self.disk, self, run.watch.calls & met, self._named)
         self.questions: Callable[[str], Questions] | None = None
         self._asked: dict[str, Questions] = {}
         self._uncommitted: dict[str, dict[str, int]] = {}
@@ -165,13 +170,20 @@ class Process:
         finally:
             self._asking = False
 
+    def _named(self, task: str) -> str:
+        return self.run.named(task, self.version)
+
+    def _called(self, task: str) -> str:
+        return self.run.called(task, self.version)
+
     def entered(self, task: str) -> str:
         """From now on code of that task runs. The task whose code ran before."""
         before = self.at.task
+        named = self._named(task)
         for one in self.actor.crew:
-            if one.task == task:
+            if one.task == named:
                 self.at = one
-        return before
+        return self._called(before)
 
     def reached(self, point: Point) -> None:
         run = self.run
@@ -197,7 +209,7 @@ class Process:
     def _measure(self, metrics: Metrics, actor: Actor, point: Point) -> None:
         stores = {
             store: {name: value for name, value in values.items() if not isnan(value)}
-            for store, values in metrics.as_dict().get(actor.task, {}).items()
+            for store, values in metrics.as_dict().get(self._called(actor.task), {}).items()
         }
         named = exported = 0
         # Making the text costs more than all else here, and restarts of a task add no name.
@@ -322,13 +334,14 @@ class Process:
 
     def _holds(self, actor: Actor) -> str:
         """What the process still has of an actor that should be gone from it; empty if nothing."""
-        holder = self.run.hosts[actor.host].holder(actor.task)
+        called = self._called(actor.task)
+        holder = self.run.hosts[actor.host].holder(called)
         if holder == actor.process:
             return f"{STILL_HELD} the directory of task {actor.task}"
         if not isinstance(self.disk, HostStorage):
             return ""
         asked = self._asked.get(actor.task)
-        left = self.disk.still_open(actor.task, snapshots=asked is None or asked.resting)
+        left = self.disk.still_open(called, snapshots=asked is None or asked.resting)
         return f"{STILL_HELD} {left}" if left else ""
 
     def lost(self, lost: Mapping[int, FencedError]) -> bool:
@@ -476,6 +489,20 @@ class SimRun(Run):
         """Where global stores are looked at."""
         self.exported: set[str] = set()
         """Tasks whose process has shown its text for Prometheus."""
+        self._other_ordinals = other_ordinals(scenario)
+        self.version = 0
+        """Which version of the pipeline new processes run."""
+        self._had_another = False
+        self._laid_out = [0] * schedule.hosts
+        """By which version the tasks on each host's disk are called."""
+        self._moving: dict[int, Moving] = {}
+        """Hosts whose stores are being moved."""
+        self._dies_before = 0
+        """The change to its disk before which the next process dies that moves stores; 0 for none."""
+        self._reordering = False
+        """Whether all processes were asked to end, for the other version to begin."""
+        self._standbys: list[tuple[str, int]] = []
+        """Task and host of the copies that are kept in the other version too."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -511,9 +538,19 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         config = self.config_for(process.actor)
+        ordinal = ordinal_of(process.actor.task)
+        if self._other_ordinals:
+            try:
+                self._prepare(process, config)
+            except KilledError:
+                (actor, *_) = process.actor.crew
+                self.director.struck_too(actor, KILL)
+                self.kill(actor)
+                self.hub.switch()
+            ordinal = self._ordinal(ordinal, process.version)
         if config.metrics_recording_level is RecordingLevel.DEBUG:
             process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
-        topology = self.new_topologies(config)[ordinal_of(process.actor.task)]
+        topology = self._version_of(process, config)[ordinal]
         return run_worker(
             self.led(process, topology),
             process.assignment(),
@@ -526,6 +563,127 @@ class SimRun(Run):
             process.listener,
             process.runs,
         )
+
+    # -- two versions of a pipeline ----------------------------------------------------------------------------
+
+    def called(self, task: str, version: int) -> str:
+        """What a task calls itself in a version."""
+        return f"{self._ordinal(ordinal_of(task), version)}_{partition_of(task)}" if version else task
+
+    def named(self, task: str, version: int) -> str:
+        """What the run calls a task that calls itself so in a version."""
+        if not version:
+            return task
+        here = {other: ordinal for ordinal, other in self._other_ordinals.items()}
+        return f"{here[ordinal_of(task)]}_{partition_of(task)}"
+
+    def _ordinal(self, ordinal: int, version: int) -> int:
+        return self._other_ordinals[ordinal] if version else ordinal
+
+    def _version_of(self, process: Process, config: StreamsConfig) -> tuple[Topology, ...]:
+        """The pipeline as that process has it."""
+        return topologies(self.scenario, self.application_id, config, reordered=bool(process.version))
+
+    def _prepare(self, process: Process, config: StreamsConfig) -> None:
+        """What a process does before it opens any task: move the stores of its host, and fence the former ordinals."""
+        if not self._had_another:
+            return
+        host, log = self.hosts[process.actor.host], Fencing(self.log, self._fences)
+        parts = self._version_of(process, config)
+        if self._laid_out[host.number] == process.version and host.number not in self._moving:
+            take_over(log, parts, config, self.clock)
+            return
+        assert isinstance(host, Host)
+        # No zombie of the other version has a lock there any more. Elsewhere they may go on.
+        for zombie in [one for actor, one in self.processes.items() if actor.host == host.number]:
+            alive = zombie.actor.life in (Life.RUNNING, Life.PAUSED)
+            if alive and zombie.version != process.version:
+                self._end_with_all(zombie.actor)
+        moving = self._moving.get(host.number)
+        if moving is None:
+            moving = Moving(host, root() / f"moving-{host.number}", APPLICATION)
+            self._moving[host.number] = moving
+        # Nobody waits in the midst of this: the locks are those of the operating system.
+        held, self.broker.hold_markers = self.broker.hold_markers, False
+        self.broker.settle()
+        dies, self._dies_before = self._dies_before, 0
+        try:
+            with Dying(dies, self.clock) as clock:
+                prepare(moving.root, parts, log, config, clock)
+        finally:
+            self.broker.hold_markers = held
+        # It may have waited for the transaction of a former task, and another process have finished this meanwhile.
+        if self._moving.get(host.number) is moving:
+            moving.done()
+            del self._moving[host.number]
+            self._laid_out[host.number] = process.version
+
+    def _fences(self, transactional_id: str) -> None:
+        """A start fences whoever has that id: a former task, or one of this version that another host has begun."""
+        for process in self.processes.values():
+            task = process._named(transactional_id.removeprefix(self.prefix))
+            for one in process.actor.crew:
+                if one.task == task and one.life is Life.RUNNING and not one.standby:
+                    self.director.struck_too(one, "reorder")
+
+    def _end_with_all(self, worker: Actor, besides: Actor | None = None) -> None:
+        """The process is killed. Somebody knows of `besides` already."""
+        for one in self._die(worker):
+            if one is not besides:
+                self.director.struck_too(one, KILL)
+        self.hosts[worker.host].release(worker.process)
+
+    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
+        if not self._other_ordinals:
+            raise SkipError("the pipeline has one version")
+        if self.schedule.files:
+            raise SkipError("stores in real files are not moved here")
+        if self._reordering:
+            raise SkipError("all processes were asked to end before")
+        self._reordering, self._dies_before = True, dies_before
+        living = [one for one in self.processes if one.life is Life.RUNNING]
+        self._standbys = [(one.task, one.host) for worker in living for one in worker.crew if one.standby]
+        for worker in living:
+            if kill:
+                self._end_with_all(worker, actor)
+                continue
+            worker.stopping = True
+            for one in worker.crew:
+                if one is not actor:
+                    self.director.struck_too(one, "reorder")
+            self.wake(worker)
+        self._start_other_version()
+
+    def _start_other_version(self) -> None:
+        """Once no process lives any more that is no zombie."""
+        if any(one.life is Life.RUNNING for one in self.processes):
+            return
+        self._reordering = False
+        self.version = 1 - self.version
+        self._had_another = True
+        standbys, self._standbys = self._standbys, []
+        for task in self.tasks:
+            self.start(task, self.director.newest[task].host)
+        for task, host in standbys:
+            if host != self.director.newest[task].host:
+                self.start_standby(task, host)
+
+    def start(self, task: str, host: int) -> None:
+        if not self._reordering:
+            super().start(task, host)
+
+    def start_standby(self, task: str, host: int) -> None:
+        if not self._reordering:
+            super().start_standby(task, host)
+
+    def promote(self, actor: Actor) -> None:
+        if not self._reordering:
+            super().promote(actor)
+
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        super().kill(actor, wipe=wipe, power=power)
+        if self._reordering:
+            self._start_other_version()
 
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
@@ -559,7 +717,7 @@ class SimRun(Run):
         host = self.hosts[actor.host]
         host.release(actor.process)
         if wipe and not is_driver(actor.task):
-            host.wipe(actor.task)
+            host.wipe(self.called(actor.task, self._laid_out[host.number]))
         if power:
             for other in list(self.processes):
                 if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
@@ -578,6 +736,8 @@ class SimRun(Run):
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         self.hosts[actor.host].release(actor.process)
         super().exited(actor, reason, error)
+        if self._reordering:
+            self._start_other_version()
 
     @cached_property
     def _inputs(self) -> dict[int, list[TopicPartition]]:
@@ -835,7 +995,8 @@ class SimRun(Run):
             fetch = self._reader.read(tp, self._read_up_to[tp], MOST_ROWS, RC)
             self._read_up_to[tp] = fetch.next_offset
             name = tp.topic.removeprefix(self.prefix)
-            self._outputs += tuple((name, clusters.plain_row(record)) for record in fetch.records)
+            row = clusters.output_row(self.scenario, name)
+            self._outputs += tuple((name, row(record)) for record in fetch.records)
         count = len(self._outputs)
         if count > MANY_OUTPUTS and count < 1.1 * self._compared:
             return None
@@ -867,6 +1028,8 @@ class SimRun(Run):
             if self.schedule.files:
                 shutil.rmtree(root(), ignore_errors=True)
             self.memory.leave()
+            if self._other_ordinals:
+                shutil.rmtree(root(), ignore_errors=True)
         history.choices = tuple(self.asked)
         # These refer to each other. Taken apart they are gone at once, without the garbage collector.
         for part in (self.director, self):
@@ -893,7 +1056,8 @@ class SimRun(Run):
             return
         known = self._images if topology is self.topologies[ordinal_of(task)] else None
         try:
-            with host.look(task, [supplier.name for supplier in suppliers]) as views:
+            called = self.called(task, self._laid_out[host.number])
+            with host.look(called, [supplier.name for supplier in suppliers]) as views:
                 if views is None:
                     return
                 found = {

@@ -31,6 +31,9 @@ class SimWorld:
     def __exit__(self, *_: object) -> None:
         """Nothing is left."""
 
+    def begin_no_more(self) -> None:
+        """See `harness.worlds.World`: nothing waits."""
+
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Deterministic: the same schedule gives the same history."""
         with planted(mutant):

@@ -1,0 +1,124 @@
+"""How the stores of a simulated host are moved when sub-topologies have other ordinals: by production, in names alone.
+
+A store of the simulation has no files. For as long as stores are moved each has a directory where production would
+have it, with nothing in it but a number, and checkpoints and notes are real files beside.
+`store.streams.ordinals.prepare` moves these, and what lies where then is taken over to the simulated disk: its bytes,
+which no move reads or writes, stay where they are. A process that dies in the midst of it leaves the directory as it
+is, with the journal, and the next one goes on there. Locks are those of the operating system, so a process that dies
+lets go of them: it is unwound.
+
+Must survive: a death before any change to the directory, and another one when the next start goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from harness.worlds.sim.disk import File, Host
+from store.clock import Clock
+from store.log import Log, Producer
+from store.recovery import checkpoint
+from store.recovery.directory import TASK_ID, StateDirectory
+
+_EFFECTS = ("rename", "replace", "fsync", "mkdir", "unlink")
+"""What of `os` changes a file system."""
+
+_CHECKPOINT = ".checkpoint"
+_NUMBER = "number"
+
+
+class KilledError(BaseException):
+    """Where the process dies. What is on its way out lets go of locks, and nothing else: it is no `Exception`."""
+
+
+class Moving:
+    """The directory of one host, from the moment at which its stores have to be moved until all are."""
+
+    def __init__(self, host: Host, root: Path, application_id: str) -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        self.root = root
+        self._host = host
+        self._application = root / application_id
+        self._files: list[File] = []
+        self._application.mkdir(parents=True)
+        for (task, store), file in host.files.items():
+            place = self._application / task / "rocksdb" / store
+            place.mkdir(parents=True)
+            (place / _NUMBER).write_text(str(len(self._files)))
+            self._files.append(file)
+        for task, entries in host.checkpoints.items():
+            (self._application / task).mkdir(exist_ok=True)
+            checkpoint.write(self._application / task / _CHECKPOINT, entries)
+        self._notes = StateDirectory(root, application_id)
+        for ordinal, content in host.sub_topologies.items():
+            self._notes.remember(ordinal, content)
+
+    def done(self) -> None:
+        """Take over what lies where now."""
+        host = self._host
+        host.files, host.checkpoints = {}, {}
+        for task in sorted(place for place in self._application.iterdir() if TASK_ID.fullmatch(place.name)):
+            for store in sorted(task.glob(f"rocksdb/*/{_NUMBER}")):
+                host.files[task.name, store.parent.name] = self._file(store)
+            host.aside += [self._file(store) for store in sorted(task.glob(f"set-aside/*/*/{_NUMBER}"))]
+            if (task / _CHECKPOINT).exists():
+                host.checkpoints[task.name] = checkpoint.read(task / _CHECKPOINT)
+        host.sub_topologies = self._notes.remembered()
+        shutil.rmtree(self.root)
+
+    def _file(self, number: Path) -> File:
+        return self._files[int(number.read_text())]
+
+
+class Fencing:
+    """The log, which tells of every producer with transactions."""
+
+    def __init__(self, inner: Log, fences: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._fences = fences
+        self.plain_producer = inner.plain_producer
+        self.reader = inner.reader
+        self.admin = inner.admin
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
+        self._fences(transactional_id)
+        return self._inner.producer(transactional_id, transaction_timeout_ms)
+
+
+class Dying:
+    """Raises `KilledError` before the change of that number to a file system, 0 for never, while its block runs. It is
+    a clock too: who sleeps lets others go on, whose changes are their own."""
+
+    def __init__(self, number: int, clock: Clock) -> None:
+        self._left = number
+        self._clock = clock
+        self._real = {name: getattr(os, name) for name in _EFFECTS}
+        self.time_ms = clock.time_ms
+        self.monotonic = clock.monotonic
+
+    def __enter__(self) -> Self:
+        for name, real in self._real.items():
+            setattr(os, name, self._standing_for(real))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, real in self._real.items():
+            setattr(os, name, real)
+
+    def sleep(self, seconds: float) -> None:
+        self.__exit__()
+        self._clock.sleep(seconds)
+        self.__enter__()
+
+    def _standing_for(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                raise KilledError
+            return real(*arguments, **named)
+
+        return call
