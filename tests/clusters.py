@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -61,15 +62,17 @@ class Cluster:
         keys: Iterable[bytes] = (),
         *,
         partitions: int = 1,
+        fewer: Mapping[str, int] = MappingProxyType({}),
         linger_records: int | None = None,
     ) -> None:
+        """`partitions` of each topic, but for those that have `fewer`."""
         self.topology = topology or pipeline()
         self.broker = SimBroker(linger_records=linger_records)
         self.host = Host(0)
         self.clock = VirtualClock(then=self._let_time_pass)
         self._processes = 0
         for topic in (*self.topology.sources, *self.topology.sinks):
-            self.broker.create_topic(topic, partitions)
+            self.broker.create_topic(topic, fewer.get(topic, partitions))
         SimLog(self.broker).admin().create_topics(self.topology.internal_topics(partitions))
         for partition in range(partitions):
             self.feed(*keys, partition=partition)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import platformdirs
+try:
+    import platformdirs
+except ModuleNotFoundError as error:
+    # It is what an import of any world comes to first.
+    raise ModuleNotFoundError(
+        f"No module named {error.name!r}: local brokers, fixtures and the checker need an extra; type, in the "
+        "directory of crashproof: pip install '.[check]'",
+        name=error.name,
+    ) from None
 
 
 def cache_directory() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -156,5 +157,6 @@ def test_an_interrupt_ends_a_campaign_of_several_schedules_at_once(client: Any, 
     _, said = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in said
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["worlds"]["containers"]["schedules"]
     mine = [one.name for one in client.containers.list(all=True) if f"{MAKER_LABEL}" in one.labels]
     assert not [one for one in mine if "host-1-" in one]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
+from harness.faults import FAULTS
 from harness.history import End, Ended, History, Injected, Reached, Skipped, Started
 from harness.oracles import judge
 from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome, Verdict
 from harness.worlds.actors import is_driver
+from harness.worlds.containers import spark
+from harness.worlds.containers.standalone import workers_of
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
+from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("containers")
 
@@ -122,6 +127,16 @@ def test_an_attempt_that_stands_still_for_a_moment_goes_on(world: ContainerWorld
     assert ends(history, struck(history)) == [End.DONE]
 
 
+@pytest.mark.parametrize("way", FAULTS["jump_clock"].amount)
+@pytest.mark.parametrize("at", [Point.TRANSACTION_BEGUN, Point.BATCH_PLANNED])
+def test_a_wrong_clock_of_a_worker_or_of_the_driver_changes_nothing(
+    world: ContainerWorld, at: Point, way: int
+) -> None:
+    history, verdict = run(world, Step("jump_clock", at=at, amount=way), Step("kill", at=Point.FLUSHED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert [event.fault for event in history.events if isinstance(event, Injected)] == ["jump_clock", "kill"]
+
+
 @pytest.mark.requirement("card.2", "card.3")
 def test_a_killed_driver_goes_on_from_its_checkpoint_in_another_process(world: ContainerWorld) -> None:
     before = world.killed
@@ -157,8 +172,40 @@ def test_where_an_attempt_runs_is_for_spark_to_say_so_worker_faults_that_need_a_
     ] == ["Spark itself decides"]
 
 
+def test_where_the_driver_is_struck_by_a_broker_it_is_that_of_its_first_task(world: ContainerWorld) -> None:
+    history, verdict = run(world, Step("pause_broker", at=Point.BATCH_PLANNED))
+    assert verdict == Verdict(Outcome.HOLDS)
+    assert [event.fault for event in history.events if isinstance(event, Injected)] == ["pause_broker"]
+
+
 def test_nothing_of_a_run_is_left(world: ContainerWorld) -> None:
     run(world)
     directory = world.machines.directory.parent.parent
     assert not list((directory / "disks").glob("spark-*/run-*"))
     assert not list((directory / "shared" / "sockets").glob("run-*"))
+
+
+def test_a_worker_that_its_master_has_given_up_is_started_again(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = world._cluster()
+    given_up, _ = cluster.workers
+    java = next(one for one in psutil.Process(given_up.pid).children() if one.name() == "java")
+    java.suspend()
+    until(lambda: given_up.address not in workers_of(cluster.master.address))
+    monkeypatch.setattr(spark, "_COMES_BACK_S", 1.0)
+    cluster.settle()
+    assert given_up.address in workers_of(cluster.master.address)
+    assert not java.is_running()
+
+
+def test_a_worker_that_has_ended_by_itself_is_started_again(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = world._cluster()
+    ended, _ = cluster.workers
+    ended.kill()
+    until(lambda: ended.address not in workers_of(cluster.master.address))
+    monkeypatch.setattr(spark, "_COMES_BACK_S", 1.0)
+    cluster.settle()
+    assert ended.address in workers_of(cluster.master.address)

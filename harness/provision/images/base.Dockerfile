@@ -3,7 +3,7 @@ ARG DEBIAN=debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10
 FROM ${DEBIAN}
 ARG RECIPE
 LABEL crashproof=image crashproof.recipe=${RECIPE}
-ARG PACKAGES="ca-certificates openjdk-17-jre-headless procps python3.11"
+ARG PACKAGES="ca-certificates openjdk-17-jre-headless procps python3.11 tcc"
 COPY trim.sh /tmp/trim.sh
 # Java's packages write links into the directory of manuals, which the slim image lacks.
 RUN mkdir -p /usr/share/man/man1 \

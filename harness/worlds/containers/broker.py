@@ -16,9 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-from docker.models.containers import Container
 
-from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until
+from harness.worlds.containers.engine import STOP_S, Contained, ContainerError, Engine, until
 from harness.worlds.real.client import PlainCluster
 from harness.worlds.real.kafka import JVM, LOGGING, SETTINGS
 
@@ -28,10 +27,15 @@ _ALONE_MS = 3_600_000
 """How long the controller of a broker that is alone waits for its heartbeat: nobody could take over."""
 
 _ALONE_AFTER_KILL_MS = 3_000
-"""The same once it has been killed: it is let in again after its old session has expired."""
+"""The same once it has been killed: it is let in again after its old session has expired. Longer than it is made to
+stand still."""
 
 SESSION_MS = 6_000
 """How long a broker of several may be silent before others take over what it leads."""
+
+_HEARTBEAT_MS = 2_000
+"""How often a broker tells the controller that it lives. One that did so less often than its session lasts would be
+shut out between any two of them."""
 
 _PORTS = range(32_000, 32_700)
 _START = """\
@@ -43,8 +47,8 @@ exec java "$@"
 """
 
 
-class Broker:
-    """One broker. Not thread-safe."""
+class Broker(Contained):
+    """One broker."""
 
     def __init__(
         self, engine: Engine, image: str, node: int, addresses: Sequence[str], shared: Path, called: str
@@ -59,7 +63,7 @@ class Broker:
         (self._directory / "log4j2.properties").write_text(LOGGING)
         self._configure(_ALONE_MS if len(addresses) == 1 else SESSION_MS)
         self._cluster_id = urlsafe_b64encode(uuid.UUID(int=7).bytes).rstrip(b"=").decode()
-        self.container: Container = engine.start(
+        self.container = engine.start(
             image,
             self.name,
             [
@@ -73,15 +77,8 @@ class Broker:
             ports={OUTSIDE: self.port},
         )
 
-    @property
-    def pid(self) -> int:
-        """The id, on this machine, of its process."""
-        return pid_of(self.container)
-
     def kill(self) -> None:
-        """SIGKILL. Its data stays for `start`."""
-        self.container.kill(signal="SIGKILL")
-        self.container.wait(timeout=STOP_S)
+        super().kill()
         if len(self._addresses) == 1:
             self._configure(_ALONE_AFTER_KILL_MS)
 
@@ -91,10 +88,6 @@ class Broker:
         self.container.wait(timeout=STOP_S * 6)
         if len(self._addresses) == 1:
             self._configure(_ALONE_AFTER_KILL_MS)
-
-    def start(self) -> None:
-        """Start again. Returns before it is ready."""
-        self.container.start()
 
     def pause(self) -> None:
         self.container.kill(signal="SIGSTOP")
@@ -131,6 +124,7 @@ class Broker:
             "controller.quorum.fetch.timeout.ms": 3_000,
             "log.dirs": "/var/lib/kafka/data",
             "broker.session.timeout.ms": session_ms,
+            "broker.heartbeat.interval.ms": min(_HEARTBEAT_MS, session_ms // 5),
             **dict.fromkeys(
                 (
                     "default.replication.factor",

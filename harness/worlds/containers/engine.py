@@ -118,6 +118,7 @@ class Engine:
         *,
         address: str,
         mounts: Mapping[Path, Path] | None = None,
+        environment: Mapping[str, str] | None = None,
         ports: Mapping[int, int] | None = None,
         **settings: Any,
     ) -> Container:
@@ -134,6 +135,7 @@ class Engine:
             DockerContainer(image)
             .with_name(f"{self.run}-{name}")
             .with_command(list(command))
+            .with_envs(**(environment or {}))
             .with_kwargs(
                 hostname=name,
                 labels=dict(self.labels),
@@ -198,13 +200,34 @@ def _own_reaper() -> Iterator[None]:
             testcontainers_config.ryuk_disabled = before
 
 
-def pid_of(container: Container) -> int:
-    """The id, on this machine, of the first process of a running container."""
-    container.reload()
-    pid = int(container.attrs["State"]["Pid"])
-    if not pid:
-        raise ContainerError(f"The container {container.name} has ended. {words_of(container)}")
-    return pid
+class Contained:
+    """What runs in a container of its own, and can be struck. Not thread-safe."""
+
+    name: str
+    container: Container
+
+    @property
+    def pid(self) -> int:
+        """The id, on this machine, of its first process, and so of one in its network."""
+        self.container.reload()
+        pid = int(self.container.attrs["State"]["Pid"])
+        if not pid:
+            raise ContainerError(f"The container {self.container.name} has ended. {words_of(self.container)}")
+        return pid
+
+    def running(self) -> bool:
+        """Whether its first process has not ended."""
+        self.container.reload()
+        return bool(self.container.status == "running")
+
+    def kill(self) -> None:
+        """SIGKILL to everything that runs there. Its files stay."""
+        self.container.kill(signal="SIGKILL")
+        self.container.wait(timeout=STOP_S)
+
+    def start(self) -> None:
+        """Come back after `kill`. Returns before it is ready."""
+        self.container.start()
 
 
 def words_of(container: Container, lines: int = _LOG_LINES) -> str:
@@ -268,4 +291,4 @@ def told(error: BaseException | None) -> str:
     return " ".join(str(explanation).split())[:500].rstrip(".")
 
 
-__all__ = ["ContainerError", "Engine", "NotFound", "pid_of", "told", "until", "words_of"]
+__all__ = ["Contained", "ContainerError", "Engine", "NotFound", "told", "until", "words_of"]

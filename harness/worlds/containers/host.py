@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from docker.models.containers import Container
 
+from harness.worlds.containers.clock import Clocked, WallClock
 from harness.worlds.containers.disks import mount
-from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until
+from harness.worlds.containers.engine import ContainerError, Engine, until
 from harness.worlds.containers.sockets import listen
 from harness.worlds.real.processes import ForkServer
 
@@ -46,8 +46,8 @@ class HostForkServer(ForkServer):
         return -signal.SIGKILL if self._killed else super().wait(pid)
 
 
-class Host:
-    """One host. Not thread-safe."""
+class Host(Clocked):
+    """One host."""
 
     def __init__(self, engine: Engine, image: str, name: str, shared: Path, disk: Path) -> None:
         """`shared` is a directory that the hosts of a run have under the same path."""
@@ -56,34 +56,29 @@ class Host:
         self.address = engine.address()
         self._log = shared / f"{self.name}.log"
         self._place = shared / f"{self.name}.sock"
+        self.clock = WallClock(shared / f"{name}.clock")
         disk.mkdir()
         mount(disk)
         with listen(self._place) as listener:
-            self.container: Container = engine.start(
+            self.container = engine.start(
                 image,
                 self.name,
                 [*_AGENT, str(self._place), str(self._log)],
                 address=self.address,
                 mounts={shared: shared, disk: disk},
+                environment=self.clock.environment,
                 init=True,
             )
             self.fork_server = self._meet(listener)
 
-    @property
-    def pid(self) -> int:
-        """The id, on this machine, of a process in the host's network."""
-        return pid_of(self.container)
-
     def kill(self) -> None:
-        """SIGKILL to everything that runs there. Its disk stays."""
-        self.container.kill(signal="SIGKILL")
-        self.container.wait(timeout=STOP_S)
+        super().kill()
         self.fork_server.killed()
 
     def start(self) -> None:
-        """Come back after `kill`."""
+        """Come back after `kill`, and be ready."""
         with listen(self._place) as listener:
-            self.container.start()
+            super().start()
             self.fork_server = self._meet(listener)
 
     def _meet(self, listener: socket.socket) -> HostForkServer:

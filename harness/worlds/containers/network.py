@@ -13,6 +13,8 @@ from contextlib import suppress
 
 from harness.faults import Link
 from harness.worlds.containers.engine import ContainerError
+from harness.worlds.containers.late import RULE as LATE
+from harness.worlds.containers.late import Late
 
 BOTH, OUT, IN = 0, 1, 2
 _INTERFACE = "eth0"
@@ -30,6 +32,7 @@ class Disturbance:
         self._rules: list[tuple[str, ...]] = []
         self.healed = False
         self._struck = 0
+        self._late = Late(self._network) if link is Link.LATE else None
         if link is Link.SLOW:
             self._run("tc", "qdisc", "add", "dev", _INTERFACE, "root", "tbf", *_SLOW)
             return
@@ -40,14 +43,17 @@ class Disturbance:
                 self._add("INPUT", "-s", address)
 
     def struck(self) -> int:
-        """Packets that it has struck so far."""
-        if self.healed:
+        """Packets that it has struck so far; once there are any, at least so many."""
+        if self.healed or self._struck:
             return self._struck
         if self.link is Link.SLOW:
             # ` Sent 1234 bytes 5 pkt (dropped 0, overlimits 3 requeues 0)`
             with suppress(ContainerError, ValueError):
                 words = self._run("tc", "-s", "qdisc", "show", "dev", _INTERFACE).split()
                 self._struck = int(words[words.index("overlimits") + 1])
+            return self._struck
+        if self._late is not None:
+            self._struck = self._late.packets
             return self._struck
         struck = 0
         for chain in ("INPUT", "OUTPUT"):
@@ -69,6 +75,8 @@ class Disturbance:
                     self._run("tc", "qdisc", "del", "dev", _INTERFACE, "root")
             for rule in self._rules:
                 self._run("iptables", "-w", "-D", *rule)
+            if self._late is not None:
+                self._late.end()
         finally:
             os.close(self._network)
 
@@ -78,6 +86,8 @@ class Disturbance:
                 how: tuple[str, ...] = ("-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
             case Link.LOSSY:
                 how = ("-m", "statistic", "--mode", "random", "--probability", _LOSS, "-j", "DROP")
+            case Link.LATE:
+                how = LATE
             case _:
                 how = ("-j", "DROP")
         rule = (chain, *side, *how)

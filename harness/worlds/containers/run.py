@@ -16,18 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from docker.models.containers import Container
-
-from harness.faults import Link, SkipError
+from harness.faults import Blow, Link, SkipError
 from harness.faults.machines import make_room
 from harness.history import History
 from harness.schedule import Schedule
-from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
+from harness.worlds.actors import Actor, Life, is_driver, one_of, ordinal_of, partition_of
 from harness.worlds.containers import KIND
 from harness.worlds.containers.broker import SESSION_MS, Broker, Brokers
+from harness.worlds.containers.clock import Clocked, WallClock
 from harness.worlds.containers.code import place_of
+from harness.worlds.containers.engine import Contained
 from harness.worlds.containers.host import Host
 from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.led import Message
@@ -47,13 +47,6 @@ _STRIKES_S = 10.0
 """How long such a fault is waited for to strike something, when nothing else is left to do."""
 
 
-class Speaker(Protocol):
-    """A container that prints something."""
-
-    name: str
-    container: Container
-
-
 @dataclass(kw_only=True)
 class Machines(Machine):
     """What the runs of one world of containers share. One thread."""
@@ -61,7 +54,7 @@ class Machines(Machine):
     host: Callable[[int], Host]
     """The host with a number, started when it is asked for first."""
     brokers: Brokers
-    containers: Callable[[], Sequence[Speaker]]
+    containers: Callable[[], Sequence[Contained]]
     """All that have something to say of a run."""
 
 
@@ -97,6 +90,22 @@ class Spoilt(Lasting):
 
     def end(self) -> None:
         self._disturbance.heal()
+
+
+class _Wrong(Lasting):
+    """A clock that is wrong."""
+
+    def __init__(self, words: str, clock: WallClock, seconds: int) -> None:
+        super().__init__(words)
+        self._clock = clock
+        self._before = clock.read_wrong()
+        clock.set_ahead(seconds)
+
+    def struck(self) -> bool:
+        return self._clock.read_wrong() > self._before
+
+    def end(self) -> None:
+        self._clock.set_ahead(0)
 
 
 class _Standing(Lasting):
@@ -148,9 +157,9 @@ class ContainerRun(RealRun):
     def reference(self) -> str:
         return place_of(self.scenario.reference_name)
 
-    def network_of(self, actor: Actor) -> int:
-        """The id of a process in the network of the actor's host."""
-        return self.machine.host(actor.host).pid
+    def machine_of(self, actor: Actor) -> Clocked:
+        """Where the actor runs."""
+        return self.machine.host(actor.host)
 
     def spawn(self, actor: Actor) -> None:
         make_room(self.machine.host(actor.host).disk)
@@ -237,7 +246,7 @@ class ContainerRun(RealRun):
     def disturb(self, actor: Actor, link: Link, way: int) -> None:
         if any(isinstance(lasting, Spoilt) for lasting in self.lasting) or self._isolated:
             raise SkipError("a link is spoilt already")
-        disturbance = Disturbance(self.network_of(actor), self.machine.brokers.addresses, link, way)
+        disturbance = Disturbance(self.machine_of(actor).pid, self.machine.brokers.addresses, link, way)
         self.lasting.append(Spoilt(f"the {link} link of host {actor.host}", disturbance))
 
     def isolate(self, actor: Actor, way: int) -> None:
@@ -269,6 +278,13 @@ class ContainerRun(RealRun):
         finally:
             self._isolates = None
 
+    def jump_clock(self, actor: Actor, seconds: int) -> None:
+        if any(isinstance(lasting, _Wrong) for lasting in self.lasting):
+            raise SkipError("a clock is wrong already")
+        self.lasting.append(
+            _Wrong(f"the wrong clock of host {actor.host}", self.machine_of(actor).clock, seconds)
+        )
+
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         others = [worker for worker in self.processes if worker.host == actor.host and worker is not actor]
         host = self.machine.host(actor.host)
@@ -296,26 +312,21 @@ class ContainerRun(RealRun):
         finally:
             self._comes_back = False
 
-    def kill_broker(self, actor: Actor, which: int) -> None:
+    def strike_broker(self, actor: Actor, blow: Blow, which: int) -> None:
         broker = self._broker_of(actor, which)
-        broker.kill()
-        broker.start()
-        self.machine.cluster.renew()
+        match blow:
+            case Blow.KILL | Blow.RESTART:
+                (broker.kill if blow is Blow.KILL else broker.stop)()
+                broker.start()
+                self.machine.cluster.renew()
+            case Blow.PAUSE:
+                if any(isinstance(lasting, _Standing) for lasting in self.lasting):
+                    raise SkipError("a broker stands still already")
+                self.lasting.append(_Standing(f"the standstill of {broker.name}", broker))
+            case Blow.CUT_OFF:
+                self._cut_off(broker)
 
-    def pause_broker(self, actor: Actor, which: int) -> None:
-        if any(isinstance(lasting, _Standing) for lasting in self.lasting):
-            raise SkipError("a broker stands still already")
-        broker = self._broker_of(actor, which)
-        self.lasting.append(_Standing(f"the standstill of {broker.name}", broker))
-
-    def restart_broker(self, actor: Actor, which: int) -> None:
-        broker = self._broker_of(actor, which)
-        broker.stop()
-        broker.start()
-        self.machine.cluster.renew()
-
-    def cut_broker(self, actor: Actor, which: int) -> None:
-        broker = self._broker_of(actor, which)
+    def _cut_off(self, broker: Broker) -> None:
         others = [address for address in self.machine.brokers.addresses if address != broker.address]
         if not others:
             raise SkipError("there is no other broker to cut it off from")
@@ -326,8 +337,9 @@ class ContainerRun(RealRun):
         self.lasting.append(cut)
 
     def _broker_of(self, actor: Actor, which: int) -> Broker:
-        """The coordinator of the task's transactions, or the leader of its first input."""
-        topology, partition = self.topologies[ordinal_of(actor.task)], partition_of(actor.task)
+        """The coordinator of the task's transactions, or the leader of its first input. A driver: its first task's."""
+        task = one_of(actor.task) if is_driver(actor.task) else actor.task
+        topology, partition = self.topologies[ordinal_of(task)], partition_of(task)
         cluster, brokers = self.machine.cluster, self.machine.brokers
         if which == COORDINATOR:
             node = cluster.coordinator(topology.transactional_id(partition))
@@ -335,11 +347,11 @@ class ContainerRun(RealRun):
             node = cluster.leader(topology.sources[0], partition)
         return brokers.by_node(node)
 
-    def processors(self) -> Sequence[Speaker]:
+    def processors(self) -> Sequence[Contained]:
         """The containers that run the pipeline."""
         return [self.machine.host(number) for number in range(self.schedule.hosts)]
 
-    def containers(self) -> Sequence[Speaker]:
+    def containers(self) -> Sequence[Contained]:
         """All that have something to say of the run."""
         return self.machine.containers()
 

@@ -10,34 +10,40 @@ lost.
 
 from __future__ import annotations
 
-import http.client
-import json
 import socket
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import psutil
-from docker.models.containers import Container
 
+from harness.worlds.containers.clock import Clocked, WallClock
 from harness.worlds.containers.disks import mount
-from harness.worlds.containers.engine import STOP_S, ContainerError, Engine, pid_of, until, words_of
+from harness.worlds.containers.engine import Contained, ContainerError, Engine, until, words_of
 from harness.worlds.containers.orders import Began, Over, Refused, Start, Stop, Tell, Told, Up
 from harness.worlds.containers.sockets import listen
+from harness.worlds.containers.standalone import (
+    PORT,
+    START_S,
+    WEB,
+    WORKER_PORT,
+    WORKERS,
+    state_of,
+    workers_of,
+)
 from harness.worlds.real.attempts import STOP_SECONDS
 from harness.worlds.real.kafka import LOGGING
 
-WORKERS = 2
 LEADER = Path("/leader")
 """Where containers find the sockets of the leader: a short path, as sockets need it."""
 DISK = Path("/disk")
 """Where each worker has its disk."""
 
-START_S = 180.0
-_PORT, _WORKER_PORT, _WEB = 7077, 7078, 8080
 _JVM = "-Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _DEPLOY = "org.apache.spark.deploy"
+_COMES_BACK_S = 30.0
+_LOOK_S = 0.2
 _TIMEOUT = "-Dspark.worker.timeout=6"
 """Seconds without a word after which a worker is lost."""
 
@@ -47,28 +53,28 @@ _MASTER = " ".join(
         "-Dspark.deploy.recoveryMode=FILESYSTEM -Dspark.deploy.recoveryDirectory=$1/recovery",
         # An application whose executors are killed over and over is not at fault.
         "-Dspark.deploy.maxExecutorRetries=-1",
-        f'-cp "$SPARK_HOME/jars/*" {_DEPLOY}.master.Master --host $2 --port {_PORT} --webui-port {_WEB}',
+        f'-cp "$SPARK_HOME/jars/*" {_DEPLOY}.master.Master --host $2 --port {PORT} --webui-port {WEB}',
     )
 )
 _WORKER = " ".join(
     (
         f"exec java {_JVM} {_TIMEOUT} -Dlog4j2.configurationFile=$1/log4j2.properties",
-        f'-cp "$SPARK_HOME/jars/*" {_DEPLOY}.worker.Worker --host $2 --port {_WORKER_PORT} --webui-port 8081',
+        f'-cp "$SPARK_HOME/jars/*" {_DEPLOY}.worker.Worker --host $2 --port {WORKER_PORT} --webui-port 8081',
         # One executor on each: on another one's return the tasks come back to it.
         "--cores 2 --memory 1g --work-dir $3 $4",
     )
 )
 
 
-class Master:
-    """The master's container. Not thread-safe."""
+class Master(Contained):
+    """The master's container."""
 
     def __init__(self, engine: Engine, image: str, shared: Path) -> None:
         """Start it, and wait for it."""
         self.name = "spark-master"
         self.address = engine.address()
-        self.url = f"spark://{self.address}:{_PORT}"
-        self.container: Container = engine.start(
+        self.url = f"spark://{self.address}:{PORT}"
+        self.container = engine.start(
             image,
             self.name,
             ["/bin/sh", "-c", _MASTER, "sh", str(shared / "spark"), self.address],
@@ -78,40 +84,26 @@ class Master:
         )
         self.until_alive()
 
-    def kill(self) -> None:
-        """SIGKILL, and start again. Returns before it has recovered."""
-        self.container.kill(signal="SIGKILL")
-        self.container.wait(timeout=STOP_S)
-        self.container.start()
-
     def until_alive(self) -> None:
         """Wait until it rules, after its recovery if it was killed."""
-        until(self.container, lambda: self._state().get("status") == "ALIVE", START_S, "starting")
+        until(self.container, lambda: state_of(self.address).get("status") == "ALIVE", START_S, "starting")
 
     def until_served_by(self, workers: int) -> None:
         """Wait until so many workers serve it."""
+        until(
+            self.container,
+            lambda: len(workers_of(self.address)) == workers,
+            START_S,
+            "waiting for its workers",
+        )
 
-        def served() -> bool:
-            there = self._state().get("workers", ())
-            return len([each for each in there if each["state"] == "ALIVE"]) == workers
-
-        until(self.container, served, START_S, "waiting for its workers")
-
-    def _state(self) -> dict[str, Any]:
-        """What it says of the cluster; nothing while it does not answer."""
-        asked = http.client.HTTPConnection(self.address, _WEB, timeout=STOP_S)
-        try:
-            asked.request("GET", "/json/")
-            state: dict[str, Any] = json.loads(asked.getresponse().read())
-        except (OSError, http.client.HTTPException, ValueError):
-            return {}
-        finally:
-            asked.close()
-        return state
+    def has_lost(self, worker: SparkWorker) -> bool:
+        """Whether it has given a worker up."""
+        return worker.address not in workers_of(self.address)
 
 
-class SparkWorker:
-    """A machine of Spark's: a worker with its executors, and a disk that outlives them. Not thread-safe."""
+class SparkWorker(Clocked):
+    """A machine of Spark's: a worker with its executors, and a disk that outlives them."""
 
     def __init__(
         self, engine: Engine, image: str, number: int, shared: Path, disk: Path, master: str
@@ -120,33 +112,21 @@ class SparkWorker:
         self.name = f"spark-{number}"
         self.disk = disk
         self.address = engine.address()
+        self.clock = WallClock(shared / "spark" / f"{self.name}.clock")
         disk.mkdir()
         mount(disk)
         self.work = shared / "spark" / self.name
         """Where its executors print."""
         self.work.mkdir()
-        self.container: Container = engine.start(
+        self.container = engine.start(
             image,
             self.name,
             ["/bin/sh", "-c", _WORKER, "sh", str(shared / "spark"), self.address, str(self.work), master],
             address=self.address,
             mounts={shared: shared, shared / "sockets": LEADER, disk: DISK},
+            environment=self.clock.environment,
             init=True,
         )
-
-    @property
-    def pid(self) -> int:
-        """The id, on this machine, of a process in its network."""
-        return pid_of(self.container)
-
-    def kill(self) -> None:
-        """SIGKILL to everything that runs there. Its disk stays."""
-        self.container.kill(signal="SIGKILL")
-        self.container.wait(timeout=STOP_S)
-
-    def start(self) -> None:
-        """Come back after `kill`. Returns before the master knows of it."""
-        self.container.start()
 
 
 class DriverQuery:
@@ -191,17 +171,18 @@ class DriverQuery:
             self._over, self.error = True, message.error
 
 
-class Driver:
-    """The driver's container, with its session. Not thread-safe."""
+class Driver(Clocked):
+    """The driver's container, with its session."""
 
     def __init__(self, engine: Engine, image: str, shared: Path, master: str) -> None:
         self.name = "spark-driver"
         self.address = engine.address()
         self.query: DriverQuery | None = None
+        self.clock = WallClock(shared / "spark" / f"{self.name}.clock")
         self._sockets = shared / "sockets"
         self._listener = listen(self._sockets / f"{self.name}.sock")
         self._connection: Connection | None = None
-        self.container: Container = engine.start(
+        self.container = engine.start(
             image,
             self.name,
             [
@@ -210,13 +191,9 @@ class Driver:
             ],
             address=self.address,
             mounts={shared: shared, self._sockets: LEADER},
+            environment=self.clock.environment,
             init=True,
         )
-
-    @property
-    def pid(self) -> int:
-        """The id, on this machine, of a process in its network."""
-        return pid_of(self.container)
 
     def start_query(self, order: Start) -> DriverQuery:
         """Start a query, once there is a session. Raises `ContainerError` when it is refused."""
@@ -231,9 +208,7 @@ class Driver:
         return self.query
 
     def kill(self) -> None:
-        """SIGKILL, to its JVM too."""
-        self.container.kill(signal="SIGKILL")
-        self.container.wait(timeout=STOP_S)
+        super().kill()
         self._forget()
 
     def start(self) -> None:
@@ -242,15 +217,15 @@ class Driver:
         with suppress(BlockingIOError):
             while True:
                 self._listener.accept()[0].close()
-        self.container.start()
+        super().start()
 
     def renew(self) -> None:
         """Replace it: nobody knows what it is doing, or it has ended."""
         self.container.reload()
         if self.container.status == "running":
-            self.container.kill(signal="SIGKILL")
-            self.container.wait(timeout=STOP_S)
-        self._forget()
+            self.kill()
+        else:
+            self._forget()
         self.start()
 
     def tell(self, order: object) -> None:
@@ -330,8 +305,21 @@ class SparkCluster:
         return [self.master, *self.workers, self.driver]
 
     def settle(self) -> None:
-        """Wait until all that earlier runs have struck is back."""
+        """Wait until all that earlier runs have struck is back.
+
+        A worker that its master has given up may be in line with a connection that nobody hears of, and for longer than
+        anybody should wait, or has ended when it found no master for long: it is started again.
+        """
         self.master.until_alive()
+        deadline = time.monotonic() + _COMES_BACK_S
+        while time.monotonic() < deadline and len(workers_of(self.master.address)) < WORKERS:
+            time.sleep(_LOOK_S)
+        serving = workers_of(self.master.address)
+        for worker in self.workers:
+            if worker.address not in serving:
+                if worker.running():
+                    worker.kill()
+                worker.start()
         self.master.until_served_by(WORKERS)
 
     def worker_named(self, name: str) -> SparkWorker:

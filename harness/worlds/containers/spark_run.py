@@ -25,16 +25,16 @@ from harness.faults.machines import make_room
 from harness.history import Injected
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Decision, Life, is_driver
-from harness.worlds.containers.engine import ContainerError
+from harness.worlds.containers.clock import Clocked
+from harness.worlds.containers.engine import Contained, ContainerError
 from harness.worlds.containers.host import process_of
 from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.containers.orders import Start
-from harness.worlds.containers.run import ContainerRun, Lasting, Machines, Speaker, Spoilt
+from harness.worlds.containers.run import ContainerRun, Lasting, Machines, Spoilt
 from harness.worlds.containers.sockets import listen
 from harness.worlds.containers.spark import (
     DISK,
     LEADER,
-    WORKERS,
     DriverQuery,
     SparkCluster,
     SparkWorker,
@@ -42,12 +42,16 @@ from harness.worlds.containers.spark import (
     lives,
     stands_still,
 )
+from harness.worlds.containers.standalone import WORKERS
 from harness.worlds.led import At, Message
 from harness.worlds.real.attempt import Hello
 from harness.worlds.real.attempts import Attempt, AttemptsRun, end_process
 from harness.worlds.run import KILL
 from scenarios import Scenario
 from store.points import Point
+
+_QUIET_S = 2.0
+"""A zombie that has said nothing for so long has nothing to do."""
 
 _FOLLOWS_S = 10.0
 """How long the processes of an executor may outlive it."""
@@ -99,14 +103,14 @@ class _Recovering(Lasting):
 
     def __init__(self, cluster: SparkCluster) -> None:
         super().__init__("the death of the master")
-        self._cluster = cluster
         cluster.master.kill()
+        cluster.master.start()
 
     def struck(self) -> bool:
         return True
 
     def end(self) -> None:
-        self._cluster.master.until_alive()
+        """It comes back by itself, and the next run waits for it."""
 
 
 class _Zombie(Lasting):
@@ -115,7 +119,7 @@ class _Zombie(Lasting):
     def __init__(
         self, words: str, cause: Lasting, followed: Callable[[], bool], gone: Callable[[], bool]
     ) -> None:
-        """`followed`: whether its successor has begun; `gone`: whether it has ended itself."""
+        """`followed`: whether its successor has begun; `gone`: whether nothing comes of it any more."""
         super().__init__(words)
         self._cause = cause
         self._followed = followed
@@ -156,6 +160,8 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
         """Executors that faults have struck."""
         self._ready: set[Actor] = set()
         """Incarnations that have fenced those before."""
+        self._heard_of: dict[Actor, float] = {}
+        """Zombies, and when they have reported last."""
         self._held: dict[Actor, list[object]] = {}
         """Zombies that wait for their successors, with the answer that lets them go on once they have asked for it."""
 
@@ -247,10 +253,13 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
                 del self._held[actor]
             elif answers and self._successor(actor) in self._ready:
                 del self._held[actor]
+                self._heard_of[actor] = time.monotonic()
                 attempt.answer(answers[0])
         self.end_those_that_are_over()
 
     def heard(self, actor: Actor, message: Message) -> tuple[Decision, object]:
+        if actor in self._heard_of:
+            self._heard_of[actor] = time.monotonic()
         if isinstance(message, At) and message.point is Point.PRODUCER_READY:
             self._ready.add(actor)
         return super().heard(actor, message)
@@ -266,10 +275,10 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
 
     # -- machines -----------------------------------------------------------------------------------------------
 
-    def processors(self) -> Sequence[Speaker]:
+    def processors(self) -> Sequence[Contained]:
         return [*self._cluster.workers, self._cluster.driver]
 
-    def containers(self) -> Sequence[Speaker]:
+    def containers(self) -> Sequence[Contained]:
         return [*super().containers(), *self._cluster.containers]
 
     def keep_logs(self, place: Path) -> Path:
@@ -283,8 +292,8 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
     def disk(self, host: int) -> Path:
         return self._cluster.workers[host].disk / self.application_id
 
-    def network_of(self, actor: Actor) -> int:
-        return self._cluster.driver.pid if is_driver(actor.task) else self._worker_of(actor).pid
+    def machine_of(self, actor: Actor) -> Clocked:
+        return self._cluster.driver if is_driver(actor.task) else self._worker_of(actor)
 
     def _worker_of(self, actor: Actor) -> SparkWorker:
         return self._cluster.workers[actor.host]
@@ -346,7 +355,12 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
     def pause_executor(self, actor: Actor, *, at_once: bool) -> None:
         executor = self._executor(actor)
         self._becomes_zombie(
-            actor, executor, at_once, _Stopped(f"the standstill of {executor.pid}", executor)
+            actor,
+            executor,
+            at_once,
+            _Stopped(f"the standstill of {executor.pid}", executor),
+            # Its worker kills it, and so what it runs.
+            lambda: False,
         )
 
     def cut_executor(self, actor: Actor, *, at_once: bool) -> None:
@@ -354,12 +368,23 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
         if any(isinstance(lasting, Spoilt) for lasting in self.lasting):
             raise SkipError("a link is spoilt already")
         cut = Disturbance(
-            self.network_of(actor),
+            self._worker_of(actor).pid,
             [self._cluster.driver.address, self._cluster.master.address],
             Link.CUT,
             BOTH,
         )
-        self._becomes_zombie(actor, executor, at_once, Spoilt("the link to driver and master", cut))
+        # Nobody can kill it while it is cut off. Its host stays, and waits for orders in vain.
+        self._becomes_zombie(
+            actor,
+            executor,
+            at_once,
+            Spoilt("the link to driver and master", cut),
+            lambda: (
+                actor not in self._held
+                and time.monotonic() - self._heard_of[actor] > _QUIET_S
+                and self._cluster.master.has_lost(self._worker_of(actor))
+            ),
+        )
 
     def kill_master(self) -> None:
         if any(isinstance(lasting, _Recovering) for lasting in self.lasting):
@@ -378,8 +403,17 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
             raise SkipError("Spark is giving an executor up already")
         return executor
 
-    def _becomes_zombie(self, actor: Actor, executor: psutil.Process, at_once: bool, cause: Lasting) -> None:
+    def _becomes_zombie(
+        self,
+        actor: Actor,
+        executor: psutil.Process,
+        at_once: bool,
+        cause: Lasting,
+        rests: Callable[[], bool],
+    ) -> None:
+        """`rests`: whether it is left alone by Spark and does nothing any more."""
         self._given_up.add(executor)
+        self._heard_of[actor] = time.monotonic()
         if not at_once:
             self._held[actor] = []
         self.lasting.append(
@@ -388,7 +422,7 @@ class SparkContainerRun(ContainerRun, AttemptsRun):
                 cause,
                 # What it has committed may be asked of its own host again, by another executor of the machine.
                 lambda: at_once or self._successor(actor) is not None,
-                lambda: self.attempt_of(actor) is None,
+                lambda: self.attempt_of(actor) is None or rests(),
             )
         )
 

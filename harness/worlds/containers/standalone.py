@@ -9,6 +9,7 @@ import http.client
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from docker.models.containers import Container
 
@@ -18,7 +19,7 @@ from harness.worlds.real.kafka import LOGGING
 START_S = 180.0
 WORKERS = 2
 _ANSWER_S = 10.0
-_PORT, _WORKER_PORT, _WEB = 7077, 7078, 8080
+PORT, WORKER_PORT, WEB = 7077, 7078, 8080
 _START = (
     "exec java -Xmx256m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile=$0/log4j2.properties"
     ' -cp "$SPARK_HOME/jars/*" "$@"'
@@ -38,13 +39,18 @@ class ContainedStandalone:
         self._image = image
         self._directory = shared
         self._address = engine.address()
-        self.url = f"spark://{self._address}:{_PORT}"
-        words = ["--port", str(_PORT), "--webui-port", str(_WEB)]
+        self.url = f"spark://{self._address}:{PORT}"
+        words = ["--port", str(PORT), "--webui-port", str(WEB)]
         self._containers = [self._start("spark-master", "master.Master", self._address, *words)]
         for number in range(WORKERS):
-            words = ["--port", str(_WORKER_PORT), "--cores", "2", "--memory", "1g", self.url]
+            words = ["--port", str(WORKER_PORT), "--cores", "2", "--memory", "1g", self.url]
             self._containers.append(self._start(f"spark-{number}", "worker.Worker", engine.address(), *words))
-        until(self._containers[0], self._served, START_S, "waiting for its workers")
+        until(
+            self._containers[0],
+            lambda: len(workers_of(self._address)) == WORKERS,
+            START_S,
+            "waiting for its workers",
+        )
 
     @property
     def names(self) -> list[str]:
@@ -74,13 +80,21 @@ class ContainedStandalone:
             init=True,
         )
 
-    def _served(self) -> bool:
-        asked = http.client.HTTPConnection(self._address, _WEB, timeout=_ANSWER_S)
-        try:
-            asked.request("GET", "/json/")
-            workers = json.loads(asked.getresponse().read()).get("workers", ())
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
-        finally:
-            asked.close()
-        return len([worker for worker in workers if worker["state"] == "ALIVE"]) == WORKERS
+
+def state_of(address: str) -> dict[str, Any]:
+    """What the master at an address says of its cluster; nothing while it does not answer."""
+    asked = http.client.HTTPConnection(address, WEB, timeout=_ANSWER_S)
+    try:
+        asked.request("GET", "/json/")
+        state: dict[str, Any] = json.loads(asked.getresponse().read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return {}
+    finally:
+        asked.close()
+    return state
+
+
+def workers_of(address: str) -> set[str]:
+    """The machines whose workers serve the master at an address."""
+    there = state_of(address).get("workers", ())
+    return {each["host"] for each in there if each["state"] == "ALIVE"}

@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Self
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import psutil
 from docker.errors import DockerException
@@ -33,12 +33,15 @@ from harness.worlds.containers.host import Host
 from harness.worlds.containers.run import ContainerRun, Machines
 from harness.worlds.containers.spark import SparkCluster
 from harness.worlds.containers.spark_run import SparkContainerRun
+from harness.worlds.protocol import NotBegunError
 from harness.worlds.real.client import ClientError, PlainCluster
 from harness.worlds.real.processes import ANSWER_SECONDS
 from scenarios import Scenario
 from store.errors import ConfigError
 
 BROKERS = 1
+
+T = TypeVar("T")
 
 SLOT_BYTES = 2 << 30
 """Memory that the hosts of a run may take, with room to spare."""
@@ -69,14 +72,11 @@ class ContainerWorld:
         self._exit = ExitStack()
         self._engine: Engine | None = None
         self.slots = max(1, min(jobs, psutil.virtual_memory().available // SLOT_BYTES))
-        self._free: SimpleQueue[Machines] = SimpleQueue()
         self._made: list[Machines] = []
-        self._turns = Turns()
+        self._turns: Turns[Machines] = Turns()
         self._spark: SparkCluster | None = None
         self._brought: set[tuple[str, bytes]] = set()
         """Names of containers, and the code of scenarios that was brought there."""
-        self._on_spark = threading.Lock()
-        """There is one cluster of Spark, and its parts are struck: schedules have it one after the other."""
 
     def __enter__(self) -> Self:
         """Raises `ContainerError` or `ProvisionError` for whatever is missing, with what to type."""
@@ -97,7 +97,7 @@ class ContainerWorld:
             for number in range(self.slots):
                 machines = self._slot(number, stack)
                 self._made.append(machines)
-                self._free.put(machines)
+                self._turns.add(machines)
             self._exit = stack.pop_all()
         return self
 
@@ -127,13 +127,7 @@ class ContainerWorld:
         the world itself fails; then nothing is known about the pipeline. Thread-safe, up to `slots` threads."""
         alone = any(Capability.BROKERS in FAULTS[step.fault].needs for step in schedule.steps if step.fault)
         on_spark = schedule.runtime is Runtime.SPARK
-        with ExitStack() as held:
-            # A slot last: who waits for something else keeps none from others.
-            if on_spark:
-                held.enter_context(self._on_spark)
-            held.enter_context(self._turns.alone() if alone else self._turns.together())
-            machines = self._free.get()
-            held.callback(self._free.put, machines)
+        with self._turns.turn(alone=alone, on_spark=on_spark) as machines:
             run = (
                 SparkContainerRun(machines, self._cluster(), scenario, schedule, mutant)
                 if on_spark
@@ -145,6 +139,10 @@ class ContainerWorld:
             history = self._history(run)
             history.seconds = time.monotonic() - began
             return history
+
+    def begin_no_more(self) -> None:
+        """See `harness.worlds.World`."""
+        self._turns.close()
 
     def _bring(self, archive: bytes, run: ContainerRun) -> None:
         """Have the code of a scenario in every container that runs it, once."""
@@ -203,39 +201,77 @@ class ContainerWorld:
         )
 
 
-class Turns:
-    """Who may run beside others, and who has to run alone. Who waits to be alone goes before those that come later."""
+class _Waiting(NamedTuple):
+    """Somebody in line."""
+
+    number: int
+    alone: bool
+    on_spark: bool
+
+
+class Turns(Generic[T]):
+    """Who may run beside others, with which slot, and who has to run alone. There is one cluster of Spark, and its
+    parts are struck: who needs it has it alone.
+
+    In the order in which they come, but for those that could not run yet; nobody goes before one that has to be alone.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        self._line: list[_Waiting] = []
+        self._numbers = count()
+        self._free: list[T] = []
         self._running = 0
-        self._waiting = 0
         self._taken = False
+        self._has_spark = False
+        self._closed = False
+
+    def add(self, slot: T) -> None:
+        """One more can run."""
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Who is in line goes away, with `NotBegunError`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """Beside others."""
+    def turn(self, *, alone: bool = False, on_spark: bool = False) -> Iterator[T]:
+        """One's turn, with a slot."""
+        me = _Waiting(next(self._numbers), alone, on_spark)
         with self._changed:
-            self._changed.wait_for(lambda: not self._taken and not self._waiting)
-            self._running += 1
+            self._line.append(me)
+            try:
+                self._changed.wait_for(lambda: self._closed or self._next() is me)
+                if self._closed:
+                    raise NotBegunError("Nothing begins any more.")
+                slot = self._free.pop()
+                self._running += 1
+                self._taken = alone
+                self._has_spark = self._has_spark or on_spark
+            finally:
+                self._line.remove(me)
+                self._changed.notify_all()
         try:
-            yield
+            yield slot
         finally:
             with self._changed:
                 self._running -= 1
+                self._taken = False
+                self._has_spark = self._has_spark and not on_spark
+                self._free.append(slot)
                 self._changed.notify_all()
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Without any other."""
-        with self._changed:
-            self._waiting += 1
-            self._changed.wait_for(lambda: not self._taken and not self._running)
-            self._waiting -= 1
-            self._taken = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._taken = False
-                self._changed.notify_all()
+    def _next(self) -> _Waiting | None:
+        """The first in line who can run."""
+        if self._taken or not self._free:
+            return None
+        for one in self._line:
+            if one.alone:
+                return None if self._running else one
+            if not (one.on_spark and self._has_spark):
+                return one
+        return None
