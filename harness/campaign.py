@@ -14,9 +14,9 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from traceback import format_exc
@@ -33,7 +33,7 @@ from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
 from harness.spread import Chunk, Spread
 from harness.verdict import Outcome, Verdict
-from harness.worlds import SIMULATION, WORLDS, Options, World
+from harness.worlds import SIMULATION, WORLDS, NotBegunError, Options, World
 from scenarios import Scenario, ScenarioError, load
 from store.errors import CrashproofError
 
@@ -72,6 +72,8 @@ class Part(msgspec.Struct):
     inconclusive: list[str] = []
     traceback: str = ""
     """Of the error with which the world itself failed; empty if it did not."""
+    interrupted: bool = False
+    """Whether somebody has ended the campaign before it was over."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ class Total:
         self._met = Met()
         self._unsaid = 0
         self._traceback = ""
+        self._interrupted = False
         self._started = time.monotonic()
 
     def add(self, part: Part) -> None:
@@ -222,22 +225,37 @@ class Total:
         self._traceback = self._traceback or part.traceback
         self._progress(self._met.result.schedules, len(self.found))
 
+    @contextmanager
+    def until_interrupted(self) -> Iterator[None]:
+        """A block that an interrupt ends and nothing more, so that what was found so far is told."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._interrupted = True
+
     @property
     def failed(self) -> bool:
         """Whether there are as many failures as were asked for."""
         return len(self.found) >= self._plan.max_failures
 
     @property
+    def left_s(self) -> float | None:
+        """How much of its time is left; None where it has no end."""
+        seconds = self._plan.seconds
+        return None if seconds is None else max(0.0, seconds - (time.monotonic() - self._started))
+
+    @property
     def enough(self) -> bool:
         """Whether it is over, by failures or by time."""
-        seconds = self._plan.seconds
-        return self.failed or (seconds is not None and time.monotonic() - self._started >= seconds)
+        return self.failed or self.left_s == 0.0
 
     def close(self) -> Part:
         result = self._met.close()
         result.seconds = time.monotonic() - self._started
         result.schedules_per_second = result.schedules / result.seconds if result.seconds else 0.0
-        if not self.found:
+        if self._interrupted:
+            self.inconclusive.append(f"the world {self._world} was interrupted")
+        elif not self.found:
             scenarios = [load(name) for name in self._plan.scenarios]
             kind = WORLDS[self._world]
             result.missing = self._met.missing(
@@ -248,7 +266,7 @@ class Total:
             )
         if self._unsaid:
             self.inconclusive.insert(MOST_REASONS, f"as inconclusive were {self._unsaid} schedules more")
-        return Part(result, self.found, self.inconclusive, self._traceback)
+        return Part(result, self.found, self.inconclusive, self._traceback, self._interrupted)
 
 
 def run_simulation(plan: Plan, spread: Spread, progress: Progress) -> Part:
@@ -257,7 +275,7 @@ def run_simulation(plan: Plan, spread: Spread, progress: Progress) -> Part:
     What was found is taken in the order of the schedules, so that it does not depend on who was faster.
     """
     total = Total(plan, SIMULATION, progress)
-    with closing(spread.parts(plan, chunks_of(plan))) as parts:
+    with total.until_interrupted(), closing(spread.parts(plan, chunks_of(plan))) as parts:
         for part in parts:
             total.add(part)
             if total.enough:
@@ -290,22 +308,24 @@ def chunks_of(plan: Plan) -> Iterator[Chunk]:
 
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:
     """The campaign in a world in which schedules are dear: introductions, tours, a sample, as many at once as the world
-    can run. Stops at the first failures, and when its time is over, which it is not before the tours are done.
+    can run. Stops at the first failures, and when its time is over, which it is not before the tours are done: of those
+    that run by then all count, and of those that wait none begins.
 
     What was found is taken in the order of the schedules.
     """
     total = Total(plan, name, progress)
     killed = world.killed
-    for index, part in _parts(plan, name, world):
-        total.add(part)
-        if part.traceback or total.failed or (index >= 0 and total.enough):
-            break
+    with total.until_interrupted(), closing(_parts(plan, name, world, total)) as parts:
+        for index, part in parts:
+            total.add(part)
+            if part.traceback or total.failed or (world.slots == 1 and index >= 0 and total.enough):
+                break
     part = total.close()
     part.result.sigkills = world.killed - killed
     return part
 
 
-def _parts(plan: Plan, name: str, world: World) -> Iterator[tuple[int, Part]]:
+def _parts(plan: Plan, name: str, world: World, total: Total) -> Generator[tuple[int, Part]]:
     """What each schedule came to, with its index."""
     samples = _samples(plan, name)
     if world.slots == 1:
@@ -313,15 +333,31 @@ def _parts(plan: Plan, name: str, world: World) -> Iterator[tuple[int, Part]]:
             yield index, _run_one(plan, name, world, reference, index)
         return
     running: deque[tuple[int, Future[Part]]] = deque()
-    for reference, index in samples:
-        running.append((index, _begun(_run_one, plan, name, world, reference, index)))
-        # Some that wait for a slot, so that one that takes long does not leave the others idle.
-        if len(running) > 2 * world.slots:
+    try:
+        for reference, index in samples:
+            if index >= 0 and total.enough:
+                break
+            running.append((index, _begun(_run_one, plan, name, world, reference, index)))
+            # Some that wait for a slot, so that one that takes long does not leave the others idle.
+            while len(running) > 2 * world.slots:
+                first, future = running[0]
+                if first < 0 or total.left_s is None or wait([future], total.left_s).done:
+                    running.popleft()
+                    yield first, future.result()
+                else:
+                    break
+        while running:
             first, future = running.popleft()
-            yield first, future.result()
-    while running:
-        first, future = running.popleft()
-        yield first, future.result()
+            # Tours are run however long they take.
+            if first >= 0 and not wait([future], total.left_s).done:
+                world.begin_no_more()
+            with suppress(NotBegunError):
+                yield first, future.result()
+    except KeyboardInterrupt:
+        for first, future in running:
+            if future.done() and future.exception() is None:
+                yield first, future.result()
+        raise
 
 
 def _begun(call: Callable[..., Part], *args: object) -> Future[Part]:
@@ -343,6 +379,8 @@ def _run_one(plan: Plan, name: str, world: World, reference: str, index: int) ->
     schedule = schedule_at(scenario, plan.seed, index, name, plan.faults)
     try:
         history = world.run(scenario, schedule, plan.mutant)
+    except NotBegunError:
+        raise
     except CrashproofError as error:
         reason = f"schedule {index} of {scenario.name} could not be run: {error}"
         return Part(WorldResult(), [], [reason], format_exc())
@@ -392,25 +430,47 @@ class Reduced(msgspec.Struct, frozen=True):
     verdict: Verdict
     history: History
     executions: int
+    note: str = ""
+    """What else has to be known of it."""
 
 
-def reduce(found: Found, mutant: str | None) -> Reduced:
+NOT_EVERY_TIME = (
+    "It is as it was found and was not made small, since it does not fail every time that it is run, or not alike: is "
+    "the pipeline deterministic? (random numbers, the clock, an object of the module that outlives a run)"
+)
+
+
+def as_found(found: Found, mutant: str | None) -> Reduced:
+    """A failing schedule that stays as it is."""
+    original = msgspec.structs.replace(found.schedule, mutant=mutant)
+    return Reduced(found.world, original, found.schedule, found.verdict, History(found.world, []), 0)
+
+
+def reduce(found: Found, mutant: str | None, progress: Callable[[int], None] = lambda _: None) -> Reduced:
     """Make a failing schedule small, in the simulation. One that fails on real systems alone, or does not end, stays
-    as it is.
+    as it is, and so does one that is another one each time that it is run.
 
-    The reduced schedule carries the name of the mutant it was found with, as a note.
+    `progress` is called with how often a schedule was run so far. The reduced schedule carries the name of the mutant
+    it was found with, as a note.
     """
     scenario = load(found.schedule.scenario)
     history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, found.schedule, mutant)
+    original = msgspec.structs.replace(found.schedule, mutant=mutant)
+    as_it_is = Reduced(found.world, original, found.schedule, verdict, history, 0, NOT_EVERY_TIME)
+    if verdict.outcome is not Outcome.VIOLATED and found.world == SIMULATION:
+        return msgspec.structs.replace(as_found(found, mutant), note=NOT_EVERY_TIME)
     # One that does not end would take that long each time it is tried.
     if verdict.outcome is not Outcome.VIOLATED or not history.events:
-        original = msgspec.structs.replace(found.schedule, mutant=mutant)
-        return Reduced(found.world, original, found.schedule, found.verdict, History(found.world, []), 0)
-    oracles = {finding.oracle for finding in verdict.findings}
-    seen = 0
+        return as_found(found, mutant)
+    again, _ = simulate_within(WATCHDOG_SECONDS, scenario, found.schedule, mutant)
+    if not _alike(original, history, again):
+        return as_it_is
+    smallest = history
+    oracles: set[str] = set()
+    seen = runs = 0
 
     def fails(candidate: Schedule) -> bool:
-        nonlocal seen
+        nonlocal seen, runs, smallest, oracles
         if seen > MOST_EVENTS or not scenario.settings.items() <= candidate.settings.items():
             return False
         try:
@@ -421,16 +481,39 @@ def reduce(found: Found, mutant: str | None) -> Reduced:
             # What is plainer is not always a schedule, nor a value that the scenario takes.
             return False
         seen += len(history.events)
-        return (
-            verdict.outcome is Outcome.VIOLATED
-            and bool(history.events)
-            and not oracles.isdisjoint(finding.oracle for finding in verdict.findings)
-        )
+        runs += 1
+        progress(runs)
+        by = {finding.oracle for finding in verdict.findings}
+        if verdict.outcome is not Outcome.VIOLATED or not history.events or (oracles and not by & oracles):
+            return False
+        smallest, oracles = history, oracles or by
+        return True
 
-    reduction = Reduction(found.schedule, fails)
+    start = _without_faults(found.schedule, scenario, fails)
+    if start is found.schedule:
+        oracles = {finding.oracle for finding in verdict.findings}
+    reduction = Reduction(start, fails)
     minimal = msgspec.structs.replace(reduction.run(), mutant=mutant)
-    history, verdict = simulate(scenario, minimal, mutant)
+    history, verdict = simulate_within(WATCHDOG_SECONDS, scenario, minimal, mutant)
+    if verdict.outcome is not Outcome.VIOLATED or not _alike(minimal, history, smallest):
+        return msgspec.structs.replace(as_it_is, executions=reduction.executions)
     return Reduced(found.world, minimal, found.schedule, verdict, history, reduction.executions)
+
+
+def _without_faults(schedule: Schedule, scenario: Scenario, fails: Callable[[Schedule], bool]) -> Schedule:
+    """A failing schedule without its steps, and without its settings too, where that fails in whichever way: a pipeline
+    that is wrong by itself is best told without faults. Else the schedule as it is."""
+    calm = msgspec.structs.replace(schedule, steps=())
+    for candidate in (msgspec.structs.replace(calm, settings=dict(scenario.settings)), calm):
+        if candidate != schedule and fails(candidate):
+            return candidate
+    return schedule
+
+
+def _alike(schedule: Schedule, one: History, other: History) -> bool:
+    """Whether two runs were the same. When RocksDB flushes and compacts is its own affair: what is in real files may
+    differ from run to run."""
+    return schedule.files or one.events == other.events
 
 
 def default_jobs() -> int:

@@ -190,7 +190,7 @@ class Met:
             deadly = [
                 name
                 for name, fault in possible(capabilities).items()
-                if name in DEADLY and not fault.without_stores
+                if name in DEADLY and not fault.without_stores and not fault.reorders
             ]
             missing += [
                 Pair(how, kind, fault)

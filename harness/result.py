@@ -25,6 +25,10 @@ class Failure(msgspec.Struct, frozen=True):
     """Runs that the reduction took."""
     replay: str
     """The command that runs it again."""
+    note: str = ""
+    """What else has to be known of it."""
+    scenario: str = ""
+    """The scenario's own name; the schedules name a file of one's own by its path."""
 
 
 class Cell(msgspec.Struct, frozen=True, order=True, tag="cell"):
@@ -129,6 +133,8 @@ class Result(msgspec.Struct):
     mutant: str | None = None
     reasons: list[str] = []
     """Why it is inconclusive."""
+    interrupted: bool = False
+    """Whether somebody ended it before it was over: it says what was run until then."""
     details: list[Failure] = []
     environment: dict[str, str] = {}
     version: str = ""

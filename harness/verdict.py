@@ -17,6 +17,7 @@ class Outcome(StrEnum):
 EXIT_CODES = {Outcome.HOLDS: 0, Outcome.VIOLATED: 1, Outcome.INCONCLUSIVE: 3}
 EXIT_USAGE = 2
 EXIT_ENVIRONMENT = 4
+EXIT_INTERRUPTED = 130
 
 
 class Anomaly(StrEnum):
@@ -69,7 +70,7 @@ class Verdict(msgspec.Struct, frozen=True):
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
     reason: str = ""
-    """Why it is inconclusive; empty otherwise."""
+    """Why it is inconclusive, or what else has to be known; empty otherwise."""
 
 
 class Moment(msgspec.Struct, frozen=True):

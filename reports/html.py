@@ -202,6 +202,7 @@ class _Failure:
     file: str
     replay: str
     executions: int
+    note: str
     sentences: tuple[tuple[str, str], ...]
     """Oracle and sentence."""
     more_sentences: int
@@ -239,10 +240,11 @@ def _shown(number: int, failure: Failure) -> _Failure:
         number=number,
         id=f"failure-{number}",
         world=failure.world,
-        scenario=minimal.scenario,
+        scenario=summary.scenario_name(failure),
         file=failure.file,
         replay=failure.replay,
         executions=failure.executions,
+        note=failure.note,
         sentences=tuple((finding.oracle, finding.sentence) for finding in failure.findings[:MOST_FINDINGS]),
         more_sentences=len(failure.findings) - MOST_FINDINGS,
         minimal=minimal,
@@ -384,6 +386,7 @@ def _environment() -> jinja2.Environment:
     environment.filters["value"] = lambda text: shorten(text, LONGEST_VALUE)
     environment.filters["number"] = lambda number: f"{number:,}"
     environment.filters["world"] = summary.world_name
+    environment.filters["rate"] = summary.rate
     environment.filters["took"] = summary.took
     environment.filters["counted"] = count
     environment.filters["nights_said"] = said

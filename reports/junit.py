@@ -90,6 +90,7 @@ def _failure(case: ElementTree.Element, failures: list[Failure], oracle: str) ->
     lines: list[str] = []
     for failure in failures[:_MOST]:
         lines += [finding.sentence for finding in failure.findings if finding.oracle == oracle]
+        lines += [f"  {failure.note}"] if failure.note else []
         lines += [f"  schedule: {failure.file}", f"  replay:   {failure.replay}"]
     if len(failures) > _MOST:
         lines.append(f"{count(len(failures) - _MOST, 'more schedule')}: see the JSON report.")

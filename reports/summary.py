@@ -18,7 +18,7 @@ from typing import TypeVar
 from harness.faults import DEADLY, FAULTS, Capability, Figure
 from harness.met import FENCED, SCHEDULES, STRUCK
 from harness.oracles import PROPERTIES
-from harness.result import Cell, Pair, Result, Value, WorldResult
+from harness.result import Cell, Failure, Pair, Result, Value, WorldResult
 from harness.schedule import Runtime, Schedule
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
@@ -36,6 +36,30 @@ def world_name(world: str) -> str:
 def worlds(result: Result) -> dict[str, WorldResult]:
     """Every world that the result mentions, also one that only a failure names."""
     return {**{failure.world: WorldResult() for failure in result.details}, **result.worlds}
+
+
+def scenario_name(failure: Failure) -> str:
+    """The scenario of a failing schedule by its own name, and the file that it is in."""
+    reference = failure.minimal.scenario
+    return reference if failure.scenario in ("", reference) else f"{failure.scenario} ({reference})"
+
+
+def rate(per_second: float) -> str:
+    """So many a second, or a minute where a second is too short."""
+    return (
+        f"{per_second:,.1f} a second"
+        if per_second >= 1 or not per_second
+        else f"{per_second * 60:,.1f} a minute"
+    )
+
+
+def time_taken(result: Result) -> str:
+    """How long a run took, and what for."""
+    schedules = sum(world.seconds for world in result.worlds.values())
+    return (
+        f"{result.seconds:,.0f} s in all, {schedules:,.0f} s of it for schedules; starting and ending worlds, and "
+        "making failing schedules small, took the rest."
+    )
 
 
 def sentence(result: Result) -> str:
@@ -412,7 +436,8 @@ def _unknown(result: Result) -> Iterator[str]:
                 yield f"“{visible(fault)}” on a real system: {number:,} in {_article(name)}, where alone it exists."
     if not any(_real(name) for name in result.worlds):
         yield "How a real broker, real processes and a real disk behave: only simulations ran."
-    yield "Several brokers, partitioned networks, the loss of a broker: no world has them."
+    if not any(name in WORLDS and Capability.BROKERS in WORLDS[name].capabilities for name in result.worlds):
+        yield "Several brokers, partitioned networks, the loss of a broker: no world that ran has them."
     for name, world in result.worlds.items():
         for runtime in Runtime:
             if world.schedules and not world.runtimes.get(runtime):
@@ -441,6 +466,8 @@ def facts(schedule: Schedule) -> str:
     ]
     if schedule.runtime is Runtime.SPARK:
         found.append(f"{count(schedule.batch_records, 'record')} per partition in a micro-batch")
+    if schedule.input and not any(item.timestamp for item in schedule.input):
+        found.append("no times (each record has the timestamp 0)")
     if schedule.choices:
         found.append(f"the simulation's choices {', '.join(map(str, schedule.choices))}, then 0")
     return ", ".join(found) + "."

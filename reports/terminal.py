@@ -18,8 +18,11 @@ from reports.summary import (
     figures,
     machine,
     matrix,
+    rate,
     reasons,
+    scenario_name,
     sentence,
+    time_taken,
     took,
     world_name,
     worlds,
@@ -38,6 +41,7 @@ def print_result(result: Result, console: Console) -> None:
     console.print()
     if result.worlds:
         console.print(_table(result))
+        console.print(_line("", time_taken(result)))
         for name, world in worlds(result).items():
             if world.took:
                 console.print(_line("", f"{world_name(name)}: {took(world)}"))
@@ -68,7 +72,7 @@ def print_result(result: Result, console: Console) -> None:
 def _table(result: Result) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("world")
-    for name in ("schedules", "per second", "killed", "points hit", "skipped", "missing"):
+    for name in ("schedules", "rate", "killed", "points hit", "skipped", "missing"):
         table.add_column(name, justify="right")
     met = matrix(result)
     for name, world in worlds(result).items():
@@ -83,7 +87,7 @@ def _table(result: Result) -> Table:
         table.add_row(
             Text(world_name(name)),
             f"{world.schedules:,}",
-            f"{world.schedules_per_second:,.1f}",
+            rate(world.schedules_per_second),
             Text(kills or "0"),
             f"{met.struck(name)} of {len(met.points)}",
             f"{world.skipped:,}",
@@ -107,7 +111,7 @@ def _failure(number: int, failure: Failure, console: Console) -> None:
     console.print(
         Text.assemble(
             (f"Failure {number}", "bold red"),
-            f" in {world_name(failure.world)}, {visible(failure.minimal.scenario)}: ",
+            f" in {world_name(failure.world)}, {visible(scenario_name(failure))}: ",
             f"{count(len(failure.minimal.steps), 'step')} and {count(len(failure.minimal.input), 'record')}",
             f" left of {len(failure.original.steps):,} and {len(failure.original.input):,}",
         )
@@ -116,6 +120,8 @@ def _failure(number: int, failure: Failure, console: Console) -> None:
         console.print(_line("  ", finding.sentence))
     if len(failure.findings) > 3:
         console.print(f"  … and {count(len(failure.findings) - 3, 'more finding')}", markup=False)
+    if failure.note:
+        console.print(_line("  ", failure.note))
     console.print(_line("  ", facts(failure.minimal)))
     for name, value in failure.minimal.settings.items():
         console.print(_line("  setting ", f"{name}: {show(value)}"))

@@ -40,7 +40,7 @@ open the task."""
 DRIVERS, EXECUTORS = 25, 6
 """One kill in so many is that of the driver, or of an executor."""
 
-RECORDS_PER_KILL = 12
+RECORDS_PER_KILL = 16
 
 
 def schedule(kills: int, seed: int, *, executors: bool) -> Schedule:

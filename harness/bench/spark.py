@@ -38,6 +38,8 @@ QUIX = "Quix Streams: count, exactly once"
 _DSL_ON_SPARK = "SparkStreams: DSL count, exactly once"
 _DSL_ONCE_OR_MORE = "SparkStreams: DSL count, at least once"
 
+_IDLE_TASKS = 18
+
 _QUIX_S = 600.0
 """After so long a measurement of Quix Streams is given up."""
 
@@ -310,6 +312,7 @@ def _idle(on_spark: OnSpark, sizes: Sizes, progress: Progress, report: Report) -
     ours = on_spark.idle("bench-idle-1", half, ours=True)
     ours += on_spark.idle("bench-idle-2", half, ours=True)
     empty += on_spark.idle("bench-empty-2", half, ours=False)
+    beside = on_spark.idle("bench-idle-3", half, ours=True, idle_tasks=_IDLE_TASKS)
     report.figures += [
         Figure(
             f"micro-batch of one record, empty foreachBatch: median of {len(empty)}",
@@ -320,6 +323,12 @@ def _idle(on_spark: OnSpark, sizes: Sizes, progress: Progress, report: Report) -
         Figure(
             "what a task with one record adds to a micro-batch",
             (median(ours) - median(empty)) * 1000,
+            "ms",
+            50.0,
+        ),
+        Figure(
+            f"what an open task without news adds to a micro-batch, as one of {_IDLE_TASKS}",
+            (median(beside) - median(ours)) * 1000 / _IDLE_TASKS,
             "ms",
             50.0,
         ),

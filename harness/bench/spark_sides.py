@@ -121,13 +121,17 @@ class OnSpark:
         finally:
             query.stop()
 
-    def idle(self, name: str, micro_batches: int, *, ours: bool) -> list[float]:
-        """Seconds of micro-batches that have one record each, of ours or with an empty `foreachBatch`."""
+    def idle(self, name: str, micro_batches: int, *, ours: bool, idle_tasks: int = 0) -> list[float]:
+        """Seconds of micro-batches that have one record each, of ours or with an empty `foreachBatch`.
+
+        Ours may have open tasks besides for which no record comes any more.
+        """
         source = f"{name}-input"
-        self._log.admin().create_topics([TopicSpec(source, self._input.partitions)])
+        busy, partitions = self._input.partitions, self._input.partitions + idle_tasks
+        self._log.admin().create_topics([TopicSpec(source, partitions)])
         checkpoint = self._directory / name
         if ours:
-            make_output(self._log, name, self._input.partitions)
+            make_output(self._log, name, partitions)
             running: Any = SparkStreams(
                 application(Kind.PROCESSOR, name, source),
                 StreamsConfig.of(SETTINGS),
@@ -144,7 +148,8 @@ class OnSpark:
         producer = Producer({"bootstrap.servers": self._bootstrap})
         try:
             for number in range(_NOT_STEADY + micro_batches):
-                producer.produce(source, b"value", b"key", number % self._input.partitions)
+                for partition in [number % busy] if number else range(partitions):
+                    producer.produce(source, b"value", b"key", partition)
                 producer.flush()
                 query.processAllAvailable()
             took = [_seconds(one) for one in query.recentProgress if _came(one)]

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from harness.cli.app import app
 from harness.cli.errors import exit_code, message
-
-EXIT_INTERRUPTED = 130
+from harness.verdict import EXIT_INTERRUPTED
 
 
 def main() -> None:
@@ -31,7 +30,6 @@ def main() -> None:
         app()
     except SystemExit as exit:
         if exit.code == EXIT_INTERRUPTED:
-            _end_workers()
             _stop("interrupted; no report was written", EXIT_INTERRUPTED)
         raise
     except ModuleNotFoundError:
@@ -50,5 +48,7 @@ def _end_workers() -> None:
 
 
 def _stop(message: str, code: int) -> None:
+    if code == EXIT_INTERRUPTED:
+        _end_workers()
     sys.stderr.write(f"crashproof: {message}\n")
     sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import sys
@@ -20,7 +21,7 @@ from rich.text import Text
 from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
 from harness.campaign import default_jobs
-from harness.cli.errors import scenario_code
+from harness.cli.errors import Told, scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_of_today, spend
 from harness.cli.places import located
@@ -38,7 +39,7 @@ from harness.replay import replay as replay_schedule
 from harness.requirements import collect, sentences
 from harness.schedule import load
 from harness.spread.masters import Master, master_of
-from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome, Verdict
+from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_INTERRUPTED, EXIT_USAGE, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
 from reports.bench import print_rates, print_report
 from reports.exam import print_exam
@@ -55,6 +56,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Exactly-once stream processing for Kafka and Spark, and the model checker that proves it.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"crashproof {importlib.metadata.version('crashproof')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """What every subcommand shares."""
 
 
 _ALL = "all"
@@ -257,7 +273,13 @@ def run(
     world: Annotated[str, typer.Option(metavar=_WORLDS, help=f"Where to run. {_WORLDS_HELP}")] = _ALL,
     schedules: Annotated[int | None, typer.Option(min=1, help="Schedules per scenario and world.")] = None,
     duration: Annotated[
-        str | None, typer.Option("--for", metavar="30s", help="Time per world instead.")
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="30s",
+            help="Time per world instead. Starting and ending it come on top, as do, on real systems, the first "
+            "schedules, which are run however long they take, and those that are under way at the end.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Which campaign; the same seed gives the same schedules.")] = 0,
     jobs: Annotated[
@@ -330,6 +352,8 @@ def run(
     else:
         with _printing() as console:
             print_result(result, console)
+    if result.interrupted:
+        raise Told("interrupted; the report says what was run until then", EXIT_INTERRUPTED)
     raise typer.Exit(EXIT_CODES[result.verdict])
 
 

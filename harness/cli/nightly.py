@@ -144,6 +144,8 @@ def _campaign(plan: NightPlan, world: str, seconds: float) -> tuple[NightInWorld
         part = _failed(world, seconds, told)
         say(f"{world}: {part.standing}: {part.reasons[0]}")
         return part, None
+    if result.interrupted:
+        raise KeyboardInterrupt
     met = result.worlds[world]
     part = NightInWorld(
         world,

@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -28,7 +28,17 @@ from rich.progress import (
 )
 
 from harness import schedule as schedules
-from harness.campaign import Found, Part, Plan, reduce, run_campaign, schedules_of, with_faults
+from harness.campaign import (
+    Found,
+    Part,
+    Plan,
+    Reduced,
+    as_found,
+    reduce,
+    run_campaign,
+    schedules_of,
+    with_faults,
+)
 from harness.campaign import Progress as Report
 from harness.cli.errors import Told, exit_code, keep, message
 from harness.cli.places import to_be_kept
@@ -90,6 +100,8 @@ def _execute(campaign: Campaign) -> Result:
         if any(part.found for part in parts.values()):
             notes.append(f"the world {world} was not run, because {next(iter(parts))} is violated already")
             break
+        if any(part.interrupted for part in parts.values()):
+            break
         scenarios = with_faults(campaign.scenarios, world, campaign.faults)
         if not scenarios:
             notes.append(
@@ -98,15 +110,38 @@ def _execute(campaign: Campaign) -> Result:
             continue
         parts[world] = _run_world(replace(campaign, scenarios=scenarios), world, places)
     _set_apart(campaign.out)
-    details = [
-        _failure(campaign, world, number, found)
-        for world, part in parts.items()
-        for number, found in enumerate(part.found)
-    ]
+    details: list[Failure] = []
+    interrupted = any(part.interrupted for part in parts.values())
+    for world, part in parts.items():
+        for number, found in enumerate(part.found):
+            reduced = None
+            if not interrupted:
+                try:
+                    reduced = reduce(found, campaign.mutant, _reducing(world, found.schedule.scenario))
+                except KeyboardInterrupt:
+                    interrupted = True
+                    notes.append("making the failing schedules small was interrupted")
+            details.append(_failure(campaign, found, reduced or as_found(found, campaign.mutant), number))
     result = _result(campaign, parts, details, notes, time.monotonic() - started, places)
+    result.interrupted = interrupted
     for name, write in REPORTS.items():
         write(result, campaign.out / name)
     return result
+
+
+def _reducing(world: str, scenario: str) -> Callable[[int], None]:
+    """Says now and then how often a schedule was run while it is made small."""
+    what = f"{world}: making a failing schedule of {scenario} small"
+    say(what)
+    last = time.monotonic()
+
+    def show(executions: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PLAIN_INTERVAL_S:
+            last = time.monotonic()
+            say(f"{what}, {executions} executions so far")
+
+    return show
 
 
 def _set_apart(out: Path) -> None:
@@ -230,11 +265,11 @@ def world_option(world: str) -> list[str]:
     return [] if world == SIMULATION else ["--world", world]
 
 
-def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failure:
-    say(f"{world}: making a failing schedule of {found.schedule.scenario} small")
-    reduced = reduce(found, campaign.mutant)
-    scenario = re.sub(r"[^A-Za-z0-9._-]", "_", scenario_of(reduced.minimal).name)
-    name = f"{world}-{scenario}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
+def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) -> Failure:
+    world = found.world
+    scenario = scenario_of(reduced.minimal).name
+    word = re.sub(r"[^A-Za-z0-9._-]", "_", scenario)
+    name = f"{world}-{word}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / _FAILURES / name
     file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
     if found.logs:
@@ -251,6 +286,8 @@ def _failure(campaign: Campaign, world: str, number: int, found: Found) -> Failu
         moments=tell(reduced.minimal, reduced.history),
         executions=reduced.executions,
         replay=shlex.join(words),
+        note=reduced.note,
+        scenario=scenario,
     )
 
 

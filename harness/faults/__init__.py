@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from harness.faults.brokers import FAULTS as _BROKERS
 from harness.faults.calls import FAULTS as _CALLS
 from harness.faults.description import (
+    Blow,
     Capability,
     Excuse,
     Fault,
@@ -57,6 +58,7 @@ def possible(capabilities: Iterable[Capability]) -> dict[str, Fault]:
 __all__ = [
     "DEADLY",
     "FAULTS",
+    "Blow",
     "Capability",
     "Excuse",
     "Fault",

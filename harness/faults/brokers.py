@@ -2,53 +2,56 @@
 
 from __future__ import annotations
 
-from harness.faults.description import STARTS_AGAIN, Capability, Fault, Figure, Where
+from functools import partial
+from typing import TYPE_CHECKING
 
-_BROKERS = frozenset({Capability.PROCESSES, Capability.BROKERS})
+from harness.faults.description import (
+    STARTS_AGAIN,
+    Arguments,
+    Blow,
+    Capability,
+    Fault,
+    Figure,
+    Stage,
+    Where,
+)
+
+if TYPE_CHECKING:
+    from harness.worlds.actors import Actor
+
 _WHICH = (0, 1)
 """The coordinator of the task's transactions, the leader of its input."""
 
-FAULTS = (
+
+def _strike(blow: Blow, stage: Stage, actor: Actor, step: Arguments) -> None:
+    stage.strike_broker(actor, blow, step.amount)
+
+
+FAULTS = tuple(
     Fault(
-        "kill_broker",
-        "The broker that coordinates the task's transactions, or that leads its input, is killed, and started again "
-        "with what it had written.",
+        name,
+        f"The broker that coordinates the task's transactions, or that leads its input, {what}.",
         Where.POINT,
-        needs=_BROKERS,
+        needs=frozenset({Capability.PROCESSES, Capability.BROKERS}),
         excuses=STARTS_AGAIN,
         amount=_WHICH,
-        figures=frozenset({Figure.BROKERS_KILLED}),
-        apply=lambda stage, actor, step: stage.kill_broker(actor, step.amount),
-    ),
-    Fault(
-        "pause_broker",
-        "The broker that coordinates the task's transactions, or that leads its input, stands still for a moment and "
-        "keeps its connections.",
-        Where.POINT,
-        needs=_BROKERS,
-        excuses=STARTS_AGAIN,
-        amount=_WHICH,
-        apply=lambda stage, actor, step: stage.pause_broker(actor, step.amount),
-    ),
-    Fault(
-        "restart_broker",
-        "The broker that coordinates the task's transactions, or that leads its input, is stopped in order and started "
-        "again.",
-        Where.POINT,
-        needs=_BROKERS,
-        excuses=STARTS_AGAIN,
-        amount=_WHICH,
-        apply=lambda stage, actor, step: stage.restart_broker(actor, step.amount),
-    ),
-    Fault(
-        "cut_broker",
-        "The broker that coordinates the task's transactions, or that leads its input, is cut off from the others, "
-        "though not from clients, until those have chosen brokers in its place.",
-        Where.POINT,
-        needs=_BROKERS,
-        excuses=STARTS_AGAIN,
-        amount=_WHICH,
-        figures=frozenset({Figure.LINKS_CUT}),
-        apply=lambda stage, actor, step: stage.cut_broker(actor, step.amount),
-    ),
+        figures=frozenset(figures),
+        apply=partial(_strike, blow),
+    )
+    for name, blow, what, *figures in (
+        (
+            "kill_broker",
+            Blow.KILL,
+            "is killed, and started again with what it had written",
+            Figure.BROKERS_KILLED,
+        ),
+        ("pause_broker", Blow.PAUSE, "stands still for a moment and keeps its connections"),
+        ("restart_broker", Blow.RESTART, "is stopped in order and started again"),
+        (
+            "cut_broker",
+            Blow.CUT_OFF,
+            "is cut off from the others, though not from clients, until those have chosen brokers in its place",
+            Figure.LINKS_CUT,
+        ),
+    )
 )

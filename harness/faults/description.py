@@ -38,6 +38,8 @@ class Capability(StrEnum):
     """A process can be started again with other settings."""
     FILES = "files"
     """Stores are real files, which can be damaged."""
+    VERSIONS = "versions"
+    """All processes of the pipeline can be started again with another version of it."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
     NETWORK = "network"
@@ -48,6 +50,8 @@ class Capability(StrEnum):
     """A host can be lost as a whole, with or without its disk."""
     EXECUTORS = "executors"
     """Spark has a master, and executors on several machines."""
+    CLOCKS = "clocks"
+    """The wall clock of a host can be wrong."""
     SMALL_DISKS = "small disks"
     """Each host has a disk of its own that is small enough to be filled."""
 
@@ -57,6 +61,7 @@ OF_MACHINES = frozenset(
         Capability.NETWORK,
         Capability.BROKERS,
         Capability.MACHINES,
+        Capability.CLOCKS,
         Capability.SMALL_DISKS,
         Capability.EXECUTORS,
     },
@@ -75,6 +80,21 @@ class Link(StrEnum):
     """Some packets vanish."""
     SLOW = "slow"
     """Packets wait for each other."""
+    LATE = "late"
+    """Each packet arrives a quarter of a second later."""
+
+
+class Blow(StrEnum):
+    """What becomes of a broker."""
+
+    KILL = "kill"
+    """It ends as SIGKILL does, and is started again."""
+    PAUSE = "pause"
+    """It stands still for a moment."""
+    RESTART = "restart"
+    """It ends in order, and is started again."""
+    CUT_OFF = "cut off"
+    """The others do not see it for longer than they wait for it."""
 
 
 class Where(Enum):
@@ -195,6 +215,11 @@ class Stage(Protocol):
     def move(self, actor: Actor) -> None:
         """Have the worker let go of the task in order, while it goes on with its others, and another host's take it."""
 
+    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
+        """End all processes of the pipeline, as SIGTERM does or as SIGKILL, and start them again with its other
+        version. The first one that moves stores dies before the change of that number to its disk. `SkipError` where
+        the pipeline has no other version."""
+
     def advance(self, ms: int) -> None:
         """Move the clock of the cluster."""
 
@@ -218,18 +243,13 @@ class Stage(Protocol):
         """Cut the host of the process off from the brokers until it is told to go on, see `resume`; its processes run
         on, and new incarnations of its tasks start on other hosts."""
 
-    def kill_broker(self, actor: Actor, which: int) -> None:
-        """End the broker that coordinates the task's transactions (0) or leads its input (1) as SIGKILL does, and start
-        it again while the process goes on."""
+    def strike_broker(self, actor: Actor, blow: Blow, which: int) -> None:
+        """Strike the broker that coordinates the task's transactions (0) or leads its input (1), while the process goes
+        on. `SkipError` for one that is to be cut off and is alone."""
 
-    def pause_broker(self, actor: Actor, which: int) -> None:
-        """Stop that broker, and let it go on a moment later."""
-
-    def restart_broker(self, actor: Actor, which: int) -> None:
-        """Stop that broker in order, and start it again."""
-
-    def cut_broker(self, actor: Actor, which: int) -> None:
-        """Cut that broker off from the others for longer than these wait for it. `SkipError` where it is alone."""
+    def jump_clock(self, actor: Actor, seconds: int) -> None:
+        """Have the wall clock of the actor's host jump, ahead or back, and set it right a moment later. Clocks that
+        count from the machine's start go on as before."""
 
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         """End the host of the process, and start it again. `wipe`: with an empty disk."""
@@ -304,6 +324,8 @@ class Fault:
     """Whether it means something to tasks without stores alone."""
     changes_settings: bool = False
     """Whether a step names settings."""
+    reorders: bool = False
+    """Whether it means something to pipelines with another version alone."""
     suspends: bool = False
     """Whether the process stands still until it is told to go on, and time may pass for its transactions meanwhile."""
     yields: bool = False

@@ -1,4 +1,5 @@
-"""Faults of whole hosts: all processes of one die at once, with or without its disk, or its disk is full."""
+"""Faults of whole hosts: all processes of one die at once, with or without its disk; its disk is full, or its clock
+wrong."""
 
 from __future__ import annotations
 
@@ -7,12 +8,17 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.faults.description import Capability, Excuse, Fault, Occasion, Where
+from harness.faults.description import Arguments, Capability, Excuse, Fault, Occasion, Stage, Where
+
+if TYPE_CHECKING:
+    from harness.worlds.actors import Actor
 
 _MACHINES = frozenset({Capability.PROCESSES, Capability.HOSTS, Capability.MACHINES})
 _FILLER = "filler"
+_HOUR_S = 3600
+_AHEAD, _BACK = 0, 1
 _BLOCK = 1 << 16
 _LARGEST = 1 << 30
 
@@ -35,6 +41,10 @@ def _fill(directory: Callable[[], Any]) -> None:
 def make_room(disk: Path) -> None:
     """Undo what `fill_disk` has done to a disk."""
     (disk / _FILLER).unlink(missing_ok=True)
+
+
+def _jump(stage: Stage, actor: Actor, step: Arguments) -> None:
+    stage.jump_clock(actor, -_HOUR_S if step.amount == _BACK else _HOUR_S)
 
 
 FAULTS = (
@@ -76,5 +86,13 @@ FAULTS = (
         excuses=frozenset({Excuse.FAIL, Excuse.NEW_PRODUCER, Excuse.RETRY}),
         occasions=(Occasion.OPEN,),
         around=_fill,
+    ),
+    Fault(
+        "jump_clock",
+        "The wall clock of the process's host jumps an hour ahead, or back, and is set right a moment later.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.CLOCKS}),
+        amount=(_AHEAD, _BACK),
+        apply=_jump,
     ),
 )

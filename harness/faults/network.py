@@ -47,6 +47,16 @@ FAULTS = (
         apply=lambda stage, actor, _: stage.disturb(actor, Link.SLOW, 0),
     ),
     Fault(
+        "late_link",
+        "Each packet between the host of the process and the brokers comes a quarter of a second late for a while, and "
+        "none is lost.",
+        Where.POINT,
+        needs=_NETWORK,
+        excuses=STARTS_AGAIN,
+        amount=_WAYS,
+        apply=lambda stage, actor, step: stage.disturb(actor, Link.LATE, step.amount),
+    ),
+    Fault(
         "isolate",
         "The host of the process is cut off from the brokers while its processes run on, as zombies, and new "
         "incarnations start on other hosts.",

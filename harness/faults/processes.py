@@ -6,6 +6,9 @@ from harness.faults.description import Capability, Excuse, Fault, Figure, Where
 
 _HOSTS = frozenset({Capability.PROCESSES, Capability.HOSTS})
 
+DIES_BEFORE = (1_000, 1, 2, 4, 7, 10, 14, 20, 30, 45, 60)
+"""Changes to its disk before which a process dies that moves stores; there are fewer than the first number."""
+
 FAULTS = (
     Fault(
         "kill",
@@ -89,5 +92,31 @@ FAULTS = (
         runtimes=("worker",),
         excuses=frozenset({Excuse.SET_ASIDE}),
         apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
+    ),
+    Fault(
+        "reorder",
+        "All processes are asked to end, and started again with the sub-topologies in another order: their stores "
+        "move. The first that moves some may be killed in the midst of it.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.VERSIONS}),
+        asks_to_end=True,
+        reorders=True,
+        # Who has begun before another host moves its stores may be taken for one of the former version.
+        excuses=frozenset({Excuse.FENCED}),
+        amount=DIES_BEFORE,
+        runtimes=("worker",),
+        apply=lambda stage, actor, step: stage.reorder(actor, kill=False, dies_before=step.amount),
+    ),
+    Fault(
+        "kill_and_reorder",
+        "All processes are killed, and started again with the sub-topologies in another order: their stores move. The "
+        "first that moves some may be killed in the midst of it.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.VERSIONS}),
+        deadly=True,
+        reorders=True,
+        amount=DIES_BEFORE,
+        runtimes=("worker",),
+        apply=lambda stage, actor, step: stage.reorder(actor, kill=True, dies_before=step.amount),
     ),
 )

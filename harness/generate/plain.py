@@ -52,6 +52,9 @@ RESTARTED = 0.4
 RESTARTED_RECORDS = 8
 """So many at least, for there have to be commits before, between and after the restarts."""
 
+REORDERED = 0.6
+"""The share of the schedules that start the other version of a pipeline on purpose, where it has one."""
+
 OUTAGE = 0.75
 """The share of the schedules that begin with a fault of a host, a link or a broker, in a world that can make them."""
 
@@ -74,7 +77,9 @@ _LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
 _TRANSACTED: dict[str, object] = {"statestore.transactional.enabled": True}
 _UNTRANSACTED: dict[str, object] = {"statestore.transactional.enabled": False}
 
-_PLACES: tuple[Point | tuple[Occasion, Edge], ...] = (
+_Place = Point | tuple[Occasion, Edge]
+
+_PLACES: tuple[_Place, ...] = (
     Point.TRANSACTION_BEGUN,
     Point.RECORD_PROCESSED,
     Point.FLUSHED,
@@ -98,6 +103,20 @@ _WHILE_BEGINNING = frozenset(
     {Point.PRODUCER_READY, Point.RESTORED, (Occasion.INIT_TRANSACTIONS, Edge.BEFORE)},
 )
 """Those that a process passes once."""
+
+_WITHOUT_TRANSACTIONS: Mapping[_Place, _Place] = {
+    Point.OFFSETS_SENT: Point.KAFKA_COMMITTED,
+    **{
+        (call, edge): (other, edge)
+        for call, other in (
+            (Occasion.INIT_TRANSACTIONS, Occasion.COMMITTED),
+            (Occasion.SEND_OFFSETS, Occasion.COMMIT_OFFSETS),
+            (Occasion.COMMIT_TRANSACTION, Occasion.COMMIT_OFFSETS),
+        )
+        for edge in Edge
+    },
+}
+"""Those that only transactions pass, and what at-least-once passes in their stead."""
 
 _WHILE_STARTING = (
     *((Occasion.INIT_TRANSACTIONS, Edge.BEFORE),) * 3,
@@ -141,6 +160,7 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
         for name, fault in possible(capabilities).items()
         if not (fault.without_stores and parts.changelogs)
         and not (fault.on_topics and not topics_of(parts, fault))
+        and not (fault.reorders and not parts.versions)
     }
     return {name: runtimes for name, runtimes in found.items() if runtimes}
 
@@ -237,6 +257,8 @@ class _Generator:
             return False
         if Capability.FILES in fault.needs and not self._files:
             return False
+        if fault.reorders and (self._files or not self._parts.versions):
+            return False
         return not fault.on_topics or bool(topics_of(self._parts, fault))
 
     def schedule(self) -> Schedule:
@@ -285,6 +307,8 @@ class _Generator:
             # First, for what is found is mostly what a commit has left, and each commit uses up input.
             steps = [*self._restarts(), *steps]
         steps += self._steps()
+        if self._parts.versions and "reorder" in self._possible and random.random() < REORDERED:
+            steps = [*self._reorders(), *steps]
         if self._asked is None and self._outages and random.random() < OUTAGE:
             steps = [*self._outage(), *steps]
         if self._files and random.random() < 0.6:
@@ -541,6 +565,22 @@ class _Generator:
         )
         return replace(step, query=asked, at=Point.RECORD_PROCESSED, wait=random.choice((18, 5)))
 
+    def _reorders(self) -> list[Step]:
+        """The other version of the pipeline starts when there is something to move, and perhaps the first one again."""
+        random = self._random
+        if random.random() < 0.3:
+            # A store for which the checkpoint speaks: its entry is on its way alone.
+            self._choose({"default.dsl.store": "rocksDB"})
+            dies = random.choice(FAULTS["reorder"].amount)
+            return [Step("reorder", task=self._task(), wait=random.choice((2, 3, 5)), amount=dies)]
+        steps = []
+        for _ in range(random.choice((1, 1, 2, 3))):
+            fault = FAULTS[random.choice(("reorder", "kill_and_reorder"))]
+            at = random.choice((None, *KILL_POINTS[self._runtime]))
+            wait, dies = random.choice((1, 2, 3, 5)), random.choice((0, random.choice(fault.amount)))
+            steps.append(Step(fault.name, task=self._task(), at=at, wait=wait, amount=dies))
+        return steps
+
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""
         random = self._random
@@ -601,6 +641,8 @@ class _Generator:
         place = _PLACES[turn % len(_PLACES)]
         if place in _WHILE_BEGINNING:
             step = replace(step, wait=0)
+        if self._settings.get("processing.guarantee") == "at_least_once":
+            place = _WITHOUT_TRANSACTIONS.get(place, place)
         if isinstance(place, Point):
             return replace(step, at=place)
         return replace(step, call=place[0], edge=place[1]) if Capability.CALLS in self._capable else step

@@ -43,7 +43,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 CACHE = "statestore.cache.max.bytes"
 
 TABLES_CACHED = 0.5
-"""The share of the schedules of tables of the DSL that have a record cache at least: it changes what they do most."""
+"""The share of the schedules of tables of the DSL that have a record cache at least: it changes what they do most.
+Where `Scenario.settles` has topics all have one."""
 
 OFTEN = frozenset({"commit.records", "poll.records"})
 """Drawn for every schedule: they cost nothing, and change what every other thing meets."""
@@ -59,7 +60,7 @@ def draw(random: Random, scenario: Scenario) -> dict[str, Any]:
             value = random.choice([value for value in values if often or value != usual] or [usual])
             if value != usual:
                 drawn[name] = value
-    if scenario.updates | scenario.joins and random.random() < TABLES_CACHED:
+    if scenario.settles or (scenario.updates | scenario.joins and random.random() < TABLES_CACHED):
         drawn.setdefault(CACHE, random.choice(VALUES[CACHE][1:]))
     return consistent({**drawn, **scenario.settings})
 

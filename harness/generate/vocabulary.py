@@ -22,6 +22,7 @@ from scenarios import (
     ScenarioError,
     decode_record,
     encode_value,
+    other_ordinals,
     topologies,
     words_of,
 )
@@ -53,6 +54,8 @@ class Parts(NamedTuple):
     """Ordinal and name of every store."""
     follows: bool
     """Whether it has global stores."""
+    versions: bool = False
+    """Whether there is another version of it, with other ordinals."""
 
 
 @cache
@@ -74,6 +77,7 @@ def parts_of(scenario: Scenario) -> Parts:
         tuple(topic.removeprefix(prefix) for _, topic in places.changelogs.values()),
         stores,
         any(topology.global_stores for topology in made),
+        bool(other_ordinals(scenario)),
     )
 
 

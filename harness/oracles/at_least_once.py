@@ -35,7 +35,7 @@ from harness.history import (
     StoreImage,
 )
 from harness.oracles.evidence import PREFIX, Evidence
-from harness.oracles.output import content
+from harness.oracles.output import Content, content, in_words
 from harness.oracles.state import plain
 from harness.reference.model import Expected
 from harness.reference.orders import Place
@@ -185,6 +185,8 @@ class _Sent:
         """Topic, key and content → how often it was sent and then committed."""
         self.most: Counter[tuple[str, str, str]] = Counter()
         """The same → how often it was sent."""
+        self.contents: dict[str, Content] = {}
+        """What was sent, by its text."""
         self.unknown: set[str] = set()
         """Tasks whose processes had a state that is not known."""
 
@@ -235,7 +237,9 @@ class _Sent:
             self.unknown.add(event.task)
             return
         sent = self._evidence.tasks[event.task].step(process.tables, (event.topic, event.offset))
-        self.most.update(map(_named, sent))
+        named = list(map(_named, sent))
+        self.most.update(named)
+        self.contents.update(zip((text for _, _, text in named), map(content, sent), strict=True))
         process.sent += sent
 
     def _committed(self, index: int, look: StateObserved, process: _Process | None) -> Iterator[Finding]:
@@ -276,9 +280,10 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
         sink.removeprefix(PREFIX) for ordinal in ordinals for sink in evidence.topologies[ordinal].sinks
     }
     for topic in evidence.final.outputs.values():
-        if topic.name in unknown | evidence.joining:
+        if topic.name in unknown | evidence.joining | evidence.scenario.ticks:
             continue
         there = Counter((topic.name, row.key, _text(row)) for row in topic.rows)
+        contents = {**sent.contents, **{_text(row): content(row) for row in topic.rows}}
         for name in sorted(there.keys() | {one for one in sent.least if one[0] == topic.name}):
             least, most = sent.least[name], sent.most[name]
             if least <= there[name] <= most:
@@ -286,10 +291,13 @@ def _outputs(evidence: Evidence) -> Iterator[Finding]:
             anomaly = Anomaly.LOST if there[name] < least else Anomaly.DUPLICATED
             if not most:
                 anomaly = Anomaly.DIVERGED
+            bound = f"at least {least}" if there[name] < least else f"at most {most}"
+            held = "; ".join(in_words(content(row)) for row in topic.rows if row.key == name[1]) or "nothing"
             yield Finding(
                 "at least once",
-                f"Topic {topic.name} holds {name[2]} for key {name[1]!r} {there[name]} times, but processes have sent "
-                f"it {most} times, {least} of them before a commit "
+                f"Topic {topic.name} has this record {there[name]} times: key {name[1]!r}, "
+                f"{in_words(contents[name[2]])}; from what processes have restored, processed and committed the "
+                f"reference expects it {bound} times. For this key the topic really holds: {held} "
                 f"({evidence.story_before(len(evidence.events), None)}).",
                 anomaly,
                 key=name[1],

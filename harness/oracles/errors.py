@@ -280,7 +280,7 @@ class _Ledger:
             else:
                 for excuse in fault.excuses:
                     self._once[event.incarnation, excuse] += 1
-            if fault.excuses:
+            if fault.excuses and not fault.reorders:
                 self._spoilt.add(event.incarnation)
         if Capability.POWER in fault.needs:
             for incarnation in [one for one, host in self._alive.items() if host == event.host]:

@@ -32,7 +32,7 @@ from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from harness.worlds.images import fold, innermost
-from scenarios import Json, Scenario, ScenarioError, topologies
+from scenarios import KEYLESS, Json, Scenario, ScenarioError, topologies
 from store.config import StreamsConfig
 from store.points import Point
 from store.streams.topology import Topology
@@ -185,7 +185,8 @@ class Evidence:
     @cached_property
     def joining(self) -> frozenset[str]:
         """Those of them that may have more than the reference."""
-        return self.scenario.joins if self.caches else frozenset()
+        scenario = self.scenario
+        return scenario.joins | scenario.changes | scenario.settles if self.caches else frozenset()
 
     def longest_absence(self, store: str) -> int | None:
         """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
@@ -366,7 +367,11 @@ class Evidence:
             {source: self.rows(source, partition) for source in sources},
             parts,
             cleaned=self.cleaned & frozenset(sources),
-            written=lambda topic, key: None if topic in self.folding else self._written.get((topic, key), ()),
+            written=lambda topic, key: (
+                None
+                if key == KEYLESS or topic in self.folding | self.scenario.ticks
+                else self._written.get((topic, key), ())
+            ),
             partial=self.uncaused,
         )
         sinks = [sink.removeprefix(PREFIX) for sink in topology.sinks]

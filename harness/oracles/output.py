@@ -7,13 +7,16 @@ because outputs and input positions are in one transaction. What two looks have 
 A topic that gets the updates of a cached table (`scenarios.Scenario.updates`) may lack some, but at each position it
 has for each key, last, what had become of it there; none twice, nor in another order. Keys are not compared with
 each other there: an update that was held back is forwarded after those of others. Of a join of such tables only the
-last one is known, and not its time.
+last one is known, and not its time; of one by a foreign key nothing but what the input comes to in the end. Changes of
+a grouped table have to amount to the same at each position. Of what comes by the wall clock no record may be another
+than it was at some time, nor older than the one before.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 
 from harness.faults import FAULTS, Capability
 from harness.history import Injected, Moment, OutputObserved, Row, StateObserved
@@ -22,7 +25,7 @@ from harness.oracles.explain import seen
 from harness.oracles.state import plain, positions_text
 from harness.reference.model import Expected, Line, Positions, TaskModel
 from harness.verdict import Anomaly, Finding
-from scenarios import encode_key
+from scenarios import KEYLESS, Json, encode_key
 from store.log.partitioner import partition_for
 
 MOST_COMBINATIONS = 64
@@ -36,6 +39,8 @@ Part = tuple[str, Sequence[Expected]]
 Way = tuple[Line, int]
 Place = tuple[str, int, str | None]
 """Topic and partition; where updates are folded, the key too."""
+ANYWHERE = -1
+"""The partition of records without a key, which have no order."""
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -73,7 +78,33 @@ def find(evidence: Evidence) -> Iterator[Finding]:
                 return
     final = [(name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows]
     ends = {task: model.end for task, model in evidence.tasks.items()}
-    yield from judge.look(final, ends, len(evidence.events))
+    wrong = judge.look(final, ends, len(evidence.events))
+    yield from wrong or _settled(evidence)
+
+
+def _settled(evidence: Evidence) -> Iterator[Finding]:
+    """What is not as the whole input has it in the end."""
+    if not evidence.exactly_once or evidence.lossy:
+        return
+    inputs = {name: _come_to(topic.rows) for name, topic in evidence.final.inputs.items()}
+    for topic, expected in evidence.scenario.settled(inputs).items():
+        found = _come_to(evidence.topic(topic).rows)
+        for key in sorted(expected.keys() | found.keys()):
+            if expected.get(key) != found.get(key):
+                yield Finding(
+                    "output",
+                    f"In the end topic {topic} has {found.get(key)!r} for key {key!r} but the input comes to "
+                    f"{expected.get(key)!r} ({evidence.story_before(len(evidence.events), None)}).",
+                    Anomaly.LOST if key in expected and key not in found else Anomaly.DIVERGED,
+                    key=key,
+                    expected=plain(expected.get(key)),
+                    actual=plain(found.get(key)),
+                )
+
+
+def _come_to(rows: Sequence[Row]) -> dict[str, Json]:
+    """Key → its last value, where that is no deletion."""
+    return {key: value for key, value in {row.key: row.value for row in rows}.items() if value is not None}
 
 
 def _lacks(group: Mapping[str, Mapping[int, int]], model: TaskModel) -> bool:
@@ -87,7 +118,8 @@ class _Judge:
         self._rows: Rows = ()
         """What was found right last, and how many outputs of each task that was."""
         self._counts: dict[str, int] = dict.fromkeys(evidence.tasks, 0)
-        self._folding = evidence.folding
+        self._folding = evidence.folding | evidence.scenario.ticks
+        self._settling = evidence.scenario.settles & evidence.joining
 
     def look(self, rows: Rows, positions: Mapping[str, Positions], index: int) -> list[Finding]:
         """What is wrong with all outputs there are, when every task stands where it does."""
@@ -153,8 +185,8 @@ class _Judge:
                 expected.setdefault(place, []).append(sequence)
         actual: dict[Place, list[tuple[str, Content]]] = {}
         for topic, row in rows:
-            key = row.key if topic in self._folding else None
-            actual.setdefault((topic, row.partition, key), []).append((row.key, content(row)))
+            place = self._within(topic, row.key, row.partition)
+            actual.setdefault(place, []).append((row.key, content(row)))
         return all(
             self._fits(place[0], expected.get(place, []), actual.get(place, []))
             for place in expected.keys() | actual.keys()
@@ -162,8 +194,13 @@ class _Judge:
 
     def _place(self, output: Expected) -> Place:
         """What an output is compared within."""
-        key = output.key if output.topic in self._folding else None
-        return output.topic, _partition(output.key, self._evidence.schedule.partitions), key
+        partition = _partition(output.key, self._evidence.schedule.partitions)
+        return self._within(output.topic, output.key, partition)
+
+    def _within(self, topic: str, key: str, partition: int) -> Place:
+        if key == KEYLESS:
+            return topic, ANYWHERE, key
+        return topic, partition, key if topic in self._folding else None
 
     def _fits(
         self,
@@ -172,8 +209,16 @@ class _Judge:
         found: Sequence[tuple[str, Content]],
     ) -> bool:
         """Whether a part of a topic is what it has to be."""
+        if topic in self._settling:
+            return True
+        if any(key == KEYLESS for key, _ in chain(*should, found)):
+            return sorted(map(repr, chain(*should))) == sorted(map(repr, found))
         if topic not in self._folding:
             return is_interleaving(should, found)
+        if topic in self._evidence.scenario.ticks:
+            return has_ticked(should, found)
+        if topic in self._evidence.scenario.changes:
+            return amounts_to(should, found)
         if topic in self._evidence.joining:
             return has_come_to(should, found)
         return is_folded(should, found)
@@ -217,11 +262,13 @@ class _Judge:
             words, anomaly = (_difference if topic not in self._folding else _unfolded)(should, found)
             why = "" if only is None else self._why(ways[only], by_task[only], actual.get(name, []), only)
             # The values alone, unless these are right.
-            shown = _values if not is_interleaving(list(map(_values, should)), _values(found)) else list
+            whole = is_interleaving(list(map(_values, should)), _values(found))
+            shown = list if whole else _values
+            form = ", each as (value, timestamp, headers)" if whole else ""
             yield Finding(
                 "output",
                 f"Topic {topic} holds {shown(found)!r} for key {key!r} but should hold "
-                f"{_one(list(map(shown, should)))!r} ({at}): {words}{why} "
+                f"{_one(list(map(shown, should)))!r}{form} ({at}): {words}{why} "
                 f"({self._evidence.story_before(index, only)}).",
                 anomaly,
                 task=only,
@@ -274,11 +321,14 @@ class _Judge:
         expected: dict[tuple[str, int], dict[str, list[tuple[str, Content]]]] = {}
         for task, outputs in parts:
             for output in outputs:
+                if output.key == KEYLESS:
+                    continue
                 place = output.topic, _partition(output.key, partitions)
                 expected.setdefault(place, {}).setdefault(task, []).append((output.key, content(output)))
         actual: dict[tuple[str, int], list[tuple[str, Content]]] = {}
         for topic, row in rows:
-            actual.setdefault((topic, row.partition), []).append((row.key, content(row)))
+            if row.key != KEYLESS:
+                actual.setdefault((topic, row.partition), []).append((row.key, content(row)))
         for place in sorted(expected.keys() | actual.keys()):
             by_task = expected.get(place, {})
             should = list(by_task.values())
@@ -293,7 +343,8 @@ class _Judge:
             words, anomaly = _difference(should, found)
             yield Finding(
                 "output",
-                f"Partition {place[1]} of topic {place[0]} holds {found!r} but should hold {_one(should)!r}: {words} "
+                f"Partition {place[1]} of topic {place[0]} holds {found!r} but should hold {_one(should)!r}, "
+                f"each as key and (value, timestamp, headers): {words} "
                 f"({self._evidence.story_before(index, only)}).",
                 anomaly,
                 task=only,
@@ -311,6 +362,15 @@ def _partition(key: str, partitions: int) -> int:
 def content(record: Expected | Row) -> Content:
     """All of a record but its place and key."""
     return record.value, record.timestamp, record.headers
+
+
+def in_words(one: Content) -> str:
+    """A record but for its place and key, as people read it. A record without a time of its own has the time 0."""
+    value, timestamp, headers = one
+    told = f", headers {dict(headers)!r}" if len(dict(headers)) == len(headers) > 0 else ""
+    if headers and not told:
+        told = f", headers {list(headers)!r}"
+    return f"value {value!r}, timestamp {timestamp}{told}"
 
 
 def _values(contents: Sequence[Content]) -> list[object]:
@@ -377,6 +437,46 @@ def has_come_to(
 
     last = gist(merged[-1]) if merged else None
     return any(gist(sequence[-1]) == last for sequence in sequences) or (last is None and not sequences)
+
+
+def has_ticked(
+    sequences: Sequence[Sequence[tuple[str, Content]]], merged: Sequence[tuple[str, Content]]
+) -> bool:
+    """Whether `merged` holds nothing but records of `sequences`, each any number of times, and each sequence in its own
+    order."""
+    ways = {(0,) * len(sequences)}
+    for record in merged:
+        ways = {
+            (*taken[:which], at, *taken[which + 1 :])
+            for taken in ways
+            for which, reached in enumerate(taken)
+            for at in range(reached, len(sequences[which]))
+            if sequences[which][at] == record
+        }
+    return bool(ways)
+
+
+def amounts_to(
+    sequences: Sequence[Sequence[tuple[str, Content]]], merged: Sequence[tuple[str, Content]]
+) -> bool:
+    """Whether the changes of `merged`, all of one group, leave in it what those of all `sequences` leave there, and
+    take nothing away that is not there."""
+    group: Counter[str] = Counter()
+    for _, (change, _, _) in merged:
+        comes, goes = change if isinstance(change, list) and len(change) == 2 else (None, None)
+        if comes is goes is None or (goes is not None and group[repr(goes)] < 1):
+            return False
+        _change(group, comes, goes)
+    wanted: Counter[str] = Counter()
+    for sequence in sequences:
+        for _, (change, _, _) in sequence:
+            _change(wanted, *change)  # type: ignore[misc]
+    return +group == +wanted
+
+
+def _change(group: Counter[str], comes: object, goes: object) -> None:
+    group.update([] if comes is None else [repr(comes)])
+    group.subtract([] if goes is None else [repr(goes)])
 
 
 def _unfolded(should: Sequence[Sequence[object]], found: Sequence[object]) -> tuple[str, Anomaly]:

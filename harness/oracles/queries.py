@@ -214,9 +214,9 @@ class _Judge:
 
     @property
     def _held_back(self) -> bool:
-        """Whether a record cache holds writes back from the store."""
+        """Whether a record cache, or its operator, holds writes back from the store."""
         return isinstance(self._supplier, TableStore) and bool(
-            self._supplier.cached and self._config.statestore_cache_max_bytes
+            self._supplier.at_commits or (self._supplier.cached and self._config.statestore_cache_max_bytes)
         )
 
     def _each_row(self) -> Iterator[Finding]:

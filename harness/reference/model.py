@@ -124,6 +124,13 @@ class Line:
                 f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "
                 f"the record at offset {row.offset} of {topic}-{self._partition}: {words_of(error)}"
             ) from error
+        for output in outputs:
+            if not isinstance(output, Output):
+                raise ScenarioError(
+                    f"the reference function of scenario {self._scenario.name} gave {output!r} for the record at "
+                    f"offset {row.offset} of {topic}-{self._partition}; it has to give Outputs, such as "
+                    "[Output(topic, key, value)]"
+                )
         return [
             Expected(
                 output.topic,

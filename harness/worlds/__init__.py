@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.worlds import containers, local, sim
-from harness.worlds.protocol import Options, World, WorldKind
+from harness.worlds.protocol import NotBegunError, Options, World, WorldKind
 
 WORLDS: Mapping[str, WorldKind] = {kind.name: kind for kind in (sim.KIND, local.KIND, containers.KIND)}
 """Every world by name, the cheapest first."""
@@ -17,4 +17,4 @@ WORLDS: Mapping[str, WorldKind] = {kind.name: kind for kind in (sim.KIND, local.
 SIMULATION = next(name for name, kind in WORLDS.items() if kind.spreads)
 """The world that campaigns spread over processes, and that schedules are reduced in."""
 
-__all__ = ["SIMULATION", "WORLDS", "Options", "World", "WorldKind"]
+__all__ = ["SIMULATION", "WORLDS", "NotBegunError", "Options", "World", "WorldKind"]

@@ -90,6 +90,11 @@ def is_driver(task: str) -> bool:
     return task.startswith(DRIVER)
 
 
+def one_of(driver: str) -> str:
+    """The first task of a driver's sub-topology."""
+    return f"{driver.rpartition('_')[2]}_0"
+
+
 @lru_cache(1_000)
 def partition_of(task: str) -> int:
     """The partition of a task."""

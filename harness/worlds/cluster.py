@@ -6,6 +6,7 @@ write wrongly for the judge too. The simulation asks its broker, real worlds hav
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -14,7 +15,7 @@ from typing import NamedTuple, Protocol
 from harness.history import Final, Row, Topic
 from harness.schedule import Input, Schedule
 from harness.worlds import images
-from scenarios import Scenario, decode_record, encode_key, encode_value
+from scenarios import Json, Scenario, decode_record, encode_key, encode_value
 from store.log import TopicSpec
 from store.streams.topology import Topology
 from store.types import Headers, Record
@@ -139,7 +140,10 @@ def final(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology], 
     }
     return Final(
         {topic.removeprefix(prefix): read(topic, plain_row) for topic in places.inputs},
-        {topic.removeprefix(prefix): read(topic, plain_row) for topic in places.outputs},
+        {
+            name: read(topic, output_row(scenario, name))
+            for name, topic in ((topic.removeprefix(prefix), topic) for topic in places.outputs)
+        },
         changelogs,
         positions(cluster, topologies, partitions),
         cluster.earliest,
@@ -161,6 +165,17 @@ def positions(cluster: Cluster, topologies: Sequence[Topology], partitions: int)
     return found
 
 
+def output_row(scenario: Scenario, topic: str) -> Callable[[Record], Row]:
+    """How a record of a topic that the pipeline writes is shown."""
+    if topic not in scenario.changes and type(scenario).decode_output is Scenario.decode_output:
+        return plain_row
+
+    def decode(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
+        return scenario.decode_output(topic, key, value)
+
+    return lambda record: _row(record, decode)
+
+
 def plain_row(record: Record) -> Row:
     """A record of an input or output topic. What is no JSON is shown as text."""
     # Most records are read several times. A list or an object could be changed by whoever gets it.
@@ -168,10 +183,12 @@ def plain_row(record: Record) -> Row:
     return _row(record) if several else _known_row(record)
 
 
-def _row(record: Record) -> Row:
+def _row(
+    record: Record, decode: Callable[[bytes | None, bytes | None], tuple[str, Json]] = decode_record
+) -> Row:
     try:
-        key, value = decode_record(record.key, record.value)
-    except ValueError:
+        key, value = decode(record.key, record.value)
+    except (ValueError, struct.error):
         key, value = repr(record.key), repr(record.value)
     headers = headers_text(record.headers) if record.headers else ()
     return Row(record.partition, record.offset, key, value, record.timestamp, headers)

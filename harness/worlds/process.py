@@ -236,10 +236,16 @@ class ObservedStorage:
     """A storage that remembers the engines of this process, so that they can be read from outside the store."""
 
     def __init__(
-        self, inner: Storage, control: Control, occasions: frozenset[Occasion] = frozenset()
+        self,
+        inner: Storage,
+        control: Control,
+        occasions: frozenset[Occasion] = frozenset(),
+        named: Callable[[str], str] = str,
     ) -> None:
-        """`occasions`: of `OF_STORAGE`, those that can meet a fault."""
+        """`occasions`: of `OF_STORAGE`, those that can meet a fault. `named`: what a run calls a task that calls itself
+        so."""
         self._inner = inner
+        self._named = named
         self._control = control
         self._occasions = occasions
         self.engines: dict[tuple[str, str], Engine] = {}
@@ -256,9 +262,10 @@ class ObservedStorage:
 
     def lock(self, task_id: str) -> AbstractContextManager[None]:
         # A new incarnation in the same process; the engines of the one before are closed.
-        for place in [place for place in self.engines if place[0] == task_id]:
+        task = self._named(task_id)
+        for place in [place for place in self.engines if place[0] == task]:
             del self.engines[place]
-        for place in [place for place in self.stores if place[0] == task_id]:
+        for place in [place for place in self.stores if place[0] == task]:
             del self.stores[place]
         return self._inner.lock(task_id)
 
@@ -275,15 +282,19 @@ class ObservedStorage:
         if Occasion.WRITE in self._occasions:
             engine = _interfered(engine, self._control)
         # What is seen from outside is what is there, also where the process cannot read it.
-        self.engines[task_id, store_name] = engine
+        self.engines[self._named(task_id), store_name] = engine
         self.just_opened.add(store_name)
         if self._occasions & _OF_ROWS:
             return cast(Engine, _Failing(engine, self._control, self._occasions))
         return engine
 
+    def remember_watched(self, place: tuple[str, str], store: Any) -> None:
+        """A store that is watched was opened."""
+        self.stores[self._named(place[0]), place[1]] = store
+
     def remember_opened(self, place: tuple[str, str], store: Any) -> None:
         """A global store without an engine here was opened."""
-        self.stores[place] = store
+        self.remember_watched(place, store)
         self.just_opened.add(place[1])
 
     def directory(self, task_id: str, store_name: str) -> Path | None:
@@ -422,7 +433,7 @@ def watched(
         changes["process"] = _WatchedProcessor(topology.process, watch, control)
     if watch.queries or any(map(_in_memory, stores)):
         changes["stores"] = tuple(
-            _Watched(store.name, store, storage.stores.__setitem__)
+            _Watched(store.name, store, storage.remember_watched)
             if not isinstance(store, str) and (watch.queries or _in_memory(store))
             else store
             for store in stores

@@ -12,6 +12,11 @@ from harness.faults import Capability
 from harness.history import History
 from harness.schedule import Schedule
 from scenarios import Scenario
+from store.errors import CrashproofError
+
+
+class NotBegunError(CrashproofError):
+    """A schedule was not run: nothing was to begin any more."""
 
 
 class World(Protocol):
@@ -31,6 +36,9 @@ class World(Protocol):
         What pipelines do wrong is in the history. Raises `CrashproofError` when the world itself fails; then nothing is
         known about the pipeline.
         """
+
+    def begin_no_more(self) -> None:
+        """What waits for its turn raises `NotBegunError` from now on; nothing where nothing has to wait."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from harness.choices import Chooser
-from harness.faults import FAULTS, Excuse, Fault, Link, SkipError
+from harness.faults import FAULTS, Blow, Excuse, Fault, Link, SkipError
 from harness.history import POSITIONS_LEFT_BEHIND, End, Event, History, Injected
 from harness.schedule import Input, Schedule, config_of
 from harness.worlds.actors import WORKER, Actor, Life, is_driver, ordinal_of
@@ -126,6 +126,9 @@ class Run(ABC):
         """Let time pass until somebody who sleeps wakes up, and return that process; None if nobody sleeps."""
         return None
 
+    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has one version of {actor} ({kill}, {dies_before})")
+
     def advance(self, ms: int) -> None:
         raise SkipError(f"the world {self.kind.name} cannot move its clock by {ms} ms")
 
@@ -150,17 +153,11 @@ class Run(ABC):
     def isolate(self, actor: Actor, way: int) -> None:
         raise SkipError(f"the world {self.kind.name} cannot cut {actor} off ({way})")
 
-    def kill_broker(self, actor: Actor, which: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to kill")
+    def strike_broker(self, actor: Actor, blow: Blow, which: int) -> None:
+        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to {blow}")
 
-    def pause_broker(self, actor: Actor, which: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to pause")
-
-    def restart_broker(self, actor: Actor, which: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to restart")
-
-    def cut_broker(self, actor: Actor, which: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to cut off")
+    def jump_clock(self, actor: Actor, seconds: int) -> None:
+        raise SkipError(f"the world {self.kind.name} cannot move the clock of {actor} by {seconds} s")
 
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         raise SkipError(f"the world {self.kind.name} cannot take the host of {actor} away ({wipe})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from harness.campaign import (
+    Found,
     Part,
     Plan,
     introductions,
@@ -19,7 +21,8 @@ from harness.campaign import (
     schedules_of,
     with_faults,
 )
-from harness.faults import DEADLY, FAULTS, Capability, possible
+from harness.faults import DEADLY, FAULTS, Capability, Occasion, possible
+from harness.faults.description import TRANSACTION_CALLS
 from harness.generate import KILL_POINTS, faults_of, generate
 from harness.generate.settings import VALUES, text
 from harness.generate.vocabulary import kind_of
@@ -28,12 +31,12 @@ from harness.met import FENCED, SCHEDULES, STRUCK, Met, with_stores
 from harness.met import _stores as met_of_stores
 from harness.replay import simulate
 from harness.result import Cell, Pair, Value, WorldResult
-from harness.schedule import Runtime, Schedule, Step, config_of
+from harness.schedule import Input, Runtime, Schedule, Step, config_of
 from harness.spread.processes import over
-from harness.verdict import Outcome
-from harness.worlds import WORLDS
+from harness.verdict import Anomaly, Finding, Outcome, Verdict
+from harness.worlds import SIMULATION, WORLDS, NotBegunError
 from harness.worlds.sim.world import SimWorld
-from scenarios import Scenario, load_all, topologies
+from scenarios import Scenario, load, load_all, topologies
 from scenarios.balances import Scenario as Balances
 from store.config import StreamsConfig
 from store.errors import CrashproofError
@@ -83,6 +86,9 @@ class Recorded:
         self.asked: list[Schedule] = []
         self._fails_at = fails_at
         self._inner = SimWorld()
+
+    def begin_no_more(self) -> None:
+        """Nothing waits."""
 
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         self.asked.append(schedule)
@@ -145,6 +151,67 @@ def test_a_world_that_fails_itself_makes_the_campaign_inconclusive_and_keeps_wha
     assert part.result.schedules == 3
 
 
+class Busy(Recorded):
+    """A world that runs two at once, but the schedule at `blocked` only when nothing begins any more; those behind it
+    wait for ever, or for that."""
+
+    slots = 2
+
+    def __init__(self, blocked: Schedule) -> None:
+        super().__init__()
+        self._blocked = blocked
+        self._over = threading.Event()
+        self._behind = False
+        self._one_by_one = threading.Lock()
+
+    def begin_no_more(self) -> None:
+        self._over.set()
+
+    def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+        if self._behind:
+            self._over.wait()
+            raise NotBegunError
+        if schedule == self._blocked:
+            self._behind = True
+            self._over.wait()
+        with self._one_by_one:
+            return super().run(scenario, schedule, mutant)
+
+
+@pytest.mark.parametrize("world", ["sim", "containers"])
+def test_a_fault_that_was_asked_for_is_where_its_guarantee_comes_by(world: str) -> None:
+    drawn = [schedule_at(SCENARIOS["carts"], 5, index, world, ("kill",)) for index in range(120)]
+    steps = [
+        schedule.steps[0]
+        for schedule in drawn
+        if schedule.settings.get("processing.guarantee") == "at_least_once"
+    ]
+    assert any(step.call is Occasion.COMMIT_OFFSETS for step in steps)
+    assert not any(step.call in TRANSACTION_CALLS and step.call is not Occasion.FLUSH for step in steps)
+    assert not any(step.at is Point.OFFSETS_SENT for step in steps)
+
+
+def test_what_runs_when_the_time_is_over_counts_and_what_waits_does_not_begin() -> None:
+    world = Busy(schedule_at(BALANCES, 1, 2, "local", ("kill",)))
+    part = run_world(Plan(("balances",), 1, seconds=1.0, faults=("kill",)), "local", world, quiet)
+    assert (part.found, part.inconclusive) == ([], [])
+    # Of the two that run at once either may come first.
+    assert part.result.schedules == len(world.asked) in (3, 4)
+
+
+def test_an_interrupted_campaign_tells_what_it_has_found_until_then() -> None:
+    class Interrupted(Recorded):
+        def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
+            if len(self.asked) == 4:
+                raise KeyboardInterrupt
+            return super().run(scenario, schedule, mutant)
+
+    part = run_world(Plan(("balances",), 1, 9), "local", Interrupted(), quiet)
+    assert part.interrupted
+    assert part.inconclusive == ["the world local was interrupted"]
+    assert part.result.schedules == 4
+
+
 # -- what was met ---------------------------------------------------------------------------------------------
 
 
@@ -193,7 +260,7 @@ def test_a_whole_run_says_which_values_and_which_deaths_of_which_stores_it_did_n
     assert Value("processing.guarantee", "exactly_once_v2") not in missing
     assert Pair("rocksdb_secondary", "key value", "kill") in missing
     assert Pair("rocksdb_indexbatch", "key value", "kill") not in missing
-    deadly = {name for name in DEADLY if not FAULTS[name].without_stores}
+    deadly = {name for name in DEADLY if not FAULTS[name].without_stores and not FAULTS[name].reorders}
     assert {each.fault for each in missing if isinstance(each, Pair)} == deadly
 
 
@@ -393,12 +460,54 @@ def test_a_fault_that_means_nothing_to_a_runtime_is_not_generated_for_it() -> No
 def test_a_reduced_schedule_fails_by_an_oracle_that_failed_before(mutant: str) -> None:
     found = run_simulation(Plan(("carts", "balances"), 0, 500, mutant=mutant), over(1), quiet).found[0]
     before = {finding.oracle for finding in found.verdict.findings}
-    reduced = reduce(found, mutant)
+    told: list[int] = []
+    reduced = reduce(found, mutant, told.append)
+    assert told
+    assert told == list(range(1, len(told) + 1))
     after = {finding.oracle for finding in reduced.verdict.findings}
     assert before & after
     assert (reduced.verdict.outcome, reduced.minimal.mutant) == (Outcome.VIOLATED, mutant)
     assert len(reduced.minimal.steps) <= len(found.schedule.steps)
     assert reduced.executions > 0
+
+
+def test_a_pipeline_that_is_wrong_by_itself_is_shown_without_faults_and_settings(tmp_path: Path) -> None:
+    """Under at least once another oracle finds it, which says what the reference expects and what is there."""
+    text = Path(OWN).read_text().replace("if count % 3 == 0", "if count % 4 == 0")
+    (tmp_path / "wrong.py").write_text(text)
+    purchases = tuple(Input(0, "ann", 7, topic="purchases", timestamp=1_000 * n) for n in range(5))
+    loose = Step("change_settings", settings={"processing.guarantee": "at_least_once"})
+    schedule = Schedule(str(tmp_path / "wrong.py"), purchases, steps=(loose, Step("kill", wait=1)))
+    _, verdict = simulate(load(schedule.scenario), schedule)
+    assert {finding.oracle for finding in verdict.findings} == {"at least once"}
+    assert verdict.findings[0].sentence.startswith(
+        "Topic rewards has this record 0 times: key 'ann', value 3, timestamp 2000; from what processes have restored, "
+        "processed and committed the reference expects it at least 1 times. For this key the topic really holds: "
+        "value 4, timestamp 3000 ("
+    )
+    reduced = reduce(Found(SIMULATION, schedule, verdict), None)
+    assert (reduced.minimal.steps, reduced.minimal.settings, len(reduced.minimal.input)) == ((), {}, 3)
+    assert reduced.note == ""
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+def test_a_schedule_that_does_not_fail_every_time_is_kept_as_it_was_found(
+    failing: int, tmp_path: Path
+) -> None:
+    """A pipeline that leaves out a record in its first runs alone."""
+    text = (Path(__file__).parent.parent / "scenarios" / "loyalty.py").read_text()
+    runs = f"\n\nleft_out = iter([True, False, False] * {failing})\n\n\n"
+    text = text.replace("\n\n\n", runs, 1)
+    chance = "    if next(left_out, False):\n        return\n    points = context"
+    (tmp_path / "chance.py").write_text(text.replace("    points = context", chance, 1))
+    purchases = tuple(Input(0, "ann", 7, topic="purchases") for _ in range(3))
+    schedule = Schedule(str(tmp_path / "chance.py"), purchases)
+    finding = Finding("output", "A reward is missing.", Anomaly.LOST)
+    reduced = reduce(Found(SIMULATION, schedule, Verdict(Outcome.VIOLATED, (finding,))), None)
+    assert reduced.minimal == schedule
+    assert reduced.verdict.outcome is Outcome.VIOLATED
+    assert reduced.verdict.findings
+    assert "is the pipeline deterministic?" in reduced.note
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -181,13 +182,37 @@ def test_a_scenario_of_ones_own_is_run_by_its_file_or_its_module(
     assert json.loads(answer.stdout)["scenarios"] == {reference: 60}
 
 
+def test_the_version_is_said(tmp_path: Path) -> None:
+    answer = crashproof("--version", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (0, f"crashproof {version('crashproof')}\n")
+    assert "Exactly-once stream processing" in crashproof("--help", cwd=tmp_path).stdout
+
+
 def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> None:
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
     answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "40", "--json", cwd=own)
     assert answer.returncode == 1, answer.stderr
     (file,) = json.loads(answer.stdout)["failures"]
+    assert "loyalty (" in (own / "crashproof-report" / "report.html").read_text()
     assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
+
+
+def test_a_replay_of_what_goes_by_chance_does_not_say_that_it_is_fixed(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    first = "    if next(times) == 0:\n        return\n    points = context"
+    text = text.replace("    points = context", first, 1)
+    for name, numbers in (("once", "(1, 1, 0, 1, 1)"), ("never", "(1, 1, 1)")):
+        there = f"\n\ntimes = chain({numbers}, repeat(1))\n\n\n"
+        source = "from itertools import chain, repeat\n" + text.replace("\n\n\n", there, 1)
+        (own / f"{name}.py").write_text(source)
+    records = [{"partition": 0, "key": "ann", "value": 1, "topic": "purchases"}] * 2
+    for name, word in (("once", "FAILED"), ("never", "FIXED")):
+        schedule = {"version": 2, "scenario": f"{name}.py", "input": records}
+        (own / f"{name}.json").write_text(json.dumps(schedule))
+        told = crashproof("replay", f"{name}.json", cwd=own).stdout
+        assert told.startswith(word), told
+        assert ("is the pipeline deterministic?" in told) == (word == "FAILED"), told
 
 
 def test_the_failures_of_earlier_runs_are_kept_apart_from_those_of_this_one(own: Path) -> None:
@@ -265,6 +290,17 @@ def test_a_reference_that_adds_a_table_is_an_error_of_its_author(own: Path, chan
     refused(answer, 2, "the reference function of scenario loyalty", told, "wrong.py line")
 
 
+@pytest.mark.parametrize("given", ['("rewards", record.key, 3)', '[("rewards", record.key, 3)]'])
+def test_a_reference_that_gives_anything_but_outputs_is_an_error_of_its_author(own: Path, given: str) -> None:
+    text = (own / "mine.py").read_text()
+    right = 'return [Output("rewards", record.key, points[record.key])] if rewarded else []'
+    assert right in text
+    (own / "wrong.py").write_text(text.replace(right, f"return {given}"))
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
+    told = "the reference function of scenario loyalty gave"
+    refused(answer, 2, told, "it has to give Outputs, such as [Output(topic, key, value)]")
+
+
 def test_a_reference_that_writes_to_a_topic_that_is_no_sink_is_an_error_of_its_author(own: Path) -> None:
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace('Output("rewards"', 'Output("reward"'))
@@ -340,12 +376,16 @@ def interruptible() -> None:
 
 
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "harness.cli", "run", "--world", "sim", "--for", "1h", "--jobs", "1"]
+    words = ["run", "--world", "sim", "--for", "1h", "--jobs", "1", "--max-failures", "1000"]
+    mutant = ["--mutant", "positions-not-in-the-transaction", "--out", "out"]
+    command = [sys.executable, "-m", "harness.cli", *words, *mutant]
     running = subprocess.Popen(
         command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible
     )
     assert running.stderr is not None
     assert running.stderr.readline() == "crashproof: sim: starting\n"
+    while ", 0 failing" in (line := running.stderr.readline()):
+        assert line
     told = ""
     for _ in range(int(LONGEST_S / 60)):
         # As a person does: Python drops an interrupt that comes while it finalizes an object.
@@ -354,7 +394,14 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
             _, told = running.communicate(timeout=60)
             break
     assert running.returncode == 130
-    assert told.endswith("crashproof: interrupted; no report was written\n")
+    assert told.endswith("crashproof: interrupted; the report says what was run until then\n")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["interrupted"]
+    assert report["reasons"] == ["the world sim was interrupted"]
+    assert report["schedules"] > 0
+    kept = {tmp_path / file for file in report["failures"]}
+    assert kept == set((tmp_path / "out" / "failures").glob("*.json"))
+    assert kept
 
 
 def test_a_replay_lists_what_did_not_apply(tmp_path: Path) -> None:
@@ -402,5 +449,6 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
         with suppress(ProcessLookupError):
             os.killpg(command.pid, signal.SIGKILL)
     assert command.returncode == 130
-    assert "interrupted; no report was written" in said
+    # There is a report if the second one was quick.
+    assert "crashproof: interrupted; " in said
     assert "Traceback" not in said

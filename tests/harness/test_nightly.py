@@ -44,6 +44,9 @@ class Inner:
     planted: str | None = None
     error: Exception | None = None
 
+    def begin_no_more(self) -> None:
+        """Nothing waits."""
+
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         if self.error is not None:
             raise self.error

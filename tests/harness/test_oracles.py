@@ -37,7 +37,7 @@ from harness.history import (
 )
 from harness.oracles import ORACLES, PROPERTIES, errors, judge
 from harness.oracles.evidence import Evidence
-from harness.oracles.output import is_folded, is_interleaving
+from harness.oracles.output import amounts_to, is_folded, is_interleaving
 from harness.reference.tables import ListTable, fill
 from harness.schedule import Input, Query, QueryKind, Runtime, Schedule, Step
 from harness.verdict import Anomaly, Finding, Outcome, Verdict
@@ -1164,7 +1164,7 @@ def test_outputs_follow_from_what_a_process_has_restored_and_processed_under_at_
 def test_an_output_that_a_process_sent_before_its_commit_is_there_under_at_least_once() -> None:
     finding = only(again(("ann", 10), ("ann", None), held={"bob": 6}))
     assert (finding.oracle, finding.anomaly) == ("at least once", Anomaly.LOST)
-    assert "for key 'bob' 0 times" in finding.sentence
+    assert "this record 0 times: key 'bob', value 6, timestamp 0;" in finding.sentence
 
 
 def test_an_output_is_there_no_more_often_than_it_was_sent_under_at_least_once() -> None:
@@ -1239,6 +1239,30 @@ def test_updates_of_a_key_are_folded(sequences: list[list[Json]], merged: list[J
         return [("ann", (value, 0, ())) for value in values]
 
     assert is_folded(list(map(outputs, sequences)), outputs(merged)) is possible
+
+
+@pytest.mark.parametrize(
+    ("sequences", "merged", "possible"),
+    [
+        ([], [], True),
+        ([[[1, None]]], [], False),
+        ([[[1, None], [2, 1], [3, 2]]], [[3, None]], True),
+        ([[[1, None], [2, 1], [3, 2]]], [[1, None], [3, 1]], True),
+        ([[[1, None], [2, 1], [3, 2]]], [[3, 2]], False),
+        ([[[1, None], [None, 1]]], [], True),
+        ([[[1, None]], [[1, None]]], [[1, None]], False),
+        ([[[1, None]], [[1, None]]], [[1, None], [1, None]], True),
+        ([[[1, None], [1, None], [None, 1]]], [[1, None], [None, None]], False),
+        ([[[1, None]]], ["1"], False),
+    ],
+)
+def test_changes_of_a_group_amount_to_the_same(
+    sequences: list[list[Json]], merged: list[Json], possible: bool
+) -> None:
+    def outputs(values: list[Json]) -> list[tuple[str, tuple[Json, int, tuple[tuple[str, str | None], ...]]]]:
+        return [("odd", (value, 0, ())) for value in values]
+
+    assert amounts_to(list(map(outputs, sequences)), outputs(merged)) is possible
 
 
 LOOSE = {"processing.guarantee": "at_least_once"}

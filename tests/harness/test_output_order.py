@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from harness.history import Final
 from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.sim.broker import SimLog, SimProducer
+from scenarios import KEYLESS, load_all
 from store.log.partitioner import partition_for
 from store.points import Point
 from store.types import TopicPartition
@@ -94,3 +96,19 @@ def test_a_commit_hidden_behind_the_open_transaction_of_another_task_is_not_call
         BALANCES, Schedule("balances", items, steps, partitions=2, settings={"commit.records": 1})
     )
     assert verdict.outcome is Outcome.HOLDS, verdict
+
+
+def test_records_without_a_key_may_be_in_any_partition() -> None:
+    scenario = load_all()["shipments"]
+    asking = tuple(
+        Input(number % 2, "21"[number % 2], {"from": None, "weight": number}, topic="shipments")
+        for number in range(6)
+    )
+    schedule = Schedule(scenario.name, asking, partitions=2)
+    history, verdict = simulate(scenario, schedule)
+    assert verdict.outcome is Outcome.HOLDS
+    final = history.events[-1]
+    assert isinstance(final, Final)
+    rows = final.outputs["planned-subscription-registration-topic"].rows
+    assert {row.key for row in rows} == {KEYLESS}
+    assert {row.partition for row in rows} == {0, 1}

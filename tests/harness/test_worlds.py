@@ -59,6 +59,9 @@ class Tiny:
         yield self
         self.open -= 1
 
+    def begin_no_more(self) -> None:
+        """Nothing waits."""
+
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         if self._breaks:
             raise CrashproofError("The tiny world has no room left.")

@@ -276,7 +276,8 @@ def test_a_planted_bug_is_in_the_workers_and_not_in_the_harness(world: LocalWorl
     schedule = Schedule(
         "balances",
         (Input(0, "a", 1), Input(0, "a", None), Input(0, "b", 2)),
-        (Step("wipe", at=Point.STORE_COMMITTED),),
+        (Step("wipe", at=Point.STORE_COMMITTED, wait=2),),
+        settings={"commit.records": 1},
     )
     broken = judge(SCENARIO, schedule, world.run(SCENARIO, schedule, "restore-drops-deletions"))
     assert broken.outcome is Outcome.VIOLATED

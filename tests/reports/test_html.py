@@ -183,7 +183,7 @@ def test_all_counts_of_a_world_stand_on_the_page() -> None:
             for name, number in numbers.items():
                 assert f"{name} {number:,}" in text
         assert (
-            f"{world.schedules:,} in {world.seconds:,.1f} s, {world.schedules_per_second:,.1f} a second"
+            f"{world.schedules:,} in {world.seconds:,.1f} s, {summary.rate(world.schedules_per_second)}"
             in text
         )
         assert f"Steps skipped {world.skipped:,}" in text

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
 from rich.console import Console
 
 from harness.result import Result
-from reports import summary, terminal
+from harness.schedule import Input, Schedule
+from reports import html, json_report, junit, summary, terminal
 from tests.reports import samples
 
 
@@ -34,8 +36,25 @@ def test_the_verdict_comes_first_and_the_report_last(make: object) -> None:
 
 def test_each_world_has_a_line_with_its_counts() -> None:
     text = printed(samples.holds())
-    assert re.search(r"sim\s+2,000\s+416\.7\s+3,120 worker, 944 spark\s+16 of 16\s+311\s+0", text)
-    assert re.search(r"local\s+26\s+0\.4\s+31 worker, 7 spark\s+14 of 16\s+2\s+0", text)
+    assert re.search(r"sim\s+2,000\s+416\.7 a second\s+3,120 worker, 944 spark\s+16 of 16\s+311\s+0", text)
+    assert re.search(r"local\s+26\s+\d+\.\d a minute\s+31 worker, 7 spark\s+14 of 16\s+2\s+0", text)
+
+
+def test_the_summary_says_what_took_the_time_and_names_a_scenario_of_ones_own() -> None:
+    result = samples.violated()
+    result.seconds = 172.0
+    result.worlds = {"local": msgspec.structs.replace(samples.local(), seconds=40.0)}
+    result.details = [msgspec.structs.replace(failure, scenario="loyalty") for failure in result.details]
+    text = printed(result)
+    assert "172 s in all, 40 s of it for schedules;" in text
+    assert f"loyalty ({result.details[0].minimal.scenario})" in text
+
+
+def test_records_without_times_are_said_to_have_none() -> None:
+    plain = Schedule("balances", (Input(0, "ann", 1), Input(0, "ann", 2)))
+    timed = msgspec.structs.replace(plain, input=(*plain.input, Input(0, "ann", 3, timestamp=7)))
+    assert "no times (each record has the timestamp 0)" in summary.facts(plain)
+    assert "no times" not in summary.facts(timed)
 
 
 def test_missing_cells_are_named() -> None:
@@ -52,6 +71,16 @@ def test_a_failure_tells_its_finding_its_steps_and_its_replay_command() -> None:
     assert f"step 0: {failure.minimal.steps[0]}" in text
     assert "setting num.standby.replicas: 1" in text
     assert f"replay: {failure.replay}\n" in text
+
+
+def test_a_note_on_a_failure_is_in_every_report(tmp_path: Path) -> None:
+    result = samples.violated()
+    note = "It does not fail every time."
+    result.details = [msgspec.structs.replace(failure, note=note) for failure in result.details]
+    assert note in printed(result)
+    for write in (html.write, junit.write, json_report.write):
+        write(result, tmp_path / "report")
+        assert note in (tmp_path / "report").read_text()
 
 
 def test_a_replay_command_is_not_broken_by_a_narrow_terminal() -> None:

@@ -84,6 +84,7 @@ class LocalBroker:
         self._asked_port = port
         self._parent = directory
         self._settings = {**SETTINGS, **(settings or {})}
+        self._for_now: Mapping[str, object] = {}
         self._port: int | None = None
         self._directory: Path | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -162,9 +163,10 @@ class LocalBroker:
             raise BrokerError("The broker is not running.")
         self._end(signal.SIGKILL)
 
-    def restart(self) -> None:
-        """SIGTERM, wait until it has ended, and start with the same data and port."""
+    def restart(self, settings: Mapping[str, object] | None = None) -> None:
+        """SIGTERM, wait until it has ended, and start with the same data and port; `settings` hold until the next."""
         self._end(signal.SIGTERM)
+        self._for_now = settings or {}
         self.start()
 
     def pause(self) -> None:
@@ -226,7 +228,7 @@ class LocalBroker:
             raise BrokerError(f"Kafka's data directory could not be formatted (code {code}).\n{self.log()}")
 
     def _configure(self, session_ms: int) -> None:
-        settings = {"broker.session.timeout.ms": session_ms, **self._settings}
+        settings = {"broker.session.timeout.ms": session_ms, **self._settings, **self._for_now}
         (self.directory / "server.properties").write_text(
             "".join(f"{key}={value}\n" for key, value in settings.items())
         )

@@ -103,6 +103,9 @@ class LocalWorld:
         """See `harness.worlds.World`."""
         return self.machine.killed
 
+    def begin_no_more(self) -> None:
+        """See `harness.worlds.World`: nothing waits."""
+
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Run `schedule` on the local world, with a planted bug in the processes under test if one is named.
 

@@ -3,7 +3,7 @@
 Each attempt reports its protocol points over a connection and waits for leave to go on, as worker processes
 do; `foreachBatch` does the same. All of them are answered here, in one thread. Attempts of different
 partitions run side by side, so which of them is first is Spark's affair and may differ from run to run. The
-queries of several sub-topologies run one after the other.
+queries of several sub-topologies run one after the other, and again where one has written what another reads.
 
 Must survive: attempts that die by themselves or never answer (the run is then a failure, or inconclusive), and
 strangers that connect.
@@ -18,6 +18,7 @@ import socket
 import time
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
 from typing import Protocol
@@ -212,9 +213,7 @@ class AttemptsRun(RealRun):
                 clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
                 with self.listening() as self._server:
                     try:
-                        for topology in self.topologies:
-                            self.topology = topology
-                            self._query_until_rest()
+                        self._query_each()
                         self.elapse()
                         while self.director.at_rest():
                             pass
@@ -225,8 +224,33 @@ class AttemptsRun(RealRun):
             shutil.rmtree(self.directory)
         return history
 
-    def _query_until_rest(self) -> None:
-        """Run the query of a sub-topology over all input that there is, as often as its driver is killed."""
+    def _query_each(self) -> None:
+        """Run the queries of the sub-topologies in turn, and those again that were written to since: two of them may
+        answer each other."""
+        seen: dict[int, Sequence[int]] = {}
+        failed: set[int] = set()
+        unread = list(self.topologies)
+        while unread:
+            self.topology = unread[0]
+            seen[self.topology.ordinal] = self._ends_of(self.topology)
+            if not self._query_until_rest():
+                failed.add(self.topology.ordinal)
+            unread = [
+                one
+                for one in self.topologies
+                if one.ordinal not in failed and seen.get(one.ordinal) != self._ends_of(one)
+            ]
+
+    def _ends_of(self, topology: Topology) -> Sequence[int]:
+        return [
+            self.machine.cluster.bounds(source, number).stable
+            for source in topology.sources
+            for number in range(self.schedule.partitions)
+        ]
+
+    def _query_until_rest(self) -> bool:
+        """Run the query of a sub-topology over all input that there is, as often as its driver is killed. Whether it
+        has come to its end."""
         self.driver = self.director.started(f"{DRIVER}_{self.topology.ordinal}", 0)
         while True:
             driver = self.driver
@@ -234,14 +258,15 @@ class AttemptsRun(RealRun):
             self._serve(query)
             if driver is self.driver:
                 break
+        error = query.error
         if driver.life is Life.RUNNING:
-            error = query.error
             if error is None:
                 self.director.ended(driver, End.DONE)
             else:
                 self.director.ended(driver, End.FAILED, error)
         for actor in (actor for actors in self._expected.values() for actor in actors):
             actor.life = Life.DEAD
+        return error is None
 
     def _serve(self, query: Query) -> None:
         """Answer attempts and driver until the query has ended, and every attempt with it."""
