@@ -121,6 +121,11 @@ def test_an_application_is_tried_in_memory_without_a_package_of_an_extra(tmp_pat
     assert answer.stdout == "value\n", answer.stderr
 
 
+def test_a_local_broker_says_which_extra_it_needs(tmp_path: Path) -> None:
+    answer = python("import harness.worlds.local.broker", without=modules_of_extras()["check"], cwd=tmp_path)
+    assert answer.stderr.splitlines()[-1].endswith("pip install '.[check]'"), answer.stderr
+
+
 @pytest.mark.parametrize("extra", ["check", "spark"])
 def test_a_task_on_spark_needs_no_package_of_the_checker(extra: str, tmp_path: Path) -> None:
     """The executor's side is what the simulation runs, so it does without PySpark too."""

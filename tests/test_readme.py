@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.campaign import Plan, run_simulation
 from harness.faults import FAULTS, possible
 from harness.replay import simulate_within
 from harness.schedule import decode
+from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
 from scenarios import load
@@ -37,10 +39,19 @@ def test_the_schedule_holds_and_fails_with_the_bug_that_is_named(mutant: str | N
 
 
 def test_the_scenario_of_ones_own_can_be_loaded_from_a_file(tmp_path: Path) -> None:
-    (source,) = [text for text in PYTHON.findall(README) if "SCENARIO = " in text]
+    source, _ = [text for text in PYTHON.findall(README) if "SCENARIO = " in text]
     (tmp_path / "loyalty.py").write_text(source)
     assert load(str(tmp_path / "loyalty.py")).name == "loyalty"
     assert len(source.splitlines()) <= 40
+
+
+def test_the_scenario_with_the_dsl_holds(tmp_path: Path) -> None:
+    _, source = [text for text in PYTHON.findall(README) if "SCENARIO = " in text]
+    (tmp_path / "words.py").write_text(source)
+    part = run_simulation(Plan((str(tmp_path / "words.py"),), 0, 40), over(1), lambda *_: None)
+    assert part.found == []
+    assert part.inconclusive == []
+    assert part.result.schedules == 40
 
 
 @pytest.mark.parametrize("source", [text for text in PYTHON.findall(README) if "TestDriver(" in text])
