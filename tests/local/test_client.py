@@ -189,7 +189,13 @@ def test_a_cluster_that_is_gone_is_one_sentence_and_says_nothing_about_the_pipel
 
 @pytest.mark.parametrize(
     "code",
-    [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NETWORK_EXCEPTION],
+    [
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._NODE_UPDATE,
+    ],
 )
 def test_what_passes_when_leaders_have_moved_is_asked_again(
     cluster: PlainCluster, topic: str, code: int, monkeypatch: pytest.MonkeyPatch
