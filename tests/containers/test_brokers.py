@@ -8,13 +8,13 @@ import pytest
 
 from harness.faults import FAULTS
 from harness.history import Injected, Skipped
-from harness.oracles import judge
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.containers.run import COORDINATOR, LEADER
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
+from tests.containers.deciding import decided
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.requirement("card.2")]
 
@@ -37,8 +37,7 @@ def test_a_task_goes_on_when_others_have_to_take_a_broker_s_place(
     cluster: ContainerWorld, fault: str, which: int
 ) -> None:
     asked = Schedule("balances", INPUT, (Step(fault, at=Point.RECORD_PROCESSED, wait=1, amount=which),))
-    history = cluster.run(SCENARIO, asked)
-    verdict = judge(SCENARIO, asked, history)
+    history, verdict = decided(cluster, SCENARIO, asked)
     assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
     assert [event.fault for event in history.events if isinstance(event, Injected)] == [fault]
 

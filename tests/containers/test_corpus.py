@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.oracles import judge
 from harness.replay import scenario_of
 from harness.schedule import load
 from harness.verdict import Outcome
 from harness.worlds.containers.world import ContainerWorld
+from tests.containers.deciding import decided
 
 pytestmark = pytest.mark.xdist_group("containers")
 
@@ -22,5 +22,5 @@ FILES = sorted((Path(__file__).parent / "corpus").glob("*.json"))
 def test_a_kept_schedule_of_containers_holds(world: ContainerWorld, file: Path) -> None:
     schedule = load(file)
     scenario = scenario_of(schedule)
-    verdict = judge(scenario, schedule, world.run(scenario, schedule))
+    _, verdict = decided(world, scenario, schedule)
     assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())

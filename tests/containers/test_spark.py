@@ -7,7 +7,6 @@ import pytest
 
 from harness.faults import FAULTS
 from harness.history import End, Ended, History, Injected, Reached, Skipped, Started
-from harness.oracles import judge
 from harness.schedule import Input, Runtime, Schedule, Step
 from harness.verdict import Outcome, Verdict
 from harness.worlds.actors import is_driver
@@ -16,6 +15,7 @@ from harness.worlds.containers.standalone import workers_of
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
+from tests.containers.deciding import decided
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("containers")
@@ -37,8 +37,7 @@ def run(world: ContainerWorld, *steps: Step, mutant: str | None = None) -> tuple
         batch_records=4,
         settings={"commit.records": 2},
     )
-    history = world.run(SCENARIO, plan, mutant)
-    return history, judge(SCENARIO, plan, history)
+    return decided(world, SCENARIO, plan, mutant)
 
 
 def struck(history: History) -> Injected:

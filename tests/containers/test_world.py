@@ -23,6 +23,7 @@ from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
 from store.transaction import Mechanism
+from tests.containers.deciding import decided
 
 pytestmark = pytest.mark.xdist_group("containers")
 
@@ -42,8 +43,7 @@ def schedule(*steps: Step, hosts: int = 2) -> Schedule:
 
 def happened(world: ContainerWorld, asked: Schedule) -> list[str]:
     """The faults that struck, in a run that has to hold."""
-    history = world.run(SCENARIO, asked)
-    verdict = judge(SCENARIO, asked, history)
+    history, verdict = decided(world, SCENARIO, asked)
     assert verdict.outcome is Outcome.HOLDS, verdict
     return [event.fault for event in history.events if isinstance(event, Injected)]
 
@@ -87,8 +87,8 @@ def test_a_broker_dies_around_a_commit_and_its_outcome_is_found_out(
 
 def test_a_host_that_is_cut_off_wakes_up_as_a_zombie_and_is_fenced(world: ContainerWorld) -> None:
     asked = schedule(Step("isolate", at=Point.RECORD_PROCESSED, wait=1))
-    history = world.run(SCENARIO, asked)
-    assert judge(SCENARIO, asked, history).outcome is Outcome.HOLDS
+    history, verdict = decided(world, SCENARIO, asked)
+    assert verdict.outcome is Outcome.HOLDS
     ends = {event.incarnation: event.reason for event in history.events if isinstance(event, Ended)}
     hosts = {event.incarnation: event.host for event in history.events if isinstance(event, Started)}
     assert (ends[0], ends[1]) == (End.FENCED, End.DONE)
@@ -100,8 +100,8 @@ def test_all_tasks_of_a_host_die_with_it(world: ContainerWorld) -> None:
     asked = Schedule(
         "balances", items, (Step("kill_host", at=Point.RECORD_PROCESSED),), hosts=1, partitions=2
     )
-    history = world.run(SCENARIO, asked)
-    assert judge(SCENARIO, asked, history).outcome is Outcome.HOLDS
+    history, verdict = decided(world, SCENARIO, asked)
+    assert verdict.outcome is Outcome.HOLDS
     struck = [(event.fault, event.task) for event in history.events if isinstance(event, Injected)]
     assert len(struck) == 2
     assert {task for _, task in struck} == {"0_0", "0_1"}
@@ -119,8 +119,7 @@ def test_a_host_that_comes_back_with_its_old_disk_restores_what_it_lacks(
         ),
         settings={"commit.records": 1, "statestore.transactional.mechanism": str(mechanism)},
     )
-    history = world.run(SCENARIO, asked)
-    verdict = judge(SCENARIO, asked, history)
+    history, verdict = decided(world, SCENARIO, asked)
     assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
     found = {
         event.incarnation: event.stores["accounts"].positions
@@ -138,7 +137,7 @@ def test_a_scenario_of_ones_own_runs_there_by_its_file(
     monkeypatch.chdir(Path(__file__).parent.parent / "scenarios")
     own = load("loyalty.py")
     for asked in [generate(own, 1, index, runtime=Runtime.WORKER) for index in range(1, 3)]:
-        verdict = judge(own, asked, world.run(own, asked))
+        _, verdict = decided(world, own, asked)
         assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
 
 

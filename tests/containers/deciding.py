@@ -1,0 +1,31 @@
+"""Runs of schedules in containers whose verdict says something."""
+
+from __future__ import annotations
+
+import warnings
+
+from harness.history import History
+from harness.oracles import judge
+from harness.schedule import Schedule
+from harness.verdict import Outcome, Verdict
+from harness.worlds.containers.world import ContainerWorld
+from scenarios import Scenario
+
+TRIES = 3
+
+
+def decided(
+    world: ContainerWorld, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+) -> tuple[History, Verdict]:
+    """The first run that is not inconclusive, of at most `TRIES`.
+
+    What a busy machine leaves inconclusive, such as a fault that came after the end, says nothing of the pipeline. A
+    violation is never tried again.
+    """
+    for left in reversed(range(TRIES)):
+        history = world.run(scenario, schedule, mutant)
+        verdict = judge(scenario, schedule, history)
+        if verdict.outcome is not Outcome.INCONCLUSIVE or not left:
+            break
+        warnings.warn(f"run again, as it was inconclusive: {verdict.reason}", stacklevel=2)
+    return history, verdict
