@@ -129,12 +129,15 @@ _log = logging.getLogger(__name__)
 _BACKOFF_S = 0.005
 _LONGEST_BACKOFF_S = 0.25
 _PATIENCE_S = 60.0
-_ROOMY_BYTES = 1 << 20
+"""How long a changelog may take to settle, or to answer, each time while restoring."""
+
 _HELD_BYTES = 4 << 20
 """The changes of a store are sent before the commit when they take more memory, or more than the share of a task."""
 
+_ROOMY_BYTES = 1 << 20
 _UNWATCHED_RECORDS = 8
-"""How long a changelog may take to settle, or to answer, each time while restoring."""
+"""How many records are processed without a look at what is uncommitted, where a task's share of the bound is at least
+`_ROOMY_BYTES` and less than half of it is used."""
 
 _RECORD_PROCESSED = Point.RECORD_PROCESSED
 
