@@ -277,25 +277,24 @@ def test_a_record_comes_out_with_its_headers_and_where_it_came_from() -> None:
         assert change.timestamp == 5
 
 
+def picky(made: StreamsBuilder) -> None:
+    """A join that cannot join a zero."""
+    table = made.table("table", materialized=versioned())
+    made.stream("stream").left_join_table(table, lambda value, _: 1 // value, grace=10).to("out")
+
+
 def test_an_error_is_blamed_on_the_record_that_is_joined() -> None:
-    def picky(value: Any, _other: Any) -> Any:
-        return 1 // value
-
-    def build(made: StreamsBuilder) -> None:
-        table = made.table("table", materialized=versioned())
-        made.stream("stream").left_join_table(table, picky, grace=10).to("out")
-
     config = UNCACHED | {
         "processing.exception.handler": "continue",
         "errors.dead.letter.queue.topic.name": "dead",
     }
-    with driver(build, config, auto_commit=False) as running:
+    with driver(picky, config, auto_commit=False) as running:
         pipe(running, [("stream", "k", 0, 5), ("stream", "k", 1, 40), ("stream", "k", 1, 60)])
         running.commit()
         assert output(running) == [("k", 1, 40)]
         (dead,) = running.read_output("dead", StrSerde(), JsonSerde())
         assert (dead.key, dead.value, dead.timestamp) == ("k", 0, 5)
-    with driver(build, config) as running:
+    with driver(picky, config) as running:
         pipe(running, [("stream", "k", 0, 5)])
         # What it came with is committed: it cannot be passed over any more.
         with pytest.raises(ZeroDivisionError):
@@ -304,20 +303,13 @@ def test_an_error_is_blamed_on_the_record_that_is_joined() -> None:
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
 def test_at_least_once_one_that_is_passed_over_waits_no_more_and_keeps_nobody_back(*, crashes: bool) -> None:
-    def picky(value: Any, _other: Any) -> Any:
-        return 1 // value
-
-    def build(made: StreamsBuilder) -> None:
-        table = made.table("table", materialized=versioned())
-        made.stream("stream").left_join_table(table, picky, grace=10).to("out")
-
     config = UNCACHED | {
         "processing.guarantee": "at_least_once",
         "processing.exception.handler": "continue",
         "errors.dead.letter.queue.topic.name": "dead",
     }
     waiting = [("stream", "k", value, 5) for value in (1, 0, 1)]
-    with driver(build, config, auto_commit=False) as running:
+    with driver(picky, config, auto_commit=False) as running:
         pipe(running, [*waiting, ("stream", "l", 1, 6), ("stream", "k", 1, 40)])
         if crashes:
             running.commit()
