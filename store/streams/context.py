@@ -337,10 +337,12 @@ class TaskContext:
         sources: tuple[str, ...] = (),
         timestamp_extractor: Any = None,
         admit: Callable[[str], None] | None = None,
+        count_partitions: Callable[[str], int] | None = None,
     ) -> None:
         """`faults` are those that handlers have decided on, `dropped` is told of each record that is left out.
         `timestamp_extractor` is that of the configuration. `admit` raises for a topic that nothing may be sent to which
-        is no sink; None: to no such topic."""
+        is no sink; None: to no such topic. `count_partitions` asks the cluster; raises `LogError` for an
+        unknown one."""
         self._task_id = task_id
         self._handlers = handlers
         self._faults = faults or Faults()
@@ -352,6 +354,8 @@ class TaskContext:
         self.monotonic = clock.monotonic
         self._sinks = frozenset(sinks)
         self._admit = admit
+        self._count_partitions = count_partitions
+        self._counts: dict[str, int] = {}
         self._stores: dict[str, ProcessorStore] = {}
         self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
@@ -445,6 +449,18 @@ class TaskContext:
             self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
         except LogError as error:
             self._not_sent(error)
+
+    def partitions_of(self, topic: str) -> int:
+        """How many partitions a topic had when the task asked first. Raises `LogError` for one that does not exist."""
+        count = self._counts.get(topic)
+        if count is None:
+            assert self._count_partitions is not None, "this context belongs to no task"
+            try:
+                count = self._counts[topic] = self._count_partitions(topic)
+            except LogError as error:
+                self.failure = self.failure or error
+                raise
+        return count
 
     def _find(self, topic: str) -> None:
         if self._admit is None:

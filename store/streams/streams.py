@@ -210,8 +210,6 @@ class Streams:
             for partition, local in member.stores(parameters.store_name).items():
                 if local.active or partition not in found:
                     found[partition] = local
-        if not parameters.stale_stores:
-            found = {partition: local for partition, local in found.items() if local.active}
         return query_by(parameters, found, asked, bound=bound or PositionBound.unbounded())
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:

@@ -299,6 +299,7 @@ class Task:
                 dropped=self._count_drops(),
                 task_partition=self.partition,
                 admit=self._admit if self.topology.any_sink else None,
+                count_partitions=self._count_partitions,
                 sources=self.topology.sources,
                 timestamp_extractor=self._extractor,
             )
@@ -332,11 +333,14 @@ class Task:
 
     def _admit(self, topic: str) -> None:
         """Raises `ProtocolError` for a topic of the application's own, and `LogError` for one that does not exist."""
-        if self.topology.is_internal(topic) or topic in self.topology.sources:
+        if self.topology.is_internal(topic):
             raise ProtocolError(
-                f"task {self.task_id} was told to send to {topic}, which is the application's own or its input"
+                f"task {self.task_id} was told to send to {topic}, a topic of the application's own"
             )
-        self._retry(lambda: self._require_reader().partitions(topic))
+        self._count_partitions(topic)
+
+    def _count_partitions(self, topic: str) -> int:
+        return self._retry(lambda: self._require_reader().partitions(topic))
 
     def _count_drops(self) -> Callable[[], None] | None:
         if self._metrics is None:

@@ -183,6 +183,10 @@ def test_a_host_keeps_copies_of_the_tasks_of_another_and_takes_over_with_them(
     with make("a") as first:
         with make("b") as second:
             until(lambda: standbys(first) == standbys(second) == PARTITIONS / 2)
+            copied = next(int(task[2:]) for one in first.status.threads for task in one.standby)
+            asked = StoreQueryParameters.from_name(streaming.STORE).with_partition(copied)
+            copy = first.query(asked, KeyQuery(b"1")).partition_results[copied]
+            assert copy.failure_reason is FailureReason.NOT_ACTIVE
             place.feed()
         place.feed()
         place.check_all_counted_once()
@@ -367,9 +371,14 @@ def test_what_a_function_raises_ends_all_threads_and_is_raised(place: Place) -> 
 
 def test_an_instance_whose_handler_says_so_ends_all_of_them(place: Place) -> None:
     poison = b"poison"
+    raised = threading.Event()
 
     def process(context: Context, record: Record) -> None:
         if record.key == poison:
+            # The other one may be given it before it hears that it is to end.
+            if raised.is_set():
+                return
+            raised.set()
             raise ValueError("no good")
         streaming.Count(f"{place.name}-out")(context, record)
 

@@ -77,8 +77,10 @@ from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, Topolog
 from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
 from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
 from store.streams.dsl.windows import (
+    SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
+    TimeWindowedSerde,
     UnlimitedWindows,
     Windows,
     retention_of,
@@ -126,7 +128,7 @@ class StreamsBuilder:
         self.graph = Graph(config)
         self.key_serde: Serde[Any] = BytesSerde() if key_serde is None else key_serde
         self.value_serde: Serde[Any] = BytesSerde() if value_serde is None else value_serde
-        self._streams: dict[tuple[str, ...], KStream] = {}
+        self._streams: dict[frozenset[str], KStream] = {}
         self._read: set[str] = set()
 
     def stream(
@@ -144,17 +146,17 @@ class StreamsBuilder:
         `timestamp_extractor` says when they are, where the topic does not, and `default.timestamp.extractor` neither.
         Raises `ConfigError` for a topic that the application reads otherwise already.
         """
-        read = (topics,) if isinstance(topics, str) else tuple(topics)
+        read = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
         extractor_of("timestamp_extractor", timestamp_extractor)
         source = Source(keys, values, timestamp_extractor)
-        known = self._streams.get(read)
+        known = self._streams.get(frozenset(read))
         if known is not None and known.node.operator == source:
             return known
         self._reads(read)
         node = self.graph.add(self.graph.new_name("KSTREAM-SOURCE-", name), source, topics=read)
         stream = KStream(self, node, keys, values, repartition=False)
-        self._streams[read] = stream
+        self._streams[frozenset(read)] = stream
         return stream
 
     def table(
@@ -321,13 +323,17 @@ class KStream:
     ) -> None:
         """Write the records to a topic, or each to that which `topic(key, value, context)` names.
 
-        Such a topic has to be there when it is named first, and is no topic of the application's own.
+        Such a topic has to be there when it is named first, and is no topic of the application's own. `partitioner`
+        says in which partition, or partitions, a record goes; else its key does, and that of a window or session by
+        what was grouped by alone, so that all windows of a key are in one partition. Partitions that a topic gets later
+        count for windows once the task is started again.
         """
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         node_name = graph.new_name("KSTREAM-SINK-", name)
         named = topic if isinstance(topic, str) else None
-        sink = Sink(topic, keys, values, partitioner)
+        windowed = keys.window_bytes if isinstance(keys, (TimeWindowedSerde, SessionWindowedSerde)) else 0
+        sink = Sink(topic, keys, values, partitioner, windowed)
         graph.add(node_name, sink, [self.node], sink=named, finds_topics=named is None)
 
     def repartition(

@@ -24,7 +24,7 @@ a result in its table; `docs/kafka-streams-differences.md` has what else differs
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
@@ -138,7 +138,7 @@ class OfKey:
 
     partitioner: Partitioner
 
-    def __call__(self, key: Any, _value: Any) -> int | None:
+    def __call__(self, key: Any, _value: Any) -> int | Collection[int] | None:
         return None if key is None else self.partitioner(key, None)
 
 

@@ -10,7 +10,7 @@ An edge between two operators is a call. That of a stream has (key, value, times
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CodeType, FrameType, FunctionType
@@ -33,8 +33,9 @@ from store.types import Record
 Forward = Callable[..., None]
 """An edge: takes what the module's docstring says."""
 
-Partitioner = Callable[[Any, Any], int | None]
-"""Key and value to a partition; None leaves it to the key's hash."""
+Partitioner = Callable[[Any, Any], int | Collection[int] | None]
+"""Key and value to a partition, or to all those that a record is to go to, perhaps none (KIP-837); None leaves it to
+the key's hash."""
 
 
 class Operator(Protocol):
@@ -199,7 +200,7 @@ class Graph:
         for ordinal, nodes in enumerate(groups):
             inside = dict.fromkeys(name for node in nodes for name in node.stores)
             sinks = dict.fromkeys(node.sink for node in nodes if node.sink is not None)
-            own = {topic for node in nodes for topic in node.topics} & sinks.keys() & internal.keys()
+            own = {topic for node in nodes for topic in node.topics} & sinks.keys()
             graph = SubGraph(
                 tuple(_vertex(node) for node in _topological(nodes)),
                 tuple((topic, internal[topic]) for topic in self.repartitions),
@@ -220,7 +221,7 @@ class Graph:
                         for joined in self.joined
                         if joined[0] in nodes
                     ),
-                    written_to_itself=tuple(sorted(internal[topic] for topic in own)),
+                    written_to_itself=tuple(sorted(internal.get(topic, topic) for topic in own)),
                     any_sink=any(node.finds_topics for node in nodes),
                 )
             )

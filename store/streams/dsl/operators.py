@@ -8,11 +8,12 @@ Headers go along with the record through all operators; those of an aggregate ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
 from store.errors import DeserializationError, SerdeError
+from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.context import TaskContext
 from store.streams.dsl.cache import UNKNOWN, Found, VersionedTable
@@ -112,17 +113,20 @@ TopicNameExtractor = Callable[[Any, Any, RecordContext], str]
 @dataclass
 class Sink:
     """Records to a topic, or each to that which a function names, serialized. `partitioner` takes key and value; where
-    it says None the key's hash counts."""
+    it says None the key's hash counts. Without one it is that of the key but for its last `window_bytes`, so that
+    all windows of a key are in one partition."""
 
     topic: str | TopicNameExtractor
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     partitioner: Partitioner | None = None
+    window_bytes: int = 0
 
     def bind(self, place: Place) -> Forward:
         send = place.task.forward
         key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
-        partitioner = self.partitioner
+        partitioner, dropped, count = self.partitioner, place.dropped(), place.task.partitions_of
+        window_bytes = self.window_bytes if partitioner is None else 0
         serdes = self.key_serde, self.value_serde
         if not isinstance(self.topic, str):
             return self._finding(self.topic, place)
@@ -137,6 +141,14 @@ class Sink:
                 failed = _unwritten(topic, key, value, serdes, error)
                 if not place.task.leave_out(failed):
                     raise failed from error
+                return
+            if window_bytes and keyed is not None:
+                partition = partition_for(keyed[:-window_bytes], count(topic))
+            elif isinstance(partition, Collection):
+                if not partition:
+                    dropped()
+                for one in partition:
+                    send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=one)
                 return
             send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=partition)
 

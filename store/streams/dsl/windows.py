@@ -135,6 +135,9 @@ class SessionWindows:
 class TimeWindowedSerde(Generic[K]):
     """A key and the start of its window, as Kafka Streams' TimeWindowedSerde writes them: the key, and 8 bytes."""
 
+    window_bytes: ClassVar[int] = _START.size
+    """How many bytes follow those of the key."""
+
     inner: Serde[K]
     size_ms: int
     """The end is not written."""
@@ -153,6 +156,9 @@ class TimeWindowedSerde(Generic[K]):
 @dataclass(frozen=True)
 class SessionWindowedSerde(Generic[K]):
     """A key and its session, as Kafka Streams' SessionWindowedSerde writes them: key, 8 bytes of end, 8 of start."""
+
+    window_bytes: ClassVar[int] = _SESSION.size
+    """How many bytes follow those of the key."""
 
     inner: Serde[K]
 

@@ -62,24 +62,33 @@ def test_partitioner_and_serdes_count_for_all_of_them() -> None:
         assert (record.key, record.partition) == (b'"a"', 2)
 
 
-def test_topics_of_the_application_and_its_inputs_are_refused() -> None:
+def test_topics_of_the_application_are_refused() -> None:
     def build(made: StreamsBuilder) -> None:
         made.stream("in").to(lambda key, *_: key)
         made.stream("counted").group_by_key().count(materialized="c")
 
     for topic in (
-        *["in", "app-c-changelog", "app-0-positions", "app-x-repartition"],
+        *["app-c-changelog", "app-0-positions", "app-x-repartition"],
         "app-KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-0000000006-topic",
         "app-fk-subscription-response-topic",
     ):
         with (
             driver(build) as running,
-            pytest.raises(ProtocolError, match="the application's own or its input"),
+            pytest.raises(ProtocolError, match="a topic of the application's own"),
         ):
             pipe(running, [("in", topic, 1, 1)])
     with driver(build) as running:
         pipe(running, [("in", "app-orders-topic", 1, 1)])
         assert output(running, "app-orders-topic") == [("app-orders-topic", 1, 1)]
+
+
+def test_an_input_may_be_found_and_is_read_again() -> None:
+    def again(_key: str, value: int, _context: RecordContext) -> str:
+        return "in" if value < 3 else "out"
+
+    with driver(lambda made: made.stream("in").map_values(lambda value: value + 1).to(again)) as running:
+        pipe(running, [("in", "a", 0, 1)])
+        assert output(running) == [("a", 3, 1)]
 
 
 def test_what_is_no_name_is_refused() -> None:

@@ -18,7 +18,7 @@ from store.streams.topology import Topology
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
 from store.testing.driver import TestDriver
 from store.testing.memory_log import MemoryLog
-from tests.streams.dsl.running import output, pipe
+from tests.streams.dsl.running import UNCACHED, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -244,6 +244,34 @@ def test_a_driver_runs_tasks_for_the_input_with_the_most_partitions() -> None:
         running.pipe_input("customers", "k", "v", 1, partition=4)
         running.pipe_input("orders", "k", "v", 1, partition=2)
         assert [running.get_store("counts", number).get("k").value for number in range(5)] == [2, 2, 3, 1, 2]
+
+
+def test_a_sub_topology_may_write_to_what_it_reads() -> None:
+    def build(b: StreamsBuilder) -> None:
+        tries = b.stream("tries").map_values(lambda value: value + 1)
+        tries.filter(lambda _, value: value < 4).to("tries")
+        tries.filter(lambda _, value: value >= 4).to("out")
+
+    with driver(build, auto_commit=False) as running:
+        pipe(running, [("tries", "a", 0, 1), ("tries", "b", 3, 2)])
+        running.crash()
+        assert output(running) == []
+        running.commit()
+        pipe(running, [("tries", "c", 2, 3)])
+        running.commit()
+        assert sorted(output(running)) == [("a", 4, 1), ("b", 4, 2), ("c", 4, 3)]
+
+
+def test_a_stream_may_write_to_the_table_that_it_is_joined_with() -> None:
+    def build(b: StreamsBuilder) -> None:
+        seen = b.table("seen")
+        joined = b.stream("in").left_join_table(seen, lambda value, before: [value, before])
+        joined.map_values(lambda both: both[0]).to("seen")
+        joined.to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 2, 2)])
+        assert output(running) == [("a", [1, None], 1), ("a", [2, 1], 2)]
 
 
 def test_sub_topologies_come_in_the_order_of_the_data() -> None:

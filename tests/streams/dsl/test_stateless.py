@@ -166,6 +166,22 @@ def test_a_partitioner_says_where_a_record_goes() -> None:
         assert [record.partition for record in running.log.records("out")] == [0, 2]
 
 
+def test_a_partitioner_may_send_a_record_to_several_partitions_or_to_none() -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").to("out", partitioner=lambda _, value: {0, 2} if value else ())
+
+    with driver(build, partitions={"in": 1, "out": 3}) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 0, 2)])
+        records = running.log.records("out")
+        assert [(record.partition, record.timestamp) for record in records] == [(0, 1), (2, 1)]
+        assert running.metrics.tasks_as_dict()["0_0"]["dropped-records-total"] == 1
+
+
+def test_the_same_topics_in_another_order_are_the_same_stream() -> None:
+    builder = StreamsBuilder("app")
+    assert builder.stream(["a", "b"]) is builder.stream(["b", "a"])
+
+
 def test_what_a_serde_cannot_read_is_an_error_that_says_where() -> None:
     builder = StreamsBuilder("app", value_serde=IntSerde())
     builder.stream("in").to("out")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from store.errors import ConfigError
+from store.log.partitioner import partition_for
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.state.windowed import LATEST, Window, Windowed
 from store.streams.dsl import (
@@ -321,6 +322,29 @@ def test_windowed_keys_are_bytes_as_kafka_streams_writes_them() -> None:
     assert SessionWindowedSerde(StrSerde()).serialize(key) == b"k" + (20).to_bytes(8, "big") + (10).to_bytes(
         8, "big"
     )
+
+
+@pytest.mark.parametrize("windows", [TimeWindows.of_size(10), SessionWindows.with_inactivity_gap(5)])
+@pytest.mark.parametrize("topic", ["out", lambda *_: "out"], ids=["named", "found"])
+def test_all_windows_of_a_key_are_in_the_partition_of_the_key(windows: Windows, topic: Any) -> None:
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").group_by_key().windowed_by(windows).count().to_stream().to(topic)
+
+    with driver(build, partitions=5) as running:
+        pipe(running, [("in", key, 1, time) for key in "abcdefgh" for time in range(0, 200, 20)])
+        for record in running.log.records("out"):
+            assert record.key is not None
+            assert record.partition == partition_for(record.key[:1], 5)
+
+
+def test_a_partitioner_of_windows_is_given_the_window() -> None:
+    def build(b: StreamsBuilder) -> None:
+        counts = b.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10)).count()
+        counts.to_stream().to("out", partitioner=lambda key, _: key.window.start // 10)
+
+    with driver(build, partitions={"in": 1, "out": 3}) as running:
+        pipe(running, [("in", "k", 1, time) for time in (5, 15, 25)])
+        assert [record.partition for record in running.log.records("out")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("serde", [TimeWindowedSerde(StrSerde(), 10), SessionWindowedSerde(StrSerde())])
