@@ -18,7 +18,7 @@ from store.streams.topology import Topology
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
 from store.testing.driver import TestDriver
 from store.testing.memory_log import MemoryLog
-from tests.streams.dsl.running import UNCACHED, driver, output, pipe
+from tests.streams.dsl.running import driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
 
