@@ -247,6 +247,10 @@ class Member(Protocol):
         A group that has members takes such positions from them alone. `FatalLogError` when it is none any more.
         """
 
+    def rejoin(self) -> None:
+        """Give all partitions back, in the course of `poll`, and join anew. Where the group's leader does, all are
+        given out once more."""
+
     def close(self) -> None:
         """Leave the group. With an `instance_id` it stays in it for its session timeout, or until its successor."""
 

@@ -76,6 +76,9 @@ LONG_WAIT_S = 5.0
 LOOK_S = 0.5
 """How often a thread writes down where its tasks stand."""
 
+GIVEN_OUT_S = 5.0
+"""How often a thread with an instance id asks whether every task has a member."""
+
 COPIES_S = 10.0
 """How often a thread asks who has which task, to keep copies of those that it should."""
 
@@ -173,6 +176,10 @@ class StreamThread:
         """Sub-topology → the partitions that this thread keeps warm copies of."""
         self._topologies = {one.ordinal: one for one in application.sub_topologies}
         self._inputs_looked = -inf
+        self._is_static = instance_id is not None
+        self._given_out_looked = clock.monotonic()
+        self._left_out: frozenset[TopicPartition] = frozenset()
+        """The partitions that no member had when it was asked last."""
         self._workers: dict[int, Worker] = {}
         self._looked = clock.monotonic()
         self.status = ThreadStatus(name, True, (), (), ())
@@ -300,6 +307,7 @@ class StreamThread:
         self._waits_since = inf
         self._reopen()
         self._keep_copies()
+        self._check_given_out()
         self._check_inputs()
         wait = 0.0 if self._progress else WAIT_S / len(self._workers)
         progress = [self._poll(worker, wait) for worker in self._workers.values()]
@@ -462,6 +470,42 @@ class StreamThread:
                 f"those of {', '.join(self._leading.values())}. Other inputs than theirs have come, or have other "
                 "partitions: stop them before this one is started"
             )
+
+    def _check_given_out(self) -> None:
+        """Join anew where partitions stay without a member, so that they are given out again.
+
+        A member that has to give partitions up in a cooperative rebalance joins once more when it has, and only then
+        they are given to others. If it dies before, and comes back with its instance id, it is told what it has now
+        without a rebalance, as static members are, and nobody would ever join that others wait for.
+        """
+        now = self._clock.monotonic()
+        if not self._is_static or now - self._given_out_looked < GIVEN_OUT_S:
+            return
+        self._given_out_looked = now
+        group = self._application.application_id
+        try:
+            every = {
+                TopicPartition(topic, partition)
+                for topic in self._leading.values()
+                for partition in range(self._reader.partitions(topic))
+            }
+            with closing(self._log.admin()) as admin:
+                members = admin.group_members(group)
+        except (RetriableError, UnreachableError) as error:
+            _log.info("%s: %s; whether all tasks are given out is asked again", self.name, error)
+            return
+        given = {tp for one in members for tp in one.partitions}
+        left = frozenset(every - given) if members else frozenset()
+        still, self._left_out = left & self._left_out, left
+        if still:
+            _log.warning(
+                "%s: no member of the group %s has %s; joining it anew",
+                self.name,
+                group,
+                ", ".join(map(str, sorted(still))),
+            )
+            self._left_out = frozenset()
+            self._member.rejoin()
 
     def _copies_of(self, ordinal: int) -> list[int]:
         here = frozenset[tuple[int, int]]().union(*self._host.threads.values())

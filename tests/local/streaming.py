@@ -1,11 +1,14 @@
 """A process that runs `Streams` over the counting pipeline, until it is told to stop or is killed.
 
-python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE
+python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE [dies]
+
+With `dies` it kills itself when it is told to give a task up, before it has done so.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -13,6 +16,7 @@ from pathlib import Path
 
 from store.streams.application import Application
 from store.streams.streams import State, Streams
+from store.streams.thread import StreamThread
 from store.streams.topology import Context, Topology
 from store.types import Record
 
@@ -56,6 +60,8 @@ def tell(running: Streams, place: Path) -> None:
 
 
 if __name__ == "__main__":
-    made = streams(*sys.argv[1:])
+    made = streams(*sys.argv[1:6])
+    if sys.argv[6:] == ["dies"]:
+        StreamThread.revoked = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     threading.Thread(target=tell, args=(made, Path(sys.argv[2]) / f"{os.getpid()}.runs"), daemon=True).start()
     made.run()

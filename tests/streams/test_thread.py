@@ -18,7 +18,7 @@ from store.errors import InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
-from store.streams.thread import COPIES_S, INPUTS_S, LONG_WAIT_S, Host, StreamThread, copies
+from store.streams.thread import COPIES_S, GIVEN_OUT_S, INPUTS_S, LONG_WAIT_S, Host, StreamThread, copies
 from store.types import TopicPartition
 from tests.clocks import VirtualClock
 from tests.clusters import RC, SOURCE, Cluster
@@ -119,6 +119,47 @@ def test_tasks_that_stay_go_on_in_the_midst_of_a_rebalance(cluster: Cluster, con
     assert all(not task.in_transaction for task in stayed.values())
     for one in (first, second, third):
         one.stop()
+
+
+class _KilledError(BaseException):
+    """The process ends here."""
+
+
+def test_a_static_member_that_dies_with_what_it_has_to_give_up_and_comes_back_keeps_nothing_from_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(instance: str, number: int) -> StreamThread:
+        return StreamThread(
+            Application.of(cluster.topology),
+            LONG,
+            SimLog(cluster.broker),
+            cluster.storage(SimHost(number)),
+            cluster.clock,
+            name=instance,
+            instance_id=instance,
+        )
+
+    def die(*_: object) -> None:
+        raise _KilledError
+
+    one = start("one", 0)
+    rest(one)
+    other = start("other", 1)
+    monkeypatch.setattr(one, "revoked", die)
+    with pytest.raises(_KilledError):
+        rest(other, one)
+    one = start("one", 2)
+    rest(one, other)
+    assert len(tasks(one) + tasks(other)) < 4
+    for _ in range(3):
+        cluster.clock.sleep(GIVEN_OUT_S)
+        rest(one, other)
+    assert sorted(tasks(one) + tasks(other)) == ["0_0", "0_1", "0_2", "0_3"]
+    cluster.feed(b"c")
+    rest(one, other)
+    assert outputs(cluster) == 9
+    one.stop()
+    other.stop()
 
 
 def test_what_was_processed_is_committed_before_others_get_it(cluster: Cluster) -> None:

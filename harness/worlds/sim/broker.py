@@ -1163,6 +1163,18 @@ class SimMember:
                 self._take_grant(seat)
         self._tell()
 
+    def rejoin(self) -> None:
+        """As the leader of the group does, whoever this is."""
+        self._check()
+        held, self._held = self._held, None
+        if held is not None:
+            self._rebalance.revoked(held)
+        group = self._group()
+        seat = group.seat(self._member_id)
+        if seat is not None:
+            group.prepare(self._broker.now)
+            group.rejoin(seat, self._broker.now)
+
     def membership(self) -> SimMembership:
         self._check()
         return self._membership()

@@ -62,8 +62,12 @@ class KafkaMember:
         self._assignor: Assignor = assignor
         self._has: set[TopicPartition] = set()
         self._fenced: str | None = None
+        self._topics = list(topics)
+        self._subscribe(consumer)
+
+    def _subscribe(self, consumer: Consumer) -> None:
         consumer.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
 
     def poll(self, seconds: float) -> None:
@@ -111,6 +115,11 @@ class KafkaMember:
                 raise
 
         repeat(self._client, f"commit of a member of group {self._group_id}", commit, ping)
+
+    def rejoin(self) -> None:
+        consumer = self._live()
+        consumer.unsubscribe()
+        self._subscribe(consumer)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
