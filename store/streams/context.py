@@ -17,8 +17,10 @@ from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 
 from store.clock import Clock
 from store.errors import (
+    CrashproofError,
     LogError,
     ProtocolError,
+    RecordFailedError,
     RecordLostError,
     RecordRefusedError,
     RecordTooLargeError,
@@ -287,7 +289,7 @@ class Context(Protocol):
 
 
 _LARGE_BYTES = 16 << 10
-"""A value of more is not held back: far less than any client or broker refuses."""
+"""A change of more is not held back: far less than any client or broker refuses."""
 
 _CHANGE_BYTES = 192
 """What a change takes in memory beside its key and value, about."""
@@ -338,11 +340,12 @@ class TaskContext:
         timestamp_extractor: Any = None,
         admit: Callable[[str], None] | None = None,
         count_partitions: Callable[[str], int] | None = None,
+        aborts: bool = False,
     ) -> None:
         """`faults` are those that handlers have decided on, `dropped` is told of each record that is left out.
         `timestamp_extractor` is that of the configuration. `admit` raises for a topic that nothing may be sent to which
         is no sink; None: to no such topic. `count_partitions` asks the cluster; raises `LogError` for an
-        unknown one."""
+        unknown one. `aborts`: what was done since the last commit can be taken back."""
         self._task_id = task_id
         self._handlers = handlers
         self._faults = faults or Faults()
@@ -356,6 +359,7 @@ class TaskContext:
         self._admit = admit
         self._count_partitions = count_partitions
         self._counts: dict[str, int] = {}
+        self._aborts = aborts
         self._stores: dict[str, ProcessorStore] = {}
         self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
@@ -546,9 +550,55 @@ class TaskContext:
             raise
         self.dropped()
 
-    def _at_record(self) -> ErrorHandlerContext:
+    def release(self, operator: str, held: Callable[[], Record], forward: Callable[[], None]) -> None:
+        """Forward a result that an operator has held back, unless a handler has decided to go on without it.
+
+        `held` makes what a handler is told of, and the result is recognised by.
+        """
+        results = self._faults.results
+        if results and (result := (operator, held())) in results:
+            self.bury(results[result])
+            self._faults.passed_over.add(result)
+            # So that what lies before it is not read again for the next one of its kind.
+            self.commit()
+            return
+        at = self.record
+        try:
+            forward()
+        except Exception as error:
+            # Where the context stands at another record, what a cache held back has raised, which is of that one.
+            if self.record is not at or not self._does_without(operator, held, error):
+                raise
+
+    def _does_without(self, operator: str, held: Callable[[], Record], error: Exception) -> bool:
+        """Whether a handler goes on without a result whose forwarding has raised. Raises `RecordFailedError` where
+        everything since the last commit has to be processed again for that."""
+        handler = None if self._handlers is None else self._handlers.processing
+        if handler is None or not self.is_of_a_function(error):
+            return False
+        result = held()
+        response = handler.handle_error(self._at_record(result), error)
+        if not response.resumes:
+            return False
+        if self._aborts:
+            self._faults.results[operator, result] = response.dead_letters
+            raise RecordFailedError(
+                f"task {self._task_id}: a result that {operator} held back raised {type(error).__name__}, and it is "
+                "passed over when the input is read again"
+            ) from error
+        self.failure = None
+        self.bury(response.dead_letters)
+        return True
+
+    def is_of_a_function(self, error: Exception) -> bool:
+        """Whether a processing handler is asked: of what the store or the log has raised it is not."""
+        if self.failure not in (None, error):
+            return False
+        return not isinstance(error, CrashproofError) or isinstance(error, SerdeError)
+
+    def _at_record(self, record: Record | None = None) -> ErrorHandlerContext:
         topic = None if self._handlers is None else self._handlers.dead_letter_topic
-        return ErrorHandlerContext(self.record, self._task_id, topic, self.monotonic)
+        return ErrorHandlerContext(record or self.record, self._task_id, topic, self.monotonic)
 
     def blames(self, error: RecordRefusedError | RecordLostError) -> bool:
         """Whether a handler may go on without what was refused; it is then left out when it is made again."""
@@ -583,7 +633,7 @@ class TaskContext:
         def hold_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.record.timestamp if timestamp is None else timestamp
             held = changes.held
-            size = 0 if value is None else len(value)
+            size = len(key) + (0 if value is None else len(value))
             # What a client may refuse is sent while it is known which record has caused it.
             if size > _LARGE_BYTES or at <= 0 or not self._holding_back:
                 held.pop(key, None)
@@ -591,9 +641,9 @@ class TaskContext:
                 return
             before = held.get(key)
             if before is None:
-                changes.bytes += _CHANGE_BYTES + len(key) + size
+                changes.bytes += _CHANGE_BYTES + size
             else:
-                changes.bytes += size - (0 if before[0] is None else len(before[0]))
+                changes.bytes += size - len(key) - (0 if before[0] is None else len(before[0]))
             held[key] = value, at
             if changes.bytes > held_bytes:
                 changes.send()
@@ -624,4 +674,5 @@ class TaskContext:
         """A new transaction begins."""
         self.commit_requested = False
         self.failure = None
+        self._faults.passed_over.clear()
         self._holding_back = True

@@ -24,9 +24,15 @@ only when they are flushed, and a crash between any two steps. The argument:
 * Where an operator has held a result back, and forwards it at a commit or to make room, the record at fault is the last
   one that went into it. Without that one an earlier one may be it, until none is left. Under at least once such an
   error is raised.
+* What an operator lets go that may be of records long committed (a row of `suppress`, a window that is closed, a record
+  that found no partner) is no fault of the record that lets it go. Such a result is passed over by itself: the
+  transaction is aborted, the input is read again, and when the same result is due its dead letters are sent instead.
+  Under at least once they are sent at once, and what follows goes on.
 * Punctuators belong to no record: their errors are raised.
 
-Dead letters have the key and value of the record that was read, its time, its headers and those of KIP-1034.
+Dead letters have the key and value of the record that was read, its time, its headers and those of KIP-1034. That of
+a result has the key and value that were held back, as bytes, its time and headers, and no place: an empty topic,
+partition and offset -1.
 """
 
 from __future__ import annotations
@@ -57,6 +63,11 @@ TIMESTAMP = "__streams.errors.timestamp"
 
 _LONGEST_TRACE = 8_192
 """Headers count into the size of a record, which is bounded."""
+
+
+def result_of(key: bytes | None, value: bytes | None, timestamp: int, headers: Headers = ()) -> Record:
+    """What a handler is told of that is no input record."""
+    return Record("", -1, -1, key, value, timestamp, headers)
 
 
 class DeadLetter(NamedTuple):
@@ -249,6 +260,10 @@ class Faults:
     """Outputs that the cluster does not take, by their digests, with their times where those are why."""
     suspects: set[bytes] = field(default_factory=set)
     """Outputs of a batch that the cluster did not take, or that are too old or new: each has to be sent alone."""
+    results: dict[tuple[str, Record], tuple[DeadLetter, ...]] = field(default_factory=dict)
+    """Operator and a result that it held back → the dead letters to send instead of forwarding it."""
+    passed_over: set[tuple[str, Record]] = field(default_factory=set)
+    """Those for which they were sent in the transaction that is open."""
 
     def skip(self, tp: TopicPartition, offset: int, dead_letters: tuple[DeadLetter, ...]) -> None:
         self.skipped.setdefault(tp, {})[offset] = dead_letters
@@ -266,6 +281,9 @@ class Faults:
         """What lies before these positions is done with."""
         self.refused.clear()
         self.suspects.clear()
+        for result in self.passed_over:
+            self.results.pop(result, None)
+        self.passed_over.clear()
         for tp, offsets in self.skipped.items():
             for offset in [one for one in offsets if one < positions.get(tp, 0)]:
                 del offsets[offset]

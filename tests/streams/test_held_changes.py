@@ -92,6 +92,15 @@ def test_a_value_that_grows_counts_with_its_new_size() -> None:
     assert [len(record.value or b"") for record in cluster.changes()] == [15_000, 1]
 
 
+def test_a_large_key_is_logged_while_it_is_known_which_record_has_it() -> None:
+    large = b"x" * (held._LARGE_BYTES + 1)
+    cluster = fed((b"a", b"1"), (large, b"1"))
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        task.commit()
+    assert [record.key for record in cluster.changes()] == [large, b"a"]
+
+
 def test_a_large_value_is_logged_at_once_and_what_comes_after_it_wins() -> None:
     large = b"x" * (held._LARGE_BYTES + 1)
     cluster = fed((b"a", b"1"), (b"a", large), (b"b", large), (b"b", b"2"))

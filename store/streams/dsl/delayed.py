@@ -10,7 +10,8 @@ While a record is joined the task stands at it, as it did when it came: what is 
 is raised is blamed on it. What came since the last commit is kept in memory for that as it was read, so that the dead
 letter of a record that is passed over is the whole of it. Under exactly once such a record is not there when the input
 is read again. Under at least once it leaves the store with the next record or commit: not when it raises, for that is
-before anybody has decided to go on without it. Those that are due after it go with the next record that waits.
+before anybody has decided to go on without it. Those that are due after it go with the next record that waits. A record
+that was committed before is passed over as results are that operators hold back (`store.streams.handlers`).
 
 Must survive: a task that is closed after any record; several records of one key and time; a joiner that raises.
 """
@@ -32,7 +33,6 @@ from store.streams.dsl.windowed import observing
 from store.types import Headers, Record
 
 if TYPE_CHECKING:
-    from store.streams.context import TaskContext
     from store.streams.dsl.graph import Forward, Place
 
 _TIME = struct.Struct(">q")
@@ -50,13 +50,14 @@ class _Waiting:
     def __init__(
         self,
         store: Any,
-        task: TaskContext,
+        place: Place,
         key_serde: Serde[Any],
         value_serde: Serde[Any],
         join: Callable[[Any, Any, int, Headers], None],
     ) -> None:
         self._store = store
-        self._task = task
+        self._place = place
+        self._task = place.task
         self._key_serde = key_serde
         self._value_serde = value_serde
         self._join = join
@@ -68,6 +69,8 @@ class _Waiting:
         """The row whose records are being joined, and how many of them are, with the one that is at it."""
 
     def add(self, key: Any, value: Any, time: int, headers: Headers) -> None:
+        if time < 0:
+            raise ValueError(f"a record of time {time} cannot wait: milliseconds from 0 on")
         self._go_on()
         record = self._task.record
         at = record.topic, record.partition, record.offset
@@ -115,8 +118,15 @@ class _Waiting:
         task = self._task
         now = task.record
         came = self._came.get((topic, partition, offset))
-        task.record = came or Record(topic, partition, offset, None, None, time, headers)
-        self._join(key, self._value_serde.deserialize(value), time, headers)
+        if came is not None:
+            task.record = came
+            self._join(key, self._value_serde.deserialize(value), time, headers)
+        else:
+            at = Record(topic, partition, offset, self._key_serde.serialize(key), value, time, headers)
+            task.record = at
+            self._place.release(
+                lambda: at, self._join, key, self._value_serde.deserialize(value), time, headers
+            )
         task.record = now
 
     def flush(self) -> None:
@@ -144,9 +154,7 @@ class DelayedLookUp:
     def bind(self, place: Place) -> Forward:
         join = self.look_up.bind(place)
         observe, times, name = observing(place), place.task.observed, place.name
-        waiting = _Waiting(
-            place.task.own_stores[self.store], place.task, self.key_serde, self.value_serde, join
-        )
+        waiting = _Waiting(place.task.own_stores[self.store], place, self.key_serde, self.value_serde, join)
         place.at_flush(waiting.flush)
         grace = self.grace_ms
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
@@ -410,6 +411,10 @@ class Place:
         if time >= 0:
             self.task.observed[name] = time
         return time
+
+    def release(self, held: Callable[[], Record], forward: Forward, *result: Any) -> None:
+        """Forward a result that was held back; see `TaskContext.release`."""
+        self.task.release(self.name, held, partial(forward, *result))
 
     def dropped(self) -> Callable[[], None]:
         """What to call for each record that is dropped. The task counts them, as in Kafka Streams."""

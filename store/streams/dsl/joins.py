@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, overload
 
@@ -31,6 +32,7 @@ from store.streams.dsl.suppliers import (
     DslWindowParams,
     suppliers_of,
 )
+from store.streams.handlers import result_of
 from store.suppliers import Duration, KeyValueSupplier, StoreSupplier, WindowSupplier, milliseconds
 from store.types import Headers
 
@@ -236,7 +238,7 @@ class JoinSide:
                     dropped()
                 return
             if waiting is not None and timestamp == now:
-                waiting.forward_closed(now, forward)
+                waiting.forward_closed(now, place, forward)
             latest = max(0, min(timestamp + after, LATEST))
             alone = True
             with fetch(key, max(0, timestamp - before), latest) as partners:
@@ -343,7 +345,7 @@ class Waiting:
         if self._store.get(row) is not None:
             self._store.put(row, None)
 
-    def forward_closed(self, now: int, forward: Forward) -> None:
+    def forward_closed(self, now: int, place: Place, forward: Forward) -> None:
         """Forward those whose windows are closed, in the order of their times, alone."""
         if self.first + self._least >= now:
             return
@@ -362,14 +364,19 @@ class Waiting:
                     closed.append((row, values))
         for row, values in closed:
             time, left = _TIME_AND_SIDE.unpack_from(row)
-            key = self._key_of(row[_TIME_AND_SIDE.size :])
+            key_bytes = row[_TIME_AND_SIDE.size :]
+            key = self._key_of(key_bytes)
             waiting = list(_values(values, row))
             for number, value in enumerate(waiting, 1):
                 # First it goes: under at least once a handler may go on where what follows raises, and what raised
                 # would raise again at each record to come.
                 self._put(row, left, waiting[number:])
-                forward(key, self._alone(key, left, value), time, ())
+                held = partial(result_of, key_bytes, value, time)
+                place.release(held, self._forward_alone, forward, key, left, value, time)
         self.first = first
+
+    def _forward_alone(self, forward: Forward, key: Any, left: bool, value: bytes, time: int) -> None:
+        forward(key, self._alone(key, left, value), time, ())
 
     def _put(self, row: bytes, left: bool, values: Sequence[bytes]) -> None:
         side = b"\1" if left else b"\0"

@@ -29,6 +29,7 @@ from store.streams.dsl.operators import View
 from store.streams.dsl.stores import Logged
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows
+from store.streams.handlers import result_of
 from store.suppliers import Duration, milliseconds
 from store.types import Headers, Record
 
@@ -189,8 +190,9 @@ class Buffer:
         """The place of the oldest update."""
         return self._order[0][0] if self._order else None
 
-    def take(self) -> tuple[Any, Any, Any, int, Headers]:
-        """The oldest update, which is held back no longer: key, new value, old value, time, headers."""
+    def take(self) -> tuple[Any, Any, Any, int, Headers, Callable[[], Record]]:
+        """The oldest update, which is held back no longer: key, new value, old value, time, headers, and what a handler
+        is told of it."""
         _, at = heapq.heappop(self._order)
         _, timestamp, headers, prior, new = self._rows.pop(at)
         self.size -= self._sizes.pop(at)
@@ -202,6 +204,7 @@ class Buffer:
             None if prior is None else value_of(prior),
             timestamp,
             headers,
+            lambda: result_of(at, new, timestamp, headers),
         )
 
     def prior(self, key: Any) -> tuple[bool, Any]:
@@ -257,10 +260,10 @@ class Suppress:
         full = self._full(buffer)
 
         def forward_first() -> None:
-            key, new, old, timestamp, headers = buffer.take()
+            key, new, old, timestamp, headers, held = buffer.take()
             # A deleted window was never forwarded: it is forwarded once.
             if new is not None or not by_window:
-                forward(key, new, old if sends_old else None, timestamp, headers)
+                place.release(held, forward, key, new, old if sends_old else None, timestamp, headers)
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             now = observe(timestamp)

@@ -12,11 +12,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from store.serdes import Serde
 from store.state.windowed import Window, Windowed
 from store.streams.dsl.cache import SessionTable, WindowTable, immutable
 from store.streams.dsl.operators import folding
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
-from store.types import Headers
+from store.streams.handlers import result_of
+from store.types import Headers, Record
 
 if TYPE_CHECKING:
     from store.streams.dsl.graph import Forward, Place
@@ -61,6 +63,9 @@ class OnWindowClose:
     """
 
     aggregate: TimeWindowAggregate | SlidingWindowAggregate | SessionAggregate
+    key_serde: Serde[Any]
+    """Of the windows."""
+    value_serde: Serde[Any]
 
     @property
     def windows(self) -> Windows:
@@ -92,9 +97,17 @@ class OnWindowClose:
             closed.sort(key=_end_and_start)
             for row, value in closed:
                 if isinstance(windows, SessionWindows):
-                    forward(row, value, None, row.window.end, headers)
+                    release(row, value, row.window.end, headers)
                 else:
-                    forward(row, value.value, None, value.timestamp, headers)
+                    release(row, value.value, value.timestamp, headers)
+
+        def release(row: Windowed[Any], value: Any, time: int, headers: Headers) -> None:
+            def held() -> Record:
+                return result_of(
+                    self.key_serde.serialize(row), self.value_serde.serialize(value), time, headers
+                )
+
+            place.release(held, forward, row, value, None, time, headers)
 
         def emitting(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             before = times.get(name, -1)

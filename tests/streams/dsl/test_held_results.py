@@ -1,0 +1,148 @@
+"""Results that operators hold back, and whose forwarding raises: they are passed over, and nobody else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from store.serdes import JsonSerde, StrSerde
+from store.state.windowed import Windowed
+from store.streams.dsl import (
+    EmitStrategy,
+    JoinWindows,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+)
+from store.streams.dsl.windows import Windows
+from store.streams.handlers import ErrorHandlerContext, Response
+from store.suppliers import persistent_versioned_key_value_store
+from store.testing.driver import TestDriver
+from tests.streams.dsl.running import UNCACHED, driver, output, pipe
+
+pytestmark = pytest.mark.requirement("x.4")
+
+Build = Callable[[StreamsBuilder], None]
+
+
+def picky(value: int) -> int:
+    """Cannot do with a zero."""
+    return value // value
+
+
+def left_join(made: StreamsBuilder) -> None:
+    windows = JoinWindows.of_time_difference(5)
+    joined = made.stream("in").left_join(made.stream("other"), lambda value, _: value, windows)
+    joined.map_values(picky).to("out")
+
+
+def suppressed(made: StreamsBuilder) -> None:
+    table = made.table("in", materialized="table").suppress(Suppressed.until_time_limit(5))
+    table.to_stream().map_values(picky).to("out")
+
+
+def windowed(windows: Windows, *, emits: bool) -> Build:
+    def build(made: StreamsBuilder) -> None:
+        grouped = made.stream("in").group_by_key().windowed_by(windows)
+        if emits:
+            grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
+        table = grouped.reduce(lambda one, other: one + other, materialized="sums")
+        if not emits:
+            table = table.suppress(Suppressed.until_window_closes())
+        table.to_stream().map(lambda key, value: (name_of(key), picky(value))).to("out")
+
+    return build
+
+
+def name_of(key: Windowed[str]) -> str:
+    return key.key
+
+
+def delayed_join(made: StreamsBuilder) -> None:
+    table = made.table(
+        "other", materialized=Materialized.as_(persistent_versioned_key_value_store("versions", 1_000))
+    )
+    made.stream("in").left_join_table(table, lambda value, _: value, grace=5).map_values(picky).to("out")
+
+
+HOLDING: dict[str, Build] = {
+    "left join": left_join,
+    "suppress": suppressed,
+    "suppress until window closes": windowed(TimeWindows.of_size(5), emits=False),
+    "emit on window close": windowed(TimeWindows.of_size(5), emits=True),
+    "emit on session close": windowed(SessionWindows.with_inactivity_gap(5), emits=True),
+    "delayed join": delayed_join,
+}
+
+
+def config(guarantee: str, **settings: object) -> dict[str, object]:
+    return {
+        **UNCACHED,
+        "processing.guarantee": guarantee,
+        "processing.exception.handler": "continue",
+        "errors.dead.letter.queue.topic.name": "dead",
+        **settings,
+    }
+
+
+def dead(running: TestDriver) -> list[tuple[bytes | None, bytes | None, int]]:
+    return [(one.key, one.value, one.timestamp) for one in running.read_output("dead")]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
+@pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)
+def test_a_result_that_raises_is_passed_over_alone(build: Build, guarantee: str, *, crashes: bool) -> None:
+    with driver(build, config(guarantee)) as running:
+        pipe(running, [("in", "a", 0, 10)])
+        if crashes:
+            running.crash()
+        pipe(running, [("in", "b", 1, 30), ("in", "c", 1, 50), ("in", "d", 0, 70)])
+        if crashes:
+            running.crash()
+        pipe(running, [("in", "e", 1, 90), ("in", "f", 1, 110)])
+        assert output(running) == [("b", 1, 30), ("c", 1, 50), ("e", 1, 90)]
+        letters = dead(running)
+        assert [(key[:1] if key else key, value) for key, value, _ in letters] == [(b"a", b"0"), (b"d", b"0")]
+
+
+@pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)
+def test_several_that_raise_in_one_transaction_are_all_passed_over(build: Build) -> None:
+    with driver(build, config("exactly_once_v2"), auto_commit=False) as running:
+        pipe(running, [("in", "a", 0, 10), ("in", "b", 0, 10), ("in", "c", 1, 10)])
+        running.commit()
+        pipe(running, [("in", "d", 1, 60), ("in", "e", 1, 120)])
+        running.commit()
+        assert output(running) == [("c", 1, 10), ("d", 1, 60)]
+        assert len(dead(running)) == 2
+
+
+@pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)
+def test_without_a_handler_it_is_raised_each_time(build: Build) -> None:
+    with driver(build) as running:
+        pipe(running, [("in", "a", 0, 10)])
+        for time in (30, 50):
+            with pytest.raises(ZeroDivisionError):
+                pipe(running, [("in", "b", 1, time)])
+            running.crash()
+
+
+def test_a_handler_is_told_of_a_result_without_a_place() -> None:
+    told: list[Any] = []
+
+    class Asked:
+        def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+            told.append((*context.record, type(error)))
+            return Response.resume()
+
+    settings = config("exactly_once_v2", **{"processing.exception.handler": Asked})
+    with driver(suppressed, settings) as running:
+        serdes: Any = {"key_serde": StrSerde(), "value_serde": JsonSerde()}
+        running.pipe_input("in", "a", 0, 10, (("h", b"x"),), **serdes)
+        pipe(running, [("in", "b", 1, 30)])
+        assert told == [("", -1, -1, b"a", b"0", 10, (("h", b"x"),), ZeroDivisionError)]
+        assert dead(running) == []
