@@ -128,13 +128,14 @@ class BoolSerde:
 class JsonSerde(Generic[T]):
     """Whatever msgspec can encode, as JSON; given a type, decoding checks against it.
 
-    Equal values give equal bytes: object keys are sorted. What JSON does not know comes back as what it became:
+    Equal values give equal bytes, and so does what they come back as: the keys of objects and the fields of dataclasses
+    and structs are sorted. What JSON does not know comes back as what it became:
     tuples and sets as lists, bytes as text, and numbers that are not finite as None, unless the type says more.
     """
 
     def __init__(self, type_: type[T] | Any = Any) -> None:
         self._type = type_
-        self._encoder = msgspec.json.Encoder(order="deterministic")
+        self._encoder = msgspec.json.Encoder(order="sorted")
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
 
     def __reduce__(self) -> tuple[object, ...]:

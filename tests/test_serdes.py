@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -62,6 +63,18 @@ def test_json_comes_back_and_equal_values_have_equal_bytes(value: Any) -> None:
     if isinstance(value, dict):
         assert serde.serialize(dict(reversed(value.items()))) == serde.serialize(value)
     assert json.loads(serde.serialize(value)) == value
+
+
+@dataclass
+class Order:
+    buyer: str
+    amount: int
+
+
+def test_what_json_comes_back_as_has_the_same_bytes() -> None:
+    serde: JsonSerde[Any] = JsonSerde()
+    data = serde.serialize(Order("ann", 3))
+    assert serde.serialize(serde.deserialize(data)) == data
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])

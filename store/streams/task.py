@@ -82,7 +82,6 @@ from store.errors import (
     AbortRequiredError,
     ChangelogLostError,
     ConfigError,
-    CrashproofError,
     DeserializationError,
     FatalLogError,
     FencedError,
@@ -95,7 +94,6 @@ from store.errors import (
     RecordLostError,
     RecordRefusedError,
     RetriableError,
-    SerdeError,
     StoreCorruptedError,
     TransactionTimedOutError,
 )
@@ -300,6 +298,7 @@ class Task:
                 task_partition=self.partition,
                 admit=self._admit if self.topology.any_sink else None,
                 count_partitions=self._count_partitions,
+                aborts=self._producer is not None,
                 sources=self.topology.sources,
                 timestamp_extractor=self._extractor,
             )
@@ -403,13 +402,7 @@ class Task:
 
     def _check_group(self, reader: GroupReader) -> None:
         for left in reversed(range(ordinals.TRIES)):
-            said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
-            self._committed_stream_time = max(
-                self._committed_stream_time, *map(ordinals.stream_time, said.values()), -1
-            )
-            for times in map(ordinals.observed_times, said.values()):
-                for operator, time in times.items():
-                    self._committed_observed[operator] = max(self._committed_observed.get(operator, -1), time)
+            said = self._read_notes(reader)
             former = ordinals.former_ordinals(said, self.topology.ordinal)
             if not former:
                 return
@@ -429,12 +422,25 @@ class Task:
                     self._config,
                     self._retry,
                 )
+                # A former one may have committed until it was fenced.
+                self._read_notes(reader)
                 return
             except FencedError:
                 # Perhaps by a task that has taken over as well, see `store.streams.ordinals`.
                 if not left:
                     raise
             self._make_producer()
+
+    def _read_notes(self, reader: GroupReader) -> dict[TopicPartition, str]:
+        """What is noted beside the committed positions; the times in it are known from now on."""
+        said = ordinals.noted_beside(reader, self.topology.application_id, self.inputs, self._retry)
+        self._committed_stream_time = max(
+            self._committed_stream_time, *map(ordinals.stream_time, said.values()), -1
+        )
+        for times in map(ordinals.observed_times, said.values()):
+            for operator, time in times.items():
+                self._committed_observed[operator] = max(self._committed_observed.get(operator, -1), time)
+        return said
 
     def _refuse(self, former: Mapping[TopicPartition, str]) -> None:
         topology = self.topology
@@ -849,8 +855,8 @@ class Task:
         done = 0
         for record in records:
             context.record = record
-            timestamp = record.timestamp
-            if timestamp > context.stream_time:
+            timestamp, stream_time = record.timestamp, context.stream_time
+            if timestamp > stream_time:
                 context.stream_time = timestamp
             # Whatever ends the function early leaves a part of its writes in the transaction.
             self._state = after_failure
@@ -868,6 +874,9 @@ class Task:
                 if not self._goes_on(context, error):
                     self._failed(error, f"while task {self.task_id} processed {tp} offset {record.offset}")
                     raise
+                if isinstance(error, DeserializationError):
+                    # When it was, an extractor would have said.
+                    context.stream_time = stream_time
             self._state = in_transaction
             positions[tp] = record.offset + 1
             self._processed += 1
@@ -895,9 +904,7 @@ class Task:
             return False
         untouched = isinstance(error, DeserializationError)
         handler = self._handlers.deserialization if untouched else self._handlers.processing
-        if handler is None or context.failure not in (None, error):
-            return False
-        if isinstance(error, CrashproofError) and not isinstance(error, SerdeError):
+        if handler is None or not context.is_of_a_function(error):
             return False
         record = context.record
         tp = TopicPartition(record.topic, record.partition)

@@ -24,8 +24,10 @@ from store.errors import (
 from store.log import Log, Producer, TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
+from store.serdes import StrSerde
 from store.streams import ordinals
 from store.streams.context import Context
+from store.streams.dsl import StreamsBuilder, TimeWindows
 from store.streams.ordinals import prepare, take_over
 from store.streams.task import Task, apply
 from store.streams.topology import Topology
@@ -259,6 +261,52 @@ def test_a_zombie_of_the_former_ordinal_cannot_commit(
             assert step(log, task) == 2
     assert outputs(log, "a") == [b"1", b"2", b"3"]
     assert ordinals.noted(said(log, "a")) == 1
+
+
+class _Meanwhile:
+    """A cluster in which something happens just before a producer with that id is made."""
+
+    def __init__(self, log: Log, transactional_id: str, happens: Callable[[], object]) -> None:
+        self._log = log
+        self._id = transactional_id
+        self._happens: Callable[[], object] | None = happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
+        if transactional_id == self._id and self._happens is not None:
+            happens, self._happens = self._happens, None
+            happens()
+        return self._log.producer(transactional_id, transaction_timeout_ms)
+
+
+def test_what_the_former_ordinal_commits_until_it_is_fenced_makes_records_late(tmp_path: Path) -> None:
+    made = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    windows = made.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10))
+    windows.count(materialized="c").to_stream().to("out")
+    (old,) = made.build().sub_topologies
+    broker = SimBroker()
+    for topic in ("in", "out", "app-c-changelog"):
+        broker.create_topic(topic, 1)
+    log = SimLog(broker)
+    uncached = StreamsConfig(statestore_cache_max_bytes=0)
+    for time in (10, 1_000, 15):
+        broker.append("in", b"k", b"v", partition=0, timestamp=time)
+    records = broker.visible(TopicPartition("in", 0), RC)
+    former = Task(old, 0, log, StateDirectory(tmp_path / "1", "app"), uncached, CLOCK)
+    former.open()
+    apply(former, records[:1])
+    former.commit()
+    apply(former, records[1:2])
+    meanwhile: Any = _Meanwhile(log, "app-0_0", former.commit)
+    with Task(
+        replace(old, ordinal=1), 0, meanwhile, StateDirectory(tmp_path / "2", "app"), uncached, CLOCK
+    ) as task:
+        apply(task, records[2:])
+        task.commit()
+    former.close()
+    assert [record.timestamp for record in broker.visible(TopicPartition("out", 0), RC)] == [10, 1_000]
 
 
 @pytest.mark.requirement("13627.2")

@@ -959,11 +959,12 @@ class KTable:
         graph = self.builder.graph
         self.send_old_values()
         node_name = graph.new_name("KTABLE-SELECT-", None if name is None else f"{name}-select")
-        node = graph.add(node_name, Regroup(selector, self.versioned), [self.node])
+        keys = key_serde or self.builder.key_serde
+        node = graph.add(node_name, Regroup(selector, keys, self.versioned), [self.node])
         return KGroupedTable(
             self.builder,
             node,
-            key_serde or self.builder.key_serde,
+            keys,
             value_serde or self.builder.value_serde,
             name,
         )
@@ -1433,8 +1434,10 @@ class WindowedKStream:
         store = _window_store(store_name, said, windows, group.key_serde, values, self.strategy)
         parent = group.grouped(store_name, named=said.store_name is not None)
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
-        node = graph.add(node_name, OnWindowClose(operator) if final else operator, [parent])
         keys = windowed_serde(store.key_serde, windows)
+        node = graph.add(
+            node_name, OnWindowClose(operator, keys, store.value_serde) if final else operator, [parent]
+        )
         return KTable(builder, node, keys, store.value_serde, store=store, kept=True)
 
 

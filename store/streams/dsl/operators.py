@@ -746,16 +746,31 @@ class OfValue:
         return self.function(value)
 
 
+_ALIKE_IN_BYTES = frozenset({str, int, bytes, bool})
+"""Types whose equal values give equal bytes, whatever the serde."""
+
+
 @dataclass
 class Regroup:
     """Updates of a table as changes of groups: (old, new) by the group's key. Where the group is the same it is one."""
 
     selector: Callable[[Any, Any], tuple[Any, Any]]
+    key_serde: Serde[Any]
+    """Of the groups: one group has one key in bytes."""
     versioned: bool = False
     """Whether the table is: then what is outdated changes no group."""
 
     def bind(self, place: Place) -> Forward:
-        forward, selector = place.forward, self.selector
+        forward, selector, key_bytes = place.forward, self.selector, self.key_serde.serialize
+
+        def same(old_key: Any, new_key: Any) -> bool:
+            # 1, 1.0 and True are equal, as are 0.0 and -0.0, and are not one group.
+            if old_key != new_key:
+                return False
+            kind = type(old_key)
+            return kind is type(new_key) and (
+                kind in _ALIKE_IN_BYTES or key_bytes(old_key) == key_bytes(new_key)
+            )
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
@@ -764,8 +779,7 @@ class Regroup:
             new_key, new_value = (None, None) if new is None else selector(key, new)
             goes = old_key is not None and old_value is not None
             comes = new_key is not None and new_value is not None
-            # 1, 1.0 and True are equal, and are not one group.
-            if goes and comes and old_key == new_key and type(old_key) is type(new_key):
+            if goes and comes and same(old_key, new_key):
                 forward(new_key, (new_value, old_value), timestamp, headers)
                 return
             if goes:

@@ -7,11 +7,29 @@ from typing import Any
 
 import pytest
 
-from store.serdes import LongSerde, StrSerde
+from store.serdes import FloatSerde, JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
+
+
+@pytest.mark.parametrize(
+    ("serde", "groups"),
+    [(FloatSerde(), [0.0, -0.0]), (JsonSerde(), [[1], [True]]), (JsonSerde(), [{"x": 1}, {"x": 1.0}])],
+)
+def test_groups_whose_keys_are_equal_and_have_other_bytes_are_two(serde: Any, groups: list[Any]) -> None:
+    first, second = groups
+
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("in", materialized="rows").group_by(lambda _, at: (groups[at], at), key_serde=serde)
+        table.count(materialized="counts").to_stream().to("out", key_serde=serde, value_serde=LongSerde())
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 0, 1), ("in", "b", 0, 2), ("in", "a", 1, 3)])
+        latest = {record.key: record.value for record in running.log.records("out")}
+        one = LongSerde().serialize(1)
+        assert latest == {serde.serialize(first): one, serde.serialize(second): one}
 
 
 def counted(b: StreamsBuilder) -> None:

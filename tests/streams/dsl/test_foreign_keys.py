@@ -6,6 +6,7 @@ Values of the left table are [foreign key, number], where the foreign key may be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -133,6 +134,27 @@ def test_a_row_goes_where_its_foreign_key_goes(config: dict[str, object], left: 
         [],
         [("1", [2, "Carl"], 9)],
     ]
+
+
+@dataclass
+class Order:
+    buyer: str
+    amount: int
+
+
+def test_a_table_of_objects_is_joined_whatever_the_order_of_their_fields() -> None:
+    def build(made: StreamsBuilder) -> None:
+        kept = Materialized("objects", value_serde=JsonSerde())
+        orders = made.table("orders").map_values(lambda value: Order(*value), materialized=kept)
+        joined = orders.join(made.table("people"), lambda order: of(order, "buyer"), lambda _, name: name)
+        joined.to_stream().to("out")
+
+    def of(order: Any, name: str) -> Any:
+        return order[name] if isinstance(order, dict) else getattr(order, name)
+
+    with driver(build) as running:
+        pipe(running, [("people", "ann", "Ann", 1), ("orders", "1", ["ann", 3], 2)])
+        assert output(running) == [("1", "Ann", 2)]
 
 
 @EACH

@@ -55,6 +55,25 @@ def passed_on(extractor: Any) -> Any:
     return lambda made: made.stream("in", timestamp_extractor=extractor).to("out")
 
 
+def test_a_record_that_cannot_be_read_has_no_time_that_counts() -> None:
+    told: list[int] = []
+
+    class Ticks:
+        def init(self, context: Any) -> None:
+            context.schedule(10, PunctuationType.STREAM_TIME, told.append)
+
+        def process(self, record: Any) -> None: ...
+
+    def build(made: StreamsBuilder) -> None:
+        made.stream("in", timestamp_extractor=OfValue).process(Ticks)
+
+    with driver(build, UNCACHED | {"deserialization.exception.handler": "continue"}) as running:
+        pipe(running, [("in", "a", 100, 1)])
+        running.pipe_input("in", b"a", b"no json", 1_000_000)
+        pipe(running, [("in", "a", time, 2) for time in (120, 140)])
+    assert told == [100, 120, 140]
+
+
 def test_a_record_goes_on_with_its_extracted_time() -> None:
     records = [("in", "a", 70, 1), ("in", "b", 50, 2)]
     assert results(passed_on(OfValue), records) == [("a", 70, 70), ("b", 50, 50)]

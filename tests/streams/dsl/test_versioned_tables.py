@@ -277,6 +277,15 @@ def test_a_record_comes_out_with_its_headers_and_where_it_came_from() -> None:
         assert change.timestamp == 5
 
 
+def test_a_record_of_a_time_before_all_times_cannot_wait() -> None:
+    def build(made: StreamsBuilder) -> None:
+        table = made.table("table", materialized=versioned())
+        made.stream("stream").left_join_table(table, pair, grace=10).to("out")
+
+    with driver(build) as running, pytest.raises(ValueError, match="a record of time -1 cannot wait"):
+        pipe(running, [("stream", "k", 0, -1)])
+
+
 def picky(made: StreamsBuilder) -> None:
     """A join that cannot join a zero."""
     table = made.table("table", materialized=versioned())
@@ -296,9 +305,11 @@ def test_an_error_is_blamed_on_the_record_that_is_joined() -> None:
         assert (dead.key, dead.value, dead.timestamp) == ("k", 0, 5)
     with driver(picky, config) as running:
         pipe(running, [("stream", "k", 0, 5)])
-        # What it came with is committed: it cannot be passed over any more.
-        with pytest.raises(ZeroDivisionError):
-            pipe(running, [("stream", "k", 1, 40)])
+        # What it came with is committed: it is passed over when it is let go.
+        pipe(running, [("stream", "k", 1, 40), ("stream", "k", 1, 60)])
+        assert output(running) == [("k", 1, 40)]
+        (dead,) = running.read_output("dead", StrSerde(), JsonSerde())
+        assert (dead.key, dead.value, dead.timestamp) == ("k", 0, 5)
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from store.config import StreamsConfig
 from store.errors import ConfigError
 from store.log.partitioner import partition_for
 from store.serdes import JsonSerde, LongSerde, StrSerde
@@ -25,7 +26,10 @@ from store.streams.dsl import (
     UnlimitedWindows,
 )
 from store.streams.dsl.windows import Windows
+from store.streams.task import apply
 from store.testing.driver import TestDriver
+from store.types import IsolationLevel, TopicPartition
+from tests.clusters import Cluster
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -353,6 +357,29 @@ def test_windowed_keys_come_back_as_they_were(serde: Any) -> None:
     assert serde.deserialize(serde.serialize(key)) == key
     with pytest.raises(ValueError, match="windowed key"):
         serde.deserialize(b"short")
+
+
+def test_after_an_abort_no_record_is_late_that_was_not_before() -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
+    joined(builder, TimeWindows.of_size(10))
+    (topology,) = builder.build().sub_topologies
+    cluster = Cluster(topology)
+    for time in (10, 15, 1_000):
+        cluster.broker.append("in", b"k", b'"v"', partition=0, timestamp=time)
+    records = cluster.records()
+    with cluster.task(StreamsConfig.of(UNCACHED)) as task:
+        apply(task, records[:1])
+        task.commit()
+        apply(task, records[1:])
+        task.abort()
+        apply(task, records[1:])
+        task.commit()
+    out = cluster.broker.visible(TopicPartition("out", 0), IsolationLevel.READ_COMMITTED)
+    assert [(record.value, record.timestamp) for record in out] == [
+        (b'"v"', 10),
+        (b'"vv"', 15),
+        (b'"v"', 1_000),
+    ]
 
 
 @pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["uncached", "cached"])
