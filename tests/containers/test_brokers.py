@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +12,7 @@ from harness.faults import FAULTS
 from harness.history import Injected, Skipped
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
+from harness.worlds.containers.broker import Broker
 from harness.worlds.containers.run import COORDINATOR, LEADER
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
@@ -40,6 +43,18 @@ def test_a_task_goes_on_when_others_have_to_take_a_broker_s_place(
     history, verdict = decided(cluster, SCENARIO, asked)
     assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
     assert [event.fault for event in history.events if isinstance(event, Injected)] == [fault]
+
+
+def test_a_broker_that_ended_a_transaction_without_its_markers_has_said_so() -> None:
+    broker = object.__new__(Broker)
+    broker.container = Mock()
+    broker.container.logs.return_value = (
+        b"INFO [Transaction Marker Channel Manager 1]: Couldn't find leader endpoint for partitions Set(out-0) while "
+        b"trying to send transaction markers for run-20-0_0, these partitions are likely deleted already"
+    )
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    assert broker.left_out_markers("run-20", began)
+    assert not broker.left_out_markers("run-2", began)
 
 
 def test_a_broker_that_is_alone_cannot_be_cut_off_from_others(world: ContainerWorld) -> None:

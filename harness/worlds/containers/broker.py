@@ -13,6 +13,7 @@ import socket
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -47,6 +48,10 @@ exec java "$@"
 """
 
 
+_NO_MARKERS = "while trying to send transaction markers for"
+"""What a broker says of transactions whose partitions, as far as it knows, nobody leads."""
+
+
 class Broker(Contained):
     """One broker."""
 
@@ -76,6 +81,15 @@ class Broker(Contained):
             mounts={self._directory: self._directory},
             ports={OUTSIDE: self.port},
         )
+
+    def left_out_markers(self, application_id: str, since: datetime) -> bool:
+        """Whether it has ended a transaction of the application without markers in its partitions.
+
+        A broker that comes back, and ends a transaction that has timed out before it has learnt that it leads anything,
+        takes the partitions for deleted ones. What was written is undecided for ever then, whoever had written it.
+        """
+        said = self.container.logs(since=since).decode(errors="replace")
+        return f"{_NO_MARKERS} {application_id}-" in said
 
     def kill(self) -> None:
         super().kill()

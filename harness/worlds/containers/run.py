@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.faults import Blow, Link, SkipError
+from harness.faults import FAULTS, Blow, Capability, Link, SkipError
 from harness.faults.machines import make_room
-from harness.history import History
+from harness.history import History, Injected
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Life, is_driver, one_of, ordinal_of, partition_of
 from harness.worlds.containers import KIND
@@ -374,6 +374,14 @@ class ContainerRun(RealRun):
                 lasting.end()
             for host in range(self.schedule.hosts):
                 shutil.rmtree(self.disk(host), ignore_errors=True)
+        struck = any(
+            isinstance(event, Injected) and Capability.BROKERS in FAULTS[event.fault].needs
+            for event in history.events
+        )
+        if struck and any(
+            one.left_out_markers(self.application_id, self._began) for one in self.machine.brokers.all
+        ):
+            self.unmet.append("a broker that came back has ended a transaction without its markers")
         if self.unmet and not history.inconclusive:
             history.inconclusive = "; ".join(self.unmet)
         return history
