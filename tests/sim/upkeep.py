@@ -253,7 +253,7 @@ class KafkaCluster:
         # Without a producer id, as the plain records of the simulation.
         self.plain = ClientProducer({**config, "linger.ms": 0})
         admin = self.log.admin()
-        admin.create_topics([TopicSpec(self.canary.topic, 1, {"retention.ms": str(DAY_MS)})])
+        admin.create_topics([TopicSpec(self.canary.topic, 1, {"retention.ms": "-1"})])
         admin.close()
 
     def close(self) -> None:
@@ -281,7 +281,9 @@ class KafkaCluster:
             raise LogError(str(error)) from error
 
     def retain(self, tp: TopicPartition, /) -> None:
-        self._set_retention(tp.topic, DAY_MS)
+        # A broker takes settings in their order: where the canary's counts, the other one's does.
+        for topic in (tp.topic, self.canary.topic):
+            self._set_retention(topic, DAY_MS)
         # A round of the broker goes through all logs. The first that takes a canary may have begun before.
         for _ in range(2):
             self.append(self.canary, b"", b"", OLD_MS)
@@ -291,7 +293,8 @@ class KafkaCluster:
                     break
             else:
                 raise LogError(f"retention did not strike within {self.deadline_s:g} s")
-        self._set_retention(tp.topic, -1)
+        for topic in (self.canary.topic, tp.topic):
+            self._set_retention(topic, -1)
 
     def layout(self, tp: TopicPartition, /) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
