@@ -28,4 +28,9 @@ def decided(
         if verdict.outcome is not Outcome.INCONCLUSIVE or not left:
             break
         warnings.warn(f"run again, as it was inconclusive: {verdict.reason}", stacklevel=2)
+    # Shown where a test fails.
+    for finding in verdict.findings:
+        print(finding.sentence)
+    if verdict.findings:
+        print(*history.events, sep="\n")
     return history, verdict
