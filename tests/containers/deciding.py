@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 from harness.history import History
@@ -10,6 +11,8 @@ from harness.schedule import Schedule
 from harness.verdict import Outcome, Verdict
 from harness.worlds.containers.world import ContainerWorld
 from scenarios import Scenario
+
+_log = logging.getLogger(__name__)
 
 TRIES = 3
 
@@ -28,9 +31,7 @@ def decided(
         if verdict.outcome is not Outcome.INCONCLUSIVE or not left:
             break
         warnings.warn(f"run again, as it was inconclusive: {verdict.reason}", stacklevel=2)
-    # Shown where a test fails.
-    for finding in verdict.findings:
-        print(finding.sentence)
     if verdict.findings:
-        print(*history.events, sep="\n")
+        # Shown where a test fails.
+        _log.error("%s", "\n".join([*(one.sentence for one in verdict.findings), *map(str, history.events)]))
     return history, verdict
