@@ -97,7 +97,7 @@ class PlainCluster:
             "bootstrap.servers": bootstrap,
             "log_level": 0,
             # Otherwise a cluster that said once that it has no broker is not asked again for five minutes.
-            "metadata.recovery.rebootstrap.trigger.ms": 1000,
+            "metadata.recovery.rebootstrap.trigger.ms": 10_000,
             # By default a broker that comes back is looked for every ten seconds only.
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 500,

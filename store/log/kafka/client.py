@@ -45,7 +45,7 @@ BASE: Config = {
     # A cluster may say for a moment that it has no broker, such as one of a single broker that stood still: the client
     # forgets all that it knew, and has to begin with the addresses that it was given.
     "metadata.recovery.strategy": "rebootstrap",
-    "metadata.recovery.rebootstrap.trigger.ms": 1_000,
+    "metadata.recovery.rebootstrap.trigger.ms": 10_000,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 500,
     # By default back-to-back transactions take 100 ms each, which is this pause.
