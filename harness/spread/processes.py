@@ -49,20 +49,20 @@ class Processes:
             forkserver.ensure_running()
         finally:
             signal.signal(signal.SIGINT, handler)
-        with ProcessPoolExecutor(self._jobs, mp_context=context) as pool:
-            running: deque[Future[Part]] = deque()
+        pool = ProcessPoolExecutor(self._jobs, mp_context=context)
+        running: deque[Future[Part]] = deque()
 
-            def submit(most: int) -> None:
-                for scenario, start, stop in islice(chunks, most):
-                    running.append(
-                        pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant, plan.faults)
-                    )
+        def submit(most: int) -> None:
+            for scenario, start, stop in islice(chunks, most):
+                running.append(
+                    pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant, plan.faults)
+                )
 
+        try:
             submit(AHEAD * self._jobs)
-            try:
-                while running:
-                    yield running.popleft().result()
-                    submit(1)
-            finally:
-                for future in running:
-                    future.cancel()
+            while running:
+                yield running.popleft().result()
+                submit(1)
+        finally:
+            # Not by each future: a pool whose processes are ended meanwhile fails at a future that it did not cancel.
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,48 @@
+"""A campaign over several processes that is given up while its processes are being ended."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+
+import pytest
+
+from harness.campaign import Part, Plan
+from harness.result import WorldResult
+from harness.spread import Chunk
+from harness.spread import processes as spread
+from tests.waiting import LONGEST_S, until
+
+QUICK = 2
+
+
+def run(_scenario: str, _seed: int, start: int, *_: object) -> Part:
+    """A part that is there at once for the first chunks, and never for those that follow."""
+    if start >= QUICK:
+        threading.Event().wait()
+    return Part(WorldResult())
+
+
+def test_a_campaign_whose_processes_are_ended_while_it_is_given_up_ends_without_an_error_of_its_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", errors.append)
+    monkeypatch.setattr(spread, "simulate_part", run)
+    # More than a pool takes out of reach of a cancellation.
+    monkeypatch.setattr(spread, "AHEAD", 5)
+    before = {process.pid for process in multiprocessing.active_children()}
+    chunks = (Chunk("balances", number, number + 1) for number in range(20))
+    parts = spread.Processes(2).parts(Plan(scenarios=("balances",), seed=1), chunks)
+    for _ in range(QUICK):
+        next(parts)
+    given_up = threading.Thread(target=parts.close)
+    given_up.start()
+    given_up.join(0.5)
+    until(lambda: len(multiprocessing.active_children()) - len(before) == 2)
+    for process in multiprocessing.active_children():
+        if process.pid not in before:
+            process.terminate()
+    given_up.join(LONGEST_S)
+    assert not given_up.is_alive()
+    assert errors == []
