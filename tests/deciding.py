@@ -1,4 +1,4 @@
-"""Runs of schedules in containers whose verdict says something."""
+"""Runs of schedules on real systems whose verdict says something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.history import History
 from harness.oracles import judge
 from harness.schedule import Schedule
 from harness.verdict import Outcome, Verdict
-from harness.worlds.containers.world import ContainerWorld
+from harness.worlds import World
 from scenarios import Scenario
 
 _log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ TRIES = 3
 
 
 def decided(
-    world: ContainerWorld, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+    world: World, scenario: Scenario, schedule: Schedule, mutant: str | None = None
 ) -> tuple[History, Verdict]:
     """The first run that is not inconclusive, of at most `TRIES`.
 

@@ -17,7 +17,7 @@ from harness.worlds.containers.run import COORDINATOR, LEADER
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
-from tests.containers.deciding import decided
+from tests.deciding import decided
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.requirement("card.2")]
 

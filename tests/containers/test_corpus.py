@@ -10,7 +10,7 @@ from harness.replay import scenario_of
 from harness.schedule import load
 from harness.verdict import Outcome
 from harness.worlds.containers.world import ContainerWorld
-from tests.containers.deciding import decided
+from tests.deciding import decided
 
 pytestmark = pytest.mark.xdist_group("containers")
 

@@ -15,7 +15,7 @@ from harness.worlds.containers.standalone import workers_of
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
-from tests.containers.deciding import decided
+from tests.deciding import decided
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("containers")

@@ -23,7 +23,7 @@ from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
 from store.transaction import Mechanism
-from tests.containers.deciding import decided
+from tests.deciding import decided
 
 pytestmark = pytest.mark.xdist_group("containers")
 

@@ -13,6 +13,7 @@ from harness.schedule import Input, Runtime, Schedule, Step, load
 from harness.verdict import Outcome
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.world import LocalWorld
+from tests.deciding import decided
 
 pytestmark = pytest.mark.xdist_group("local-world")
 
@@ -34,7 +35,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, broker: LocalBroker) -> Iter
 def test_a_schedule_that_found_something_holds_on_real_processes(world: LocalWorld, file: Path) -> None:
     schedule = load(file)
     scenario = scenario_of(schedule)
-    verdict = judge(scenario, schedule, world.run(scenario, schedule))
+    _, verdict = decided(world, scenario, schedule)
     assert verdict.outcome is Outcome.HOLDS, verdict
 
 
