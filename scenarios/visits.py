@@ -10,7 +10,8 @@ earlier one first where two were joined; null for a session that has become anot
 session, once, with its end as time and the headers of the record that has ended it. Keyed by visitor and start, as in
 `ann@30000`: in `hops` how many visits there were in each window of 20 s, one of which begins every 8 s. In `rolled`
 the visits that were no more than 10 s apart, in windows that end with a visit or begin after one, each once, when it
-is closed; those take late visits for 12 s more.
+is closed; those take late visits for 12 s more. A visit that comes when the window that ends with it is closed is not
+in those that are made later, as in Kafka Streams.
 
 What ended comes out with the first record whose time ends it, of any visitor of the partition, and before that record
 counts; what ended first comes first, and then what began first. All go by the largest time of the records that count.
@@ -20,7 +21,6 @@ set.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from operator import attrgetter, itemgetter
 from random import Random
@@ -205,23 +205,28 @@ class Scenario(scenarios.Scenario):
         ]
         if time + 1 + wait <= now:
             return outputs
-        windows = rolling.fetch(key, 0, LATEST)
-        known: Counter[tuple[int, int]] = Counter()
-        for _, (visits, _) in windows:
-            known |= Counter(map(tuple, visits))
-        known[time, record.value] += 1
-        seen = sorted(known.elements())
-        # The window that ends here, those that hold this visit, that after the visit before, and that after this one.
-        starts = {
-            max(0, time - APART_MS),
-            *(start for start, _ in windows if start <= time <= start + APART_MS),
-        }
-        starts.update([at + 1 for at, _ in seen if at < time <= at + 1 + APART_MS][-1:])
-        starts.update(time + 1 for at, _ in seen if time < at <= time + 1 + APART_MS)
-        for start in sorted(starts):
+        visit = [time, record.value]
+        held = dict(rolling.fetch(key, max(0, time - 2 * APART_MS), time + 1))
+        over = [value for start, value in held.items() if start + APART_MS < time]
+        inside = [start for start in held if start <= time <= start + APART_MS]
+        made = {start: sorted([*held[start][0], visit]) for start in inside}
+        after: list[Visit] = []
+        left = max(0, time - APART_MS)
+        ends_at = held[left][1] if left in held else -1
+        if ends_at < time or time < APART_MS:
+            # What earlier windows have of the visits before this one is all that is known of these.
+            previous = over[-1][1] if over else ends_at if ends_at < time else -1
+            if previous >= 0 and previous + 1 not in held and time <= previous + APART_MS:
+                made[previous + 1] = [visit]
+            if left not in held:
+                made[left] = sorted([*(over[-1][0] if over and over[-1][1] >= left else []), visit])
+            if time + 1 not in held and inside and held[inside[-1]][1] > time:
+                after = held[inside[-1]][0]
+        for start, visits in made.items():
             if start + wait >= now:
-                inside = [list(visit) for visit in seen if start <= visit[0] <= start + APART_MS]
-                rolling.put(key, [inside, inside[-1][0]], start)
+                rolling.put(key, [visits, visits[-1][0]], start)
+        if after:
+            rolling.put(key, [after, after[-1][0]], time + 1)
         return outputs
 
     def accepts(self, record: InputRecord) -> bool:

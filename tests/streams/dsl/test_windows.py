@@ -197,6 +197,18 @@ def test_a_record_out_of_order_makes_the_window_after_it() -> None:
     ]
 
 
+def test_a_record_whose_own_window_is_closed_is_not_in_a_window_that_ends_with_a_later_one() -> None:
+    """As Kafka Streams has it: a window that ends with a record begins with what the window before it has."""
+    windows = SlidingWindows.of_time_difference(10, grace=12)
+    assert outcome(windows, [("a", 55), ("b", 75), ("c", 58), ("d", 63)]) == [
+        ("k", 45, 55, "a", 55),
+        ("k", 65, 75, "b", 75),
+        ("k", 56, 66, "c", 58),
+        ("k", 56, 66, "cd", 63),
+        ("k", 53, 63, "ad", 63),
+    ]
+
+
 def test_early_records_are_in_the_window_from_zero_on() -> None:
     windows = SlidingWindows.of_time_difference(10)
     assert outcome(windows, [("a", 3), ("b", 5)]) == [
