@@ -101,7 +101,10 @@ class ProcessorStore:
 
 
 class GlobalReads(ProcessorStore):
-    """A global store as a processing function may use it: the reads of its type, always of what it holds now."""
+    """A global store as a processing function may use it: the reads of its type, always of what it holds now.
+
+    A method that is kept is of the store that there is when it is called: one that is rebuilt is another one.
+    """
 
     def __init__(self, store: GlobalStore[Any], failed: Callable[[StoreError], None]) -> None:
         self._global_store = store
@@ -114,7 +117,12 @@ class GlobalReads(ProcessorStore):
                 f"global store {self._global_store.name} has no {name!r} for a processor: it follows topic "
                 f"{self._global_store.topic} and is only read. Write to that topic instead"
             )
-        return _telling(getattr(view, name), self._failed)
+
+        def read(*args: Any, **kwargs: Any) -> Any:
+            return getattr(self._global_store.view(), name)(*args, **kwargs)
+
+        told = self.__dict__[name] = _telling(read, self._failed)
+        return told
 
     def __dir__(self) -> list[str]:
         view = self._global_store.view()

@@ -247,6 +247,31 @@ def test_a_global_store_found_damaged_by_a_processor_is_rebuilt_and_the_record_p
     again.close()
 
 
+def test_a_method_of_a_global_store_that_a_processor_keeps_is_of_the_store_that_was_rebuilt() -> None:
+    kept: dict[str, Any] = {}
+
+    def keeping(context: Context, record: Record) -> None:
+        if not kept:
+            prices = context.store("prices")
+            kept.update({name: getattr(prices, name) for name in ("get", "all")})
+        rows = [key for key, _ in kept["all"]()]
+        context.forward("out", record.key, b"%s %d" % (kept["get"](record.key), len(rows)))
+
+    shop = Shop(process=keeping)
+    shop.price(b"a", b"1")
+    shop.order(b"a")
+    worker = shop.worker(0)
+    settle(worker)
+    store = worker.replicas.global_stores["prices"]
+    store.close()
+    shop.price(b"a", b"2")
+    store.open()
+    shop.order(b"a")
+    settle(worker)
+    assert shop.output() == [(b"a", b"1 1"), (b"a", b"2 1")]
+    worker.close()
+
+
 def test_a_topic_that_does_not_answer_for_a_while_leaves_the_table_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
