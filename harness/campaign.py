@@ -396,7 +396,8 @@ def _run_one(plan: Plan, name: str, world: World, reference: str, index: int) ->
 
 def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
     """Scenario and index, for a world in which schedules are dear. First introductions, and a tour of each runtime, by
-    the first scenario that has it; then all scenarios in turns. `plan.schedules` counts for each scenario."""
+    the first scenario that has it; then all scenarios in turns, in the first of which those that have had one are left
+    out if nobody has said how much to run. `plan.schedules` counts for each scenario."""
     done = dict.fromkeys(plan.scenarios, 0)
     toured: set[str] = set()
     for name, index in () if plan.faults else introductions(plan.scenarios, plan.seed):
@@ -412,7 +413,9 @@ def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
                 yield name, index
     if plan.whole:
         for number in range(max(WORLDS[world].schedules, len(plan.scenarios))):
-            yield plan.scenarios[number % len(plan.scenarios)], number
+            name = plan.scenarios[number % len(plan.scenarios)]
+            if number >= len(plan.scenarios) or not done[name]:
+                yield name, number
         return
     for index in count() if plan.schedules is None else range(plan.schedules):
         for name in plan.scenarios:

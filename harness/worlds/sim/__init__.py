@@ -21,5 +21,5 @@ KIND = WorldKind(
     _open,
     frozenset(Capability) - OF_MACHINES,
     spreads=True,
-    schedules=300,
+    schedules=120,
 )
