@@ -103,12 +103,21 @@ class ProcessorStore:
 class GlobalReads(ProcessorStore):
     """A global store as a processing function may use it: the reads of its type, always of what it holds now.
 
-    A method that is kept is of the store that there is when it is called: one that is rebuilt is another one.
+    A method that is kept is of the store that there is when it is called: one that is rebuilt, or that the worker has
+    opened anew after an error, is another one.
     """
 
-    def __init__(self, store: GlobalStore[Any], failed: Callable[[StoreError], None]) -> None:
-        self._global_store = store
+    def __init__(
+        self, stores: Mapping[str, GlobalStore[Any]], name: str, failed: Callable[[StoreError], None]
+    ) -> None:
+        """`stores` are those that the worker has open, at any time."""
+        self._stores = stores
+        self._name = name
         self._failed = failed
+
+    @property
+    def _global_store(self) -> GlobalStore[Any]:
+        return self._stores[self._name]
 
     def __getattr__(self, name: str) -> Any:
         view = self._global_store.view()
@@ -419,7 +428,7 @@ class TaskContext:
         """The stores that `store` hands out."""
         self._own = stores
         self._stores = {name: ProcessorStore(store, self._failed) for name, store in stores.items()}
-        self._stores |= {name: GlobalReads(store, self._failed) for name, store in global_stores.items()}
+        self._stores |= {name: GlobalReads(global_stores, name, self._failed) for name in global_stores}
 
     def store(self, name: str) -> ProcessorStore:
         try:

@@ -13,7 +13,7 @@ from harness.worlds.sim.disk import Host, HostStorage
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.engine.rocksdb import RocksEngine
-from store.errors import ConfigError, LogError, ProtocolError, RetriableError, StoreError
+from store.errors import ConfigError, LogError, ProtocolError, RetriableError, StoreError, StoreIOError
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
 from store.serdes import IntSerde, StrSerde
@@ -269,6 +269,29 @@ def test_a_method_of_a_global_store_that_a_processor_keeps_is_of_the_store_that_
     shop.order(b"a")
     settle(worker)
     assert shop.output() == [(b"a", b"1 1"), (b"a", b"2 1")]
+    worker.close()
+
+
+def test_a_worker_that_polls_on_after_its_global_store_could_not_follow_reads_the_one_that_it_opens_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shop = Shop()
+    shop.price(b"a", b"1")
+    shop.order(b"a")
+    worker = shop.worker(0)
+    settle(worker)
+
+    def full(*_: object) -> int:
+        raise StoreIOError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.replicas.global_stores["prices"], "_follow", full)
+        with pytest.raises(StoreIOError, match="no space left"):
+            settle(worker)
+    shop.price(b"a", b"2")
+    shop.order(b"a")
+    settle(worker)
+    assert shop.output() == [(b"a", b"1"), (b"a", b"2")]
     worker.close()
 
 
