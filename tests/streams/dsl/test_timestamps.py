@@ -262,6 +262,26 @@ def test_what_an_extractor_raises_about_ends_the_task_when_its_turn_has_come() -
         assert len(output(running)) == 2
 
 
+def test_no_later_record_of_another_input_comes_before_one_that_an_extractor_raises_about() -> None:
+    def picky(record: ConsumedRecord, _: int) -> int:
+        if record.value == "bad":
+            raise ValueError("no time")
+        return record.timestamp
+
+    def merged(made: StreamsBuilder) -> None:
+        both = made.stream("in", timestamp_extractor=picky).merge(made.stream("in2"))
+        both.peek(lambda _, value: seen.append(value)).to("out")
+
+    seen: list[str] = []
+    with driver(merged) as running:
+        writer = running.log.plain_producer()
+        for topic, value, time in (("in", b'"good"', 1), ("in", b'"bad"', 2), ("in2", b'"later"', 5)):
+            writer.produce(topic, b"k", value, partition=0, timestamp=time)
+        with pytest.raises(ValueError, match="no time"):
+            running.process()
+    assert seen == ["good"]
+
+
 def test_what_is_no_time_is_refused() -> None:
     with (
         driver(passed_on(lambda *_: "now")) as running,
