@@ -13,10 +13,9 @@ itself, which is then not caught.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from itertools import chain, count
 from statistics import median
@@ -37,6 +36,7 @@ from harness.mutants import MUTANTS, Mutant
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, simulate_within
 from harness.spread import Chunk
+from harness.spread.processes import pool_of
 from harness.verdict import Outcome
 from harness.worlds import WORLDS, Options, World
 from scenarios import load, load_all
@@ -216,9 +216,7 @@ def _spread(asked: Sequence[tuple[Mutant, str]], jobs: int, seconds: float, seed
         for mutant, world in asked:
             yield sit(mutant, world, seconds, seed=seed)
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.mutants.exam"])
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    with pool_of(jobs, "harness.mutants.exam") as pool:
         futures = [pool.submit(_sit_by_name, mutant.name, world, seconds, seed) for mutant, world in asked]
         for future in as_completed(futures):
             yield future.result()

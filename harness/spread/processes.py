@@ -7,6 +7,7 @@ import signal
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import forkserver
 
@@ -20,6 +21,26 @@ AHEAD = 3
 def over(jobs: int) -> Spread:
     """Spreads over that many processes; one is this process itself."""
     return Alone() if jobs <= 1 else Processes(jobs)
+
+
+@contextmanager
+def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
+    """So many processes that have loaded a module. At the end what has not begun is taken back, and nobody waits for
+    the rest."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preloaded])
+    # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    try:
+        yield pool
+    finally:
+        # Not by each future: a pool whose processes are ended meanwhile fails at a future that it did not cancel.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Alone:
@@ -41,28 +62,16 @@ class Processes:
         self._jobs = jobs
 
     def parts(self, plan: Plan, chunks: Iterator[Chunk]) -> Generator[Part]:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["harness.campaign"])
-        # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            forkserver.ensure_running()
-        finally:
-            signal.signal(signal.SIGINT, handler)
-        pool = ProcessPoolExecutor(self._jobs, mp_context=context)
-        running: deque[Future[Part]] = deque()
+        with pool_of(self._jobs, "harness.campaign") as pool:
+            running: deque[Future[Part]] = deque()
 
-        def submit(most: int) -> None:
-            for scenario, start, stop in islice(chunks, most):
-                running.append(
-                    pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant, plan.faults)
-                )
+            def submit(most: int) -> None:
+                for scenario, start, stop in islice(chunks, most):
+                    running.append(
+                        pool.submit(simulate_part, scenario, plan.seed, start, stop, plan.mutant, plan.faults)
+                    )
 
-        try:
             submit(AHEAD * self._jobs)
             while running:
                 yield running.popleft().result()
                 submit(1)
-        finally:
-            # Not by each future: a pool whose processes are ended meanwhile fails at a future that it did not cancel.
-            pool.shutdown(cancel_futures=True)

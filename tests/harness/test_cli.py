@@ -452,3 +452,25 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
     # There is a report if the second one was quick.
     assert "crashproof: interrupted; " in said
     assert "Traceback" not in said
+
+
+def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once() -> None:
+    # One is caught soon, and the other one not within an hour.
+    names = ["fenced-commit-ignored", "global-store-entry-before-its-data"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "harness.cli", "mutants", *names, "--jobs", "2", "--for", "1h"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=interruptible,
+    )
+    try:
+        assert command.stderr is not None
+        assert "caught" in command.stderr.readline()
+        os.killpg(command.pid, signal.SIGINT)
+        _, said = command.communicate(timeout=LONGEST_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    assert (command.returncode, said) == (130, "crashproof: interrupted; no report was written\n")
