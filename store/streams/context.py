@@ -117,7 +117,10 @@ class GlobalReads(ProcessorStore):
 
     @property
     def _global_store(self) -> GlobalStore[Any]:
-        return self._stores[self._name]
+        store = self._stores.get(self._name)
+        if store is None:
+            raise ProtocolError(f"global store {self._name} is not open")
+        return store
 
     def __getattr__(self, name: str) -> Any:
         view = self._global_store.view()

@@ -17,6 +17,7 @@ from store.errors import ConfigError, LogError, ProtocolError, RetriableError, S
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
 from store.serdes import IntSerde, StrSerde
+from store.streams.context import GlobalReads
 from store.streams.task import Task
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
@@ -293,6 +294,11 @@ def test_a_worker_that_polls_on_after_its_global_store_could_not_follow_reads_th
     settle(worker)
     assert shop.output() == [(b"a", b"1"), (b"a", b"2")]
     worker.close()
+
+
+def test_a_global_store_that_could_not_follow_is_said_to_be_not_open_until_it_is_again() -> None:
+    with pytest.raises(ProtocolError, match="global store prices is not open"):
+        GlobalReads({}, "prices", lambda _: None).get(b"a")
 
 
 def test_a_topic_that_does_not_answer_for_a_while_leaves_the_table_as_it_is(
