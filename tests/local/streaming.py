@@ -1,8 +1,8 @@
 """A process that runs `Streams` over the counting pipeline, until it is told to stop or is killed.
 
-python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE [dies]
+python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE
 
-With `dies` it kills itself when it is told to give a task up, before it has done so.
+Once there is a file `dies` in STATE_DIR, it kills itself when it is told to give a task up, before it has done so.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from store.streams.application import Application
 from store.streams.streams import State, Streams
 from store.streams.thread import StreamThread
 from store.streams.topology import Context, Topology
-from store.types import Record
+from store.types import Record, TopicPartition
 
 STORE = "counts"
 
@@ -59,9 +60,21 @@ def tell(running: Streams, place: Path) -> None:
     place.touch()
 
 
+def die_with(place: Path) -> None:
+    """Have the process end when the group takes a task from it while the file `place` is there."""
+    give_up = StreamThread.revoked
+
+    def revoked(thread: StreamThread, partitions: Sequence[TopicPartition]) -> None:
+        if place.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        give_up(thread, partitions)
+
+    StreamThread.revoked = revoked  # type: ignore[method-assign, assignment]
+
+
 if __name__ == "__main__":
-    made = streams(*sys.argv[1:6])
-    if sys.argv[6:] == ["dies"]:
-        StreamThread.revoked = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
-    threading.Thread(target=tell, args=(made, Path(sys.argv[2]) / f"{os.getpid()}.runs"), daemon=True).start()
+    made = streams(*sys.argv[1:])
+    own = Path(sys.argv[2])
+    die_with(own / "dies")
+    threading.Thread(target=tell, args=(made, own / f"{os.getpid()}.runs"), daemon=True).start()
     made.run()

@@ -59,7 +59,7 @@ class Place:
         self.fed += each
 
     def start(
-        self, host: str, instance: str = "", guarantee: str = "exactly_once_v2", *how: str
+        self, host: str, instance: str = "", guarantee: str = "exactly_once_v2"
     ) -> subprocess.Popen[bytes]:
         where = self.directory / host
         where.mkdir(exist_ok=True)
@@ -74,7 +74,6 @@ class Place:
                     self.name,
                     instance,
                     guarantee,
-                    *how,
                 ],
                 stdout=output,
                 stderr=output,
@@ -158,11 +157,14 @@ def test_a_static_member_that_is_restarted_goes_on_where_it_was(place: Place) ->
 def test_a_static_member_that_dies_before_it_has_given_up_a_task_leaves_none_without_a_member(
     place: Place,
 ) -> None:
-    one = place.start("a", "one", "exactly_once_v2", "dies")
+    one = place.start("a", "one")
     place.feed()
     until(lambda: place.total() == place.fed * KEYS)
+    dies = place.directory / "a" / "dies"
+    dies.touch()
     other = place.start("b", "other")
     assert one.wait() == -signal.SIGKILL
+    dies.unlink()
     one = place.start("a", "one")
     place.feed()
     place.check_all_counted_once()
