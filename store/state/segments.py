@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from logging import getLogger
 from typing import TypeVar, cast
@@ -26,9 +26,10 @@ from store.state import metadata
 from store.state.protocol import StoreContext
 from store.state.store import CommittedReads, EngineStore, Reads
 from store.state.windowed import LATEST
+from store.transaction.caching import CachingLayer
 from store.transaction.changelogging import ToRecord
 from store.transaction.protocol import Transaction
-from store.types import Record
+from store.types import Record, TopicPartition
 
 K = TypeVar("K")
 
@@ -91,6 +92,8 @@ class SegmentedStore(EngineStore):
     """The greatest time ever put, in milliseconds since the epoch; -1 before the first."""
     _committed_time: int
     """What the stream time was at the last commit."""
+    _written_time: int
+    """Without transactions: the stream time of the rows that are in the engine, whatever a cache holds back."""
     _opened_at: int
     """A time that the stream time had reached when the store was opened."""
     _interval_kept: bool
@@ -119,6 +122,8 @@ class SegmentedStore(EngineStore):
         self.segment_interval_ms = segment_interval_ms or default_segment_interval_ms(retention_ms)
         self._dropped = Sparingly()
         super().__init__(context, to_record=to_record, cached=cached)
+        if isinstance(self._rows, CachingLayer) and not self.transactional():
+            self._rows.tell(self._note_written)
 
     # -- for the store types ------------------------------------------------------------------------------
 
@@ -177,13 +182,27 @@ class SegmentedStore(EngineStore):
 
     def _committed(self) -> None:
         self._interval_kept = True
-        self._committed_time = self._stream_time
+        self._committed_time = self._written_time = self._stream_time
         self._lowest_kept = self._lowest_segment
 
     def _discarded(self) -> None:
-        # Without transactions the rows are still there.
         if self.transactional():
             self._back_to_commit()
+        elif isinstance(self._rows, CachingLayer):
+            # Gone is what the cache held back; all other rows are still there.
+            self._stream_time = self._written_time
+            self._lowest_segment = self._lowest_at(self._stream_time)
+
+    def restore_batch(
+        self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]
+    ) -> None:
+        before = self._stream_time
+        try:
+            super().restore_batch(records, changelog_offsets)
+        except BaseException:
+            self._stream_time = before
+            self._lowest_segment = self._lowest_at(before)
+            raise
 
     def _begin_restore(self, records: Sequence[Record]) -> None:
         super()._begin_restore(records)
@@ -209,7 +228,7 @@ class SegmentedStore(EngineStore):
         time = metadata.read_stream_time(self._engine, where=f"store {self._name}")
         # What rows alone tell is not committed: they may be deleted before the next commit.
         self._committed_time = _NO_TIME if time is None else time
-        self._stream_time = max(self._committed_time, self._opened_at)
+        self._stream_time = self._written_time = max(self._committed_time, self._opened_at)
         self._lowest_segment = self._lowest_at(self._stream_time)
 
     def _stream_time_in(self, view: View) -> int:
@@ -218,6 +237,11 @@ class SegmentedStore(EngineStore):
         # One that another process writes to goes on without a word, and may have been rebuilt.
         reached = self._time_of_rows(view) if self._context.followed else self._opened_at
         return reached if time is None else max(time, reached)
+
+    def _note_written(self, row: bytes) -> None:
+        time = self._time_of(row[PREFIX_SIZE:])
+        if time is not None and time > self._written_time:
+            self._written_time = time
 
     def _time_of_rows(self, view: View) -> int:
         """A time that the stream time has reached by the rows alone, -1 without any.
@@ -346,8 +370,11 @@ class SegmentedReads:
         if not isinstance(reads, CommittedReads):
             return store._stream_time
         committed = store._stream_time_in(reads.view)
-        # Without transactions the engine has rows whose stream time is only written with the next commit.
-        return committed if store.transactional() else max(committed, store._stream_time)
+        if store.transactional():
+            return committed
+        # The engine has rows whose stream time is only written with the next commit; not yet those of a cache.
+        cached = isinstance(store._rows, CachingLayer)
+        return max(committed, store._written_time if cached else store._stream_time)
 
 
 def greatest_with_suffix(key: bytes, suffix: bytes) -> bytes:

@@ -61,12 +61,24 @@ class CachingLayer:
     def __init__(self, inner: Transaction, max_bytes: int, record_time: Callable[[], int]) -> None:
         """Hold at most `max_bytes`, see `num_cached_bytes`; a row larger than that is passed on at once."""
         self._inner = inner
-        self._pass_on = inner.put if isinstance(inner, ChangeloggingLayer) else self._pass_on_untimed
+        self._pass_on: Callable[[bytes, bytes | None, int | None], None] = (
+            inner.put if isinstance(inner, ChangeloggingLayer) else self._pass_on_untimed
+        )
         self._max_bytes = max_bytes
         self._record_time = record_time
         self._lock = Lock()
         """Held for moments that call nothing else. Only the writer adds and removes rows; readers move them."""
         self._clear()
+
+    def tell(self, passed: Callable[[bytes], None]) -> None:
+        """Have `passed` called with the key of each row that was passed on."""
+        pass_on = self._pass_on
+
+        def told(key: bytes, value: bytes | None, time: int | None) -> None:
+            pass_on(key, value, time)
+            passed(key)
+
+        self._pass_on = told
 
     def get(self, key: bytes) -> bytes | None:
         rows = self._rows

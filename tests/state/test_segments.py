@@ -590,3 +590,65 @@ def test_a_closed_store_says_so_at_every_read_and_write(store_type: Any) -> None
     for isolation in IsolationLevel:
         with pytest.raises(StoreClosedError, match="orders"):
             store.times(isolation)
+
+
+# -- caches without transactions ------------------------------------------------------------------------------
+
+
+def test_what_only_a_cache_has_makes_nothing_expire_for_queries_of_what_is_written() -> None:
+    with_cache = context_over(MemoryEngine(), mechanism=None, cache_max_bytes=1 << 20)
+    windows = Windows(with_cache)
+    windows.write(10)
+    windows.commit()
+    windows.write(1_000)
+    assert windows.times(COMMITTED) == [10]
+    assert windows.times() == [1_000]
+    windows.flush_cache()
+    assert windows.times(COMMITTED) == [1_000]
+
+
+def test_a_row_that_had_to_leave_a_cache_makes_others_expire() -> None:
+    windows = Windows(context_over(MemoryEngine(), mechanism=None, cache_max_bytes=250))
+    windows.write(10)
+    windows.commit()
+    windows.write(1_000)
+    windows.write(990)
+    assert windows.times(COMMITTED) == [1_000]
+
+
+def test_a_cached_put_that_is_discarded_makes_nothing_expire() -> None:
+    engine = MemoryEngine()
+    windows = Windows(context_over(engine, mechanism=None, cache_max_bytes=1 << 20))
+    windows.write(10)
+    windows.commit()
+    windows.write(1_000)
+    windows.discard()
+    assert windows.times() == [10]
+    windows.write(20)
+    windows.commit()
+    assert windows.times() == windows.times(COMMITTED) == [10, 20]
+
+
+class Full(MemoryEngine):
+    """Takes one write."""
+
+    written = False
+
+    def write(self, *args: Any, **kwargs: Any) -> None:
+        if self.written:
+            raise OSError("disk full")
+        super().write(*args, **kwargs)
+        self.written = True
+
+
+def test_a_batch_that_cannot_be_restored_makes_nothing_expire() -> None:
+    logged: list[bytes] = []
+    other = Windows(context_over(MemoryEngine(), log_change=lambda key, *_: logged.append(key)))
+    other.write(1_000)
+    windows = Windows(context_over(Full()))
+    windows.write(10)
+    windows.commit()
+    record = Record(CHANGELOG.topic, CHANGELOG.partition, 0, logged[0], b"v", 1_000)
+    with pytest.raises(OSError, match="disk full"):
+        windows.restore_batch([record], {CHANGELOG: 1})
+    assert windows.times() == windows.times(COMMITTED) == [10]
