@@ -118,7 +118,7 @@ from store.streams.arrivals import in_time
 from store.streams.context import TaskContext
 from store.streams.handlers import Faults, Handlers
 from store.streams.steps import Steps, complete
-from store.streams.timestamps import extractor_of
+from store.streams.timestamps import extractor_of, invalid_timestamp
 from store.streams.topology import Processing, Topology, bind
 from store.suppliers import StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
@@ -131,11 +131,6 @@ _PATIENCE_S = 60.0
 
 _HELD_BYTES = 4 << 20
 """The changes of a store are sent before the commit when they take more memory, or more than the share of a task."""
-
-_ROOMY_BYTES = 1 << 20
-_UNWATCHED_RECORDS = 8
-"""How many records are processed without a look at what is uncommitted, where a task's share of the bound is at least
-`_ROOMY_BYTES` and less than half of it is used."""
 
 _RECORD_PROCESSED = Point.RECORD_PROCESSED
 
@@ -233,8 +228,6 @@ class Task:
         self._monotonic = clock.monotonic
         self._uncommitted_bytes: list[Callable[[], int]] = []
         self._processed = 0
-        self._looked_until = 0
-        """Until so many records were processed since the last commit, its share is not looked at again."""
         self._began = 0.0
         self._began_ms = 0
         self._positions: dict[TopicPartition, int] = {}
@@ -858,6 +851,8 @@ class Task:
             timestamp, stream_time = record.timestamp, context.stream_time
             if timestamp > stream_time:
                 context.stream_time = timestamp
+            elif timestamp < 0 and context.timings.get(record.topic) is None:
+                raise invalid_timestamp(record)
             # Whatever ends the function early leaves a part of its writes in the transaction.
             self._state = after_failure
             try:
@@ -946,8 +941,6 @@ class Task:
             self._require(_State.RUNNING)
             self._begin()
         self._state = self._after_failure
-        # A punctuator may write any number of rows.
-        self._looked_until = 0
         try:
             processing.punctuate()
             if context.failure is not None:
@@ -959,7 +952,6 @@ class Task:
         return True
 
     def _begin(self) -> None:
-        self._looked_until = 0
         assert self._context is not None
         self._context.reset()
         self._state = _State.MUST_CLOSE
@@ -1029,19 +1021,13 @@ class Task:
         )
 
     def _beyond_its_share(self) -> bool:
-        if self._processed < self._looked_until:
-            return False
         most = self._most_uncommitted
         if most < 0:
             return False
         held = 0
         for uncommitted_bytes in self._uncommitted_bytes:
             held += uncommitted_bytes()
-        held *= self.tasks_in_process
-        # To ask costs as much as a read. A few records more are nothing where half of much room is left.
-        if held * 2 < most and most >= _ROOMY_BYTES * self.tasks_in_process:
-            self._looked_until = self._processed + _UNWATCHED_RECORDS
-        return held > most
+        return held * self.tasks_in_process > most
 
     def commit(self) -> None:
         """Commit everything processed so far: in Kafka and in the stores. No transaction, no effect.

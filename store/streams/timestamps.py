@@ -56,14 +56,11 @@ class TimestampExtractor(Protocol):
 
 
 class FailOnInvalidTimestamp:
-    """The record's own time; one that is negative ends the application."""
+    """The record's own time; one that is negative ends the application. So it is without an extractor too."""
 
     def extract(self, record: ConsumedRecord, partition_time: int) -> int:  # noqa: ARG002
         if record.timestamp < 0:
-            raise ValueError(
-                f"{_at(record)} has the invalid timestamp {record.timestamp}. LogAndSkipOnInvalidTimestamp passes over "
-                "such records, and other extractors give them a time"
-            )
+            raise invalid_timestamp(record)
         return record.timestamp
 
 
@@ -94,7 +91,15 @@ class WallclockTimestampExtractor:
         raise NotImplementedError("a task has its own clock asked")
 
 
-def _at(record: ConsumedRecord) -> str:
+def invalid_timestamp(record: ConsumedRecord | Record) -> ValueError:
+    """What is raised for a record with a negative time that nothing gives another one."""
+    return ValueError(
+        f"{_at(record)} has the invalid timestamp {record.timestamp}. LogAndSkipOnInvalidTimestamp passes over "
+        "such records, and other extractors give them a time"
+    )
+
+
+def _at(record: ConsumedRecord | Record) -> str:
     return f"{record.topic}-{record.partition} offset {record.offset}"
 
 

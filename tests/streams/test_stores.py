@@ -183,6 +183,23 @@ def test_a_task_commits_once_it_is_beyond_its_share_of_the_limit(tasks: int) -> 
 
 
 @pytest.mark.requirement("892.2")
+def test_a_task_commits_after_the_record_that_took_it_beyond_the_limit_however_much_that_wrote() -> None:
+    def fill_more_and_more(context: Context, record: Record) -> None:
+        for number in range(500 if record.offset >= 10 else 1):
+            context.store(STORE).put(b"%d-%d" % (record.offset, number), bytes(SIZE))
+
+    cluster = Cluster(Topology("app", ("in",), ("out",), (STORE,), fill_more_and_more), [b""] * 30)
+    config = StreamsConfig(
+        commit_interval_ms=50_000, commit_records=1_000, statestore_uncommitted_max_bytes=4 << 20
+    )
+    with cluster.task(config) as task:
+        records = cluster.records()
+        assert task.process_batch(records) == 11
+        task.commit()
+        assert task.process_batch(records[11:]) == 1
+
+
+@pytest.mark.requirement("892.2")
 def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave() -> None:
     cluster = Cluster(pipeline(), [b"a"], partitions=2)
     lost: dict[int, FencedError] = {}

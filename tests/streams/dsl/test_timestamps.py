@@ -356,6 +356,13 @@ def test_the_extractors_for_invalid_times() -> None:
         use.extract(record(-1), -1)
 
 
+def test_without_an_extractor_an_invalid_time_ends_the_task_when_its_turn_has_come() -> None:
+    with driver(lambda made: made.table("in", materialized="t").filter(lambda *_: False)) as running:
+        pipe(running, [("in", "a", 1, 5)])
+        with pytest.raises(ValueError, match="in-0 offset 1 has the invalid timestamp -1"):
+            pipe(running, [("in", "b", 2, -1)])
+
+
 def test_the_wall_clock_is_that_of_the_task() -> None:
     with driver(passed_on(WallclockTimestampExtractor), wall_clock_ms=4_000) as running:
         pipe(running, [("in", "a", 1, 7)])
