@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from reprlib import Repr
 from types import TracebackType
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
 from store.engine.protocol import Snapshot, View
 from store.errors import SerdeError
@@ -123,9 +123,12 @@ class _TimestampedSerde(Generic[V]):
         self._inner = inner
 
     def serialize(self, value: ValueAndTimestamp[V]) -> bytes:
+        """The row; None, which deletes, for no value, and for one that its serde makes None of."""
         if not isinstance(value, ValueAndTimestamp):
             raise TypeError(f"expected ValueAndTimestamp, got {type(value).__name__}")
-        return timestamped.pack(self._inner.serialize(value.value), value.timestamp)
+        # As `ValueAndTimestampSerializer` of Kafka Streams has it, whatever the types of serdes say.
+        data: bytes | None = None if value.value is None else self._inner.serialize(value.value)
+        return cast(bytes, None if data is None else timestamped.pack(data, value.timestamp))
 
     def deserialize(self, data: bytes) -> ValueAndTimestamp[V]:
         value, timestamp = timestamped.unpack(data)

@@ -424,3 +424,25 @@ def test_the_context_of_the_inner_store_is_that_of_the_typed_one() -> None:
     assert isinstance(store.inner, EngineStore)
     assert store.context is store.inner.context
     assert (store.name, store.persistent(), store.is_empty()) == ("orders", True, True)
+
+
+@pytest.mark.parametrize("kind", [MeteredTimestampedKeyValueStore, MeteredTimestampedWindowStore])
+def test_a_value_with_a_time_that_is_none_or_becomes_none_deletes(
+    kind: type[MeteredStore[Any, Any, Any]],
+) -> None:
+    class Optional(StrSerde):
+        def serialize(self, value: str) -> bytes:
+            return super().serialize(value) if value else cast(bytes, None)
+
+    inner = INNER[kind](context_over(MemoryEngine()))
+    store = cast(Any, kind(inner, IntSerde(), Optional()))
+    for gone in ("", None):
+        write(store, 1, "there")
+        store.put(
+            *(
+                (1, ValueAndTimestamp(gone, 6))
+                if kind is MeteredTimestampedKeyValueStore
+                else (1, ValueAndTimestamp(gone, 6), 5)
+            )
+        )
+        assert read(store, 1) is None
