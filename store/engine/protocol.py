@@ -84,6 +84,10 @@ class Engine(View, Protocol):
 
     def snapshot(self) -> Snapshot: ...
 
+    @property
+    def counts_exactly(self) -> bool:
+        """Whether `approximate_num_keys` is exact, and a read costs little."""
+
     def approximate_num_keys(self, family: Family) -> int: ...
 
     def scratch(self) -> Scratch:

@@ -117,6 +117,8 @@ class _Reader:
             return self._database.scan_view(self._view, lower, upper, reverse, decode)
         return self._database.scan(lower, upper, reverse, decode)
 
+    counts_exactly = False
+
     def approximate_num_keys(self, family: Family) -> int:
         """RocksDB's estimate, which counts a key again for each time that it was written, until that is compacted.
 

@@ -173,6 +173,8 @@ class _Followed(Engine):
     def snapshot(self) -> Snapshot:
         return self._engine.snapshot()
 
+    counts_exactly = False
+
     def approximate_num_keys(self, family: Family) -> int:
         return self._engine.approximate_num_keys(family)
 

@@ -20,7 +20,7 @@ from sortedcontainers import SortedList
 
 from store.engine.footprint import OBJECT_BYTES, dict_bytes, is_shared, sorted_list_bytes
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
-from store.transaction.merge import Overlay, merge
+from store.transaction.merge import Overlay, growth, merge
 
 _FIRST_CHUNK = 16
 _LARGEST_CHUNK = 512
@@ -221,10 +221,17 @@ class IndexedBatchTransaction:
         return self._batch.num_bytes()
 
     def approximate_num_keys(self) -> int:
-        """The estimate as if every key written were new and every key deleted had been there; never below 0."""
-        batch = self._batch
+        """The engine's count with the keys that were written and deleted.
+
+        Exact where the engine's is. Where it is an estimate, every key written is taken for a new one, and every key
+        deleted for one that was there; never below 0.
+        """
+        batch, count = self._batch, self._engine.approximate_num_keys(_DATA)
+        if self._engine.counts_exactly:
+            # A copy, which is made in one step: another thread may be writing.
+            return count + growth(self._engine, list(batch.entries.items()))
         written = len(batch.entries) - batch.deletions
-        return max(0, self._engine.approximate_num_keys(Family.DATA) + written - batch.deletions)
+        return max(0, count + written - batch.deletions)
 
     def _begin(self) -> None:
         self._batch = _Batch(self._lock)

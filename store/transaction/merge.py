@@ -1,13 +1,18 @@
-"""One range over two sorted sources, the newer of which may delete what the older has."""
+"""Two sources as one, the newer of which may delete what the older has: a range, and the number of keys."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
-from store.engine.protocol import Pairs
+from store.engine.protocol import Family, Pairs, View
 
 Overlay = Generator[tuple[bytes, bytes | None], None, None]
 """Pairs in which a value of None says that the key is deleted."""
+
+
+def growth(base: View, overlay: Iterable[tuple[bytes, bytes | None]]) -> int:
+    """How many keys the overlay, each of whose keys is there once, adds to the data of `base`; negative: takes away."""
+    return sum((value is not None) - (base.get(Family.DATA, key) is not None) for key, value in overlay)
 
 
 def merge(base: Pairs, overlay: Overlay, *, reverse: bool = False) -> Pairs:

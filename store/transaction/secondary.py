@@ -14,9 +14,10 @@ commits and discards, ranges read by other threads while the one writer writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Scratch, Write
-from store.transaction.merge import Overlay, merge
+from store.transaction.merge import Overlay, growth, merge
 
 _DELETED = b"\0"
 _VALUE = b"\1"
@@ -97,8 +98,13 @@ class SecondaryTransaction:
         return self._scratch.approximate_num_bytes()
 
     def approximate_num_keys(self) -> int:
-        """The estimate as if every value put were a new key and every key deleted had been there; never below 0."""
-        return max(0, self._engine.approximate_num_keys(Family.DATA) + self._growth)
+        """See `IndexedBatchTransaction`; where the engine estimates, each put counts, also of the same key."""
+        count = self._engine.approximate_num_keys(Family.DATA)
+        if self._engine.counts_exactly:
+            with closing(_overlay(self._scratch.scan(None, None))) as overlay:
+                next(overlay)
+                return count + growth(self._engine, overlay)
+        return max(0, count + self._growth)
 
     def close(self) -> None:
         self._scratch.close()

@@ -17,9 +17,10 @@ from store.errors import (
 )
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import Sync
+from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
-from tests.state.opening import context_over
+from tests.state.opening import MECHANISMS, context_over
 
 CHANGELOG = TopicPartition("app-orders-changelog", 3)
 OTHER = TopicPartition("other-changelog", 0)
@@ -376,6 +377,18 @@ def test_the_estimated_number_of_entries_counts_uncommitted_ones(store: KeyValue
     store.delete(b"1")
     assert store.approximate_num_entries() == 99
     assert store.view(IsolationLevel.READ_COMMITTED).approximate_num_entries() == 100
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_entries_in_memory_are_counted_and_not_estimated(mechanism: Mechanism | None) -> None:
+    store = KeyValueStore(context_over(MemoryEngine(), mechanism=mechanism))
+    store.put_all((b"%d" % number, b"x") for number in range(10))
+    store.commit({})
+    store.put_all((b"%d" % number, b"y") for number in range(10))
+    store.delete(b"absent")
+    store.put(b"new", b"z")
+    store.delete(b"3")
+    assert store.approximate_num_entries() == 10 == len(list(store.all()))
 
 
 @pytest.mark.requirement("892.3")
