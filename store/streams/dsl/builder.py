@@ -1140,7 +1140,7 @@ class KTable:
         topic = graph.internal_topic(f"{named(registration, '-subscription-registration')}-topic")
         subscribe = graph.add(
             named(registration, "-subscription-registration-processor"),
-            Subscribe(foreign_key, other.key_serde, values, self.versioned),
+            Subscribe(foreign_key, other.key_serde, values, left, self.versioned),
             [self.node],
         )
         sent = SubscriptionSerde(self.key_serde)

@@ -172,6 +172,7 @@ class Subscribe:
     foreign_key: Callable[[Any], Any]
     foreign_key_serde: Serde[Any]
     value_serde: Serde[Any]
+    left: bool = False
     versioned: bool = False
     """Whether the table is: then what is outdated is not told."""
 
@@ -190,6 +191,11 @@ class Subscribe:
                 return
             now = foreign_key(new)
             digest = digest_of(new)
+            if before is not None and now is None and not self.left:
+                # The deletion is no older than the result that it deletes: the answer has the time of both.
+                says = Instruction.LEAVE_AND_ANSWER
+                forward(before, Subscription(digest, says, key, partition), timestamp, headers)
+                return
             if before is not None and (now is None or key_bytes(before) != key_bytes(now)):
                 forward(before, Subscription(digest, Instruction.LEAVE, key, partition), timestamp, headers)
             forward(now, Subscription(digest, Instruction.SUBSCRIBE, key, partition), timestamp, headers)

@@ -125,10 +125,17 @@ class Suppressed:
 
 
 def grace_of(node: Node) -> int | None:
-    """How long after its end a window of the table may change; None for a table without windows."""
+    """How long after its end a window of the table cannot change any more; None for a table without windows.
+
+    The ends of sliding windows and of sessions are times in them: at the end of the grace period they change still.
+    """
     windows = getattr(node.operator, "windows", None)
-    if isinstance(windows, (TimeWindows, SlidingWindows, SessionWindows)):
-        return windows.grace_ms + (windows.gap_ms if isinstance(windows, SessionWindows) else 0)
+    if isinstance(windows, TimeWindows):
+        return windows.grace_ms
+    if isinstance(windows, SlidingWindows):
+        return windows.grace_ms + 1
+    if isinstance(windows, SessionWindows):
+        return windows.grace_ms + windows.gap_ms + 1
     return max((grace for grace in map(grace_of, node.parents) if grace is not None), default=None)
 
 

@@ -178,6 +178,14 @@ def test_a_foreign_key_that_becomes_null_takes_the_row_out_and_one_that_was_brin
     assert steps(joined(left=True), records, config)[2] == [("1", [2, None], 3)]
 
 
+@EACH
+def test_a_row_that_a_foreign_key_of_null_takes_out_is_no_older_than_it_was(
+    config: dict[str, object],
+) -> None:
+    records = [("people", "ann", "Ann", 30), ("orders", "1", ["ann", 1], 3), ("orders", "1", [None, 2], 5)]
+    assert steps(joined(), records, config) == [[], [("1", [1, "Ann"], 30)], [("1", None, 30)]]
+
+
 def test_a_row_without_a_partner_is_deleted_from_a_result_only_where_it_is_or_may_be() -> None:
     records = [("orders", "1", ["ann", 1], 2), ("orders", "2", [None, 1], 3), ("orders", "2", None, 3)]
     assert steps(joined(materialized="kept"), records) == [[], [], []]

@@ -345,3 +345,25 @@ def test_sessions_are_closed_once_gap_and_grace_are_over(strategy: EmitStrategy 
         ("a", (60, 60), 1),
     ]
     assert sorted(found) == sorted(expected)
+
+
+@pytest.mark.parametrize("suppressed", [None, FINAL], ids=["emit strategy", "suppress"])
+def test_a_session_that_a_record_may_still_join_is_not_closed(suppressed: Suppressed | None) -> None:
+    windows = SessionWindows.with_inactivity_gap(5)
+    strategy = CLOSING if suppressed is None else None
+    serde = SessionWindowedSerde(StrSerde())
+    records = [*at(b"a", 10), *at(b"b", 15), *at(b"a", 12), *at(b"b", 100)]
+    found = run(windowed(windows, suppressed, strategy), records)
+    rows = [(serde.deserialize(one.key or b""), one.value or b"") for one in found]
+    assert [(row.key, *row.window, LongSerde().deserialize(value)) for row, value in rows] == [
+        ("a", 10, 12, 2),
+        ("b", 15, 15, 1),
+    ]
+
+
+@pytest.mark.parametrize("suppressed", [None, FINAL], ids=["emit strategy", "suppress"])
+def test_a_sliding_window_that_a_record_may_still_join_is_not_closed(suppressed: Suppressed | None) -> None:
+    windows = SlidingWindows.of_time_difference(5)
+    strategy = CLOSING if suppressed is None else None
+    found = counts(run(windowed(windows, suppressed, strategy), at(b"a", 8, 8, 100)))
+    assert found == [("a", 3, 2)]
