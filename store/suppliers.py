@@ -10,6 +10,7 @@ turns the transactions of all of them off.
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -58,6 +59,8 @@ CHANGELOG_SLACK_MS = 24 * 60 * 60 * 1000
 TOMBSTONE_RETENTION_MS = 30 * 24 * 60 * 60 * 1000
 """How long a changelog that is created for a store keeps deletions. A store that was away for up to half of it
 replays only the difference; Kafka's default of one day would have it rebuilt after a night."""
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_MS = (1 << 63) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -414,13 +417,16 @@ class StoreBuilder(StoreSupplier[S_co]):
     def with_caching_enabled(self) -> Self:
         """Hold writes back in memory until the commit, so that only the last one of a key is logged.
 
-        A window store that retains duplicates has no cache all the same. Raises `ValueError` for a versioned
-        store, whose versions are all kept.
+        A window store that retains duplicates has no cache all the same, which is logged. Raises `ValueError` for a
+        versioned store, whose versions are all kept.
         """
         if isinstance(self.supplier, VersionedSupplier):
             raise _refused(
                 "caching", True, f"store {self.name} is versioned, and every version of a key counts"
             )
+        if isinstance(self.supplier, WindowSupplier) and self.supplier.retain_duplicates:
+            _log.warning("store %s retains duplicates, so it has no cache", self.name)
+            return self
         return replace(self, caching=True)
 
     def with_caching_disabled(self) -> Self:
