@@ -8,16 +8,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.faults import FAULTS
+from harness.faults import FAULTS, Link
 from harness.history import Injected, Skipped
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.containers.broker import Broker
+from harness.worlds.containers.network import BOTH, Disturbance
 from harness.worlds.containers.run import COORDINATOR, LEADER
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
 from tests.deciding import decided
+from tests.waiting import until
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.requirement("card.2")]
 
@@ -43,6 +45,20 @@ def test_a_task_goes_on_when_others_have_to_take_a_broker_s_place(
     history, verdict = decided(cluster, SCENARIO, asked)
     assert (verdict.outcome, verdict.reason, verdict.findings) == (Outcome.HOLDS, "", ())
     assert [event.fault for event in history.events if isinstance(event, Injected)] == [fault]
+
+
+def test_a_broker_that_was_cut_off_is_waited_for_until_it_has_heard_of_the_leaders(
+    cluster: ContainerWorld,
+) -> None:
+    brokers = cluster._brokers
+    one, *others = brokers.all
+    cut = Disturbance(one.pid, [other.address for other in others], Link.CUT, BOTH)
+    try:
+        until(lambda: not brokers._agree())
+    finally:
+        cut.heal()
+    brokers.until_agreed()
+    assert brokers._agree()
 
 
 def test_a_broker_that_ended_a_transaction_without_its_markers_has_said_so() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from harness.worlds.containers.engine import STOP_S, Contained, ContainerError, Engine, until
-from harness.worlds.real.client import PlainCluster
+from harness.worlds.real.client import ClientError, PlainCluster, leaders
 from harness.worlds.real.kafka import JVM, LOGGING, SETTINGS
 
 START_S = 180.0
@@ -183,6 +183,25 @@ class Brokers:
     def by_node(self, node: int) -> Broker:
         """The broker with a node id."""
         return self.all[node - 1]
+
+    def until_agreed(self) -> None:
+        """Wait until all of them name the same leaders.
+
+        One that was cut off or stood still takes itself for the leader of what it led until it hears of another one,
+        and answers with what it had then.
+        """
+        last = self.all[-1]
+        until(last.container, self._agree, START_S, "told of leaders that others do not know")
+
+    def _agree(self) -> bool:
+        named = []
+        for broker in self.all:
+            # New ones, which know only the broker that they begin with.
+            try:
+                named.append(leaders(f"127.0.0.1:{broker.port}"))
+            except ClientError:
+                return False
+        return all(one == named[0] for one in named)
 
     @property
     def inside(self) -> str:

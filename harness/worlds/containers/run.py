@@ -364,6 +364,10 @@ class ContainerRun(RealRun):
 
     # -- one run ----------------------------------------------------------------------------------------------
 
+    def finish(self) -> None:
+        self.machine.brokers.until_agreed()
+        super().finish()
+
     def run(self) -> History:
         try:
             history = super().run()

@@ -352,6 +352,21 @@ class PlainCluster:
             time.sleep(_PAUSE_S)
 
 
+def leaders(broker: str) -> dict[tuple[str, int], int]:
+    """The node that leads each partition of each topic, as this broker says. Raises `ClientError`."""
+    try:
+        topics = (
+            AdminClient({"bootstrap.servers": broker, "log_level": 0}).list_topics(timeout=_CALL_S).topics
+        )
+    except KafkaException as error:
+        raise ClientError(f"The judge could not ask {broker} for its leaders: {error.args[0]}.") from error
+    return {
+        (topic, number): partition.leader
+        for topic, found in topics.items()
+        for number, partition in found.partitions.items()
+    }
+
+
 def java_hash(text: str) -> int:
     """`String.hashCode` without its sign, as Kafka takes it to choose a partition."""
     units = text.encode("utf-16-be")
