@@ -22,6 +22,8 @@ def main() -> None:
     # What a task logs about the faults that a schedule makes is in the history; on a terminal it is noise.
     logging.getLogger("store").addHandler(logging.NullHandler())
     logging.getLogger("store").propagate = False
+    # Py4J logs the traceback of a connection to a Spark that has died, and the command says it in a sentence.
+    logging.getLogger().addHandler(logging.NullHandler())
     # Scenarios of a user's own may be named as modules, from where the command is called.
     here = str(Path.cwd())
     if here not in sys.path:
