@@ -229,7 +229,12 @@ class StreamsConfig:
         """The configuration with these dotted names. An unknown key is an error that lists the known ones."""
         for key, value in values.items():
             if key not in _KEYS:
-                raise ConfigError(key, value, f"unknown key; known are {', '.join(_KEYS)}")
+                # Not the value: what is for the client may be a secret.
+                raise ConfigError(
+                    key,
+                    ...,
+                    f"unknown key; known are {', '.join(_KEYS)}. Properties of the client are given as `kafka`",
+                )
             if value is _BY_GUARANTEE:
                 raise ConfigError(key, value, "leave the key out to have its default")
         return cls(**{_field(key): cast(Any, value) for key, value in values.items()})

@@ -24,7 +24,8 @@ class ConfigError(CrashproofError):
     """A configuration value that is not allowed. Names the key, the value and what is allowed."""
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key}={value!r} is not allowed: {allowed}")
+        """A value of `...` stands for one that is not to be shown, since it may be a secret."""
+        super().__init__(f"{key}{'' if value is ... else f'={value!r}'} is not allowed: {allowed}")
         self.key = key
         self.value = value
         self.allowed = allowed

@@ -37,6 +37,7 @@ MECHANISM = "statestore.transactional.mechanism"
             "it must be longer than commit.interval.ms",
             marks=pytest.mark.requirement("129.2"),
         ),
+        ({"sasl.password": "secret"}, "sasl.password is not allowed: unknown key"),
         ({"commit.intervall.ms": 1}, "unknown key; known are processing.guarantee, commit.interval.ms"),
         pytest.param(
             {"processing.guarantee": "exactly_twice"},
