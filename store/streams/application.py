@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 from store.config import StreamsConfig
@@ -15,7 +16,7 @@ from store.errors import ConfigError, LogError
 from store.log import Log, Reader, TopicSpec
 from store.streams.topology import Topology
 
-_POLICY = "cleanup.policy"
+_POLICY, _LAG, _TIMES = "cleanup.policy", "min.compaction.lag.ms", "message.timestamp.type"
 
 _REPARTITION_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "delete",
@@ -157,7 +158,7 @@ class Application:
             specs = self.internal_topics(found.__getitem__)
             admin.create_topics(specs)
             for spec in specs:
-                _check_policy(spec, admin.topic_config(spec.name))
+                check_kept(spec, admin.topic_config(spec.name))
         finally:
             admin.close()
             reader.close()
@@ -172,18 +173,39 @@ class Application:
         return _text(self)
 
 
-def _check_policy(spec: TopicSpec, found: Mapping[str, str]) -> None:
-    """Raise `LogError` for a topic that loses what it must keep, or keeps everything."""
-    wanted, has = (
-        frozenset(config.get(_POLICY, "delete").replace(" ", "").split(","))
-        for config in (spec.config, found)
-    )
-    if has - wanted or ("compact" in wanted and "compact" not in has):
+def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
+    """Raise `LogError` for a topic that loses what it must keep, keeps everything, or changes the times of records."""
+    setting = _wrong(spec.config, found)
+    if setting is not None:
         raise LogError(
-            f"topic {spec.name} of the application's own exists with {_POLICY}={found.get(_POLICY)}, and has to have "
-            f"{spec.config.get(_POLICY, 'delete')}. Somebody has made it, or the broker's auto.create.topics.enable "
-            "has. Change the setting with kafka-configs.sh, if it has lost nothing yet; else start over with a new one"
+            f"topic {spec.name} of the application's own exists with {setting}={found.get(setting)}, and has to have "
+            f"{spec.config.get(setting, 'delete')}. Somebody has made it, or the broker's auto.create.topics.enable "
+            "has, or an application that kept less. Change the setting with kafka-configs.sh, if it has lost nothing "
+            "yet; else start over with a new one"
         )
+
+
+def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+    asked, has = (
+        frozenset(config.get(_POLICY, "delete").replace(" ", "").split(",")) for config in (wanted, found)
+    )
+    if has - asked or ("compact" in asked and "compact" not in has):
+        return _POLICY
+
+    def lasts_less(setting: str) -> bool:
+        longs = [
+            inf if long == "-1" else int(long)
+            for long in (found.get(setting, "-1"), wanted.get(setting, "0"))
+        ]
+        return longs[0] < longs[1]
+
+    if "delete" in has and lasts_less("retention.ms"):
+        return "retention.ms"
+    # What is 0 by default is absent, or the broker's.
+    if "compact" in has and int(wanted.get(_LAG, "0")) > int(found.get(_LAG, "0")):
+        return _LAG
+    times = found.get(_TIMES, "CreateTime")
+    return _TIMES if wanted.get(_TIMES, times) != times else None
 
 
 def _count(reader: Reader, topic: str, found: dict[str, int], missing: list[str]) -> None:

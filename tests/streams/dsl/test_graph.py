@@ -12,7 +12,7 @@ from store.config import StoreType
 from store.errors import ConfigError, LogError
 from store.log import TopicSpec
 from store.serdes import LongSerde, StrSerde
-from store.streams.application import Application
+from store.streams.application import Application, check_kept
 from store.streams.dsl import JoinWindows, Materialized, SlidingWindows, StreamsBuilder, TimeWindows
 from store.streams.topology import Topology
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
@@ -380,3 +380,41 @@ def test_every_partition_has_its_tasks() -> None:
 def test_nothing_is_piped_to_a_topic_that_nobody_knows() -> None:
     with TestDriver(word_count()) as running, pytest.raises(LogError, match="nowhere"):
         pipe(running, [("nowhere", "a", 1, 1)])
+
+
+KEPT = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": "1000",
+    "min.compaction.lag.ms": "500",
+    "message.timestamp.type": "CreateTime",
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("cleanup.policy", "delete"),
+        ("retention.ms", "999"),
+        ("min.compaction.lag.ms", "0"),
+        ("message.timestamp.type", "LogAppendTime"),
+    ],
+)
+def test_a_topic_of_the_applications_own_that_loses_what_it_must_keep_is_refused(
+    setting: str, value: str
+) -> None:
+    wanted = TopicSpec("app-w-changelog", 1, KEPT)
+    with pytest.raises(LogError, match=rf"exists with {setting}={value}, and has to have {KEPT[setting]}"):
+        check_kept(wanted, KEPT | {setting: value})
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"retention.ms": "-1"}, {"retention.ms": "1001", "min.compaction.lag.ms": "501"}]
+)
+def test_a_topic_that_keeps_more_is_taken(more: dict[str, str]) -> None:
+    check_kept(TopicSpec("app-w-changelog", 1, KEPT), KEPT | more)
+
+
+def test_a_topic_that_would_keep_its_records_for_ever_is_not_to_forget_them() -> None:
+    wanted = TopicSpec("app-repartition", 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
+    with pytest.raises(LogError, match=r"retention\.ms=604800000, and has to have -1"):
+        check_kept(wanted, {"cleanup.policy": "delete", "retention.ms": "604800000"})
