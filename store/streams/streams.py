@@ -345,6 +345,7 @@ class Streams:
             host=self._host,
             changed=self._say_state,
             pool=pool,
+            stopping=self._stopping.is_set,
         )
         self._members[number] = member
         try:

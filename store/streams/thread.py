@@ -149,9 +149,11 @@ class StreamThread:
         host: Host | None = None,
         changed: Callable[[], object] = lambda: None,
         pool: Executor | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """For `pool` see `store.streams.worker.Worker`. `host` is shared by the threads of a process. `changed` is
-        called after `status` has changed in more than positions."""
+        called after `status` has changed in more than positions. A step is cut short, at the commits of its tasks, when
+        it is `stopping`, and when the group has not been polled for half of the rebalance timeout."""
         self.name = name
         self._config = config
         self._clock = clock
@@ -164,6 +166,8 @@ class StreamThread:
         self._waits_since = inf
         """Since when it has waited for the group; -inf where that was said."""
         self._session_timeout_ms = session_timeout_ms
+        self._longest_step_s = rebalance_timeout_ms / 2000
+        self._polled = clock.monotonic()
         self._pause_s = 0.0
         self._progress = False
         self._exit = ExitStack()
@@ -214,6 +218,7 @@ class StreamThread:
                     listener=listener,
                     on_lost=self._on_lost(topology),
                     streaming=log.reader(),
+                    leaving=lambda: stopping() or clock.monotonic() - self._polled >= self._longest_step_s,
                     pool=pool,
                     purges=application.repartition_topics,
                 )
@@ -296,6 +301,7 @@ class StreamThread:
 
         Raises `FencedError` when another process has the member's instance id, and what `Worker.poll` raises.
         """
+        self._polled = self._clock.monotonic()
         try:
             self._member.poll(WAIT_S if self._owned is None else 0.0)
         except RetriableError as error:

@@ -19,9 +19,10 @@ from store.log import Fetch, GroupMember, TopicSpec
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
 from store.streams.thread import COPIES_S, GIVEN_OUT_S, INPUTS_S, LONG_WAIT_S, Host, StreamThread, copies
-from store.types import TopicPartition
+from store.streams.topology import Context
+from store.types import Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import RC, SOURCE, Cluster
+from tests.clusters import RC, SOURCE, Cluster, pipeline
 
 LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
 UNCACHED = StreamsConfig.of({"commit.interval.ms": 50_000, "statestore.cache.max.bytes": 0})
@@ -497,3 +498,29 @@ def test_a_thread_says_what_the_group_gives_it_and_takes_back(
         "thread: RUNNING",
         "thread: tasks revoked: 0_0",
     ]
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["the group has to be polled", "it is to stop"])
+def test_a_step_over_records_that_take_long_is_cut_short_at_a_commit(stops: bool) -> None:
+    stopping = False
+
+    def slow(_context: Context, _record: Record) -> None:
+        nonlocal stopping
+        stopping = stops
+        long.clock.sleep(1.0)
+
+    long = Cluster(pipeline(slow), keys=[b"a"] * 1_000)
+    one = StreamThread(
+        Application.of(long.topology),
+        StreamsConfig.of({"commit.interval.ms": 2_000}),
+        SimLog(long.broker),
+        long.storage(),
+        long.clock,
+        rebalance_timeout_ms=3_600_000 if stops else 60_000,
+        stopping=lambda: stopping,
+    )
+    before = long.clock.now
+    while long.clock.now < before + 1.0:
+        one.step()
+    assert long.clock.now - before <= (3.0 if stops else 33.0)
+    one.close()
