@@ -46,7 +46,14 @@ import psutil
 from store.clock import Clock, SystemClock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import CrashproofError, SerdeError, TaskHostError
+from store.errors import (
+    CrashproofError,
+    LogError,
+    SerdeError,
+    StateLockedError,
+    StoreCorruptedError,
+    TaskHostError,
+)
 from store.log import Log, StreamingReader
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -74,6 +81,9 @@ _SAID_BYTES = 2000
 
 _TRACE_CHARACTERS = 3000
 """What is told of a traceback at most: its end, where the function is that has raised."""
+
+BETWEEN_ORDERS = "by the wall clock, between two orders"
+"""What is said of an error of a punctuator that no order waited for."""
 
 _TICK_S = 0.1
 _ADDRESS = "127.0.0.1"
@@ -121,6 +131,8 @@ class Order(msgspec.Struct, frozen=True):
     partition: int
     ends: dict[str, int]
     """Topic → the offset before which everything has to be processed."""
+    refresh: bool = False
+    """Commit the positions even if there is nothing to process."""
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -217,6 +229,9 @@ class TaskHost:
         self._clock = clock
         self._workers: dict[int, Worker] = {}
         self._leaving = threading.Event()
+        self._failed: Exception | None = None
+        """What a punctuator has raised between two orders. Every order is answered with it: Spark tries one again, and
+        a task that was opened anew for that would have its punctuators begin anew, too."""
 
     @classmethod
     def of(cls, deployment: Deployment) -> TaskHost:
@@ -238,8 +253,12 @@ class TaskHost:
     def carry_out(self, orders: Orders) -> list[Carried]:
         """Bring tasks to where the orders say; in the order of their sub-topologies, which is that of the data.
 
-        Raises what a worker raises; `TaskLostError` for tasks that are another host's by now.
+        Raises what a worker raises; `TaskLostError` for tasks that are another host's by now, and `TaskHostError` for
+        what a punctuator has raised since the orders before.
         """
+        if self._failed is not None:
+            what = f"{type(self._failed).__name__}: {_words(self._failed)}"
+            raise TaskHostError(f"{BETWEEN_ORDERS}: {what}") from self._failed
         carried: list[Carried] = []
         for ordinal in sorted({order.ordinal for order in orders.orders}):
             mine = [order for order in orders.orders if order.ordinal == ordinal]
@@ -270,6 +289,7 @@ class TaskHost:
         }
         try:
             records = worker.advance(ends)
+            worker.refresh_positions(order.partition for order in orders if order.refresh)
         except Exception:
             _let_go_of_closed(worker)
             raise
@@ -296,7 +316,10 @@ class TaskHost:
             try:
                 worker.punctuate()
             except Exception as error:  # noqa: BLE001 - of a user's punctuator, or of a task that is another host's by now
-                _log.warning("between two orders: %s", _words(error))
+                _log.warning("%s: %s", BETWEEN_ORDERS, _words(error))
+                # A task that was lost, or has lost the cluster, is opened anew by the next order.
+                if not isinstance(error, LogError | StoreCorruptedError | StateLockedError):
+                    self._failed = error
                 _let_go_of_closed(worker)
 
     def leave(self) -> None:

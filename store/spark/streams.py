@@ -51,17 +51,19 @@ from store.errors import (
     StateDirectoryError,
     StateLockedError,
     StoreTypeError,
+    TaskHostError,
     UnreachableError,
 )
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
-from store.spark.host import LEASE_S, Carried, Deployment, Host, Order
+from store.spark.host import BETWEEN_ORDERS, LEASE_S, Carried, Deployment, Host, Order
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
 from store.streams.dsl.processors import Process, TransformTable
 from store.streams.positions import settle
 from store.streams.topology import ProcessorSupplier, Topology
+from store.streams.worker import REFRESH_POSITIONS_S
 from store.types import IsolationLevel, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -231,7 +233,9 @@ class SparkStreamsQuery:
         self._slots = min(wanted, max(1, len(self._tasks)))
         self.query: StreamingQuery = self._start()
         self._keeper: threading.Thread | None = None
-        if not self._ends_by_itself and any(map(_may_punctuate, topologies)):
+        self._between_orders: TaskHostError | None = None
+        """What a punctuator has raised while no micro-batch was under way."""
+        if not self._ends_by_itself:
             self._keeper = InheritableThread(target=self._keep_open, name=f"keep-{self.name}", daemon=True)
             self._keeper.start()
         threading.Thread(target=self._watch, name=f"watch-{self.name}", daemon=True).start()
@@ -408,15 +412,19 @@ class SparkStreamsQuery:
                 self._bring_to(ends, -1)
 
     def _keep_open(self) -> None:
-        """Have every task open from the start on, and its host leased: it may have punctuators of the wall clock.
+        """Have every task open from the start on, and its host leased, where one may have wall-clock punctuators.
+
+        Where none may, tasks are opened now and then all the same, to commit where they stand: a broker forgets that of
+        tasks without input (`offsets.retention.minutes`).
 
         The orders name ends to which tasks were brought before, so there is nothing to do for them. When this process
         dies nobody brings them any more, and the lease ends.
         """
         self._context.setJobGroup(self._deployment.run, f"keep the tasks of {self.name} open")
-        pause = 0.0
+        ticking = any(map(_may_punctuate, self._streams.application.sub_topologies))
+        pause = 0.0 if ticking else REFRESH_POSITIONS_S
         while not self._over.wait(pause):
-            pause = LEASE_S / 3
+            pause = LEASE_S / 3 if ticking else REFRESH_POSITIONS_S
             with self._working:
                 if self._over.is_set():
                     return
@@ -427,10 +435,16 @@ class SparkStreamsQuery:
                     if partition < self._partitions[topic]
                 }
                 try:
-                    self._run(self._orders(every | self._planned))
+                    self._run(self._orders(every | self._planned, refresh=not ticking))
                 except (Py4JError, PySparkException) as error:
-                    if not self._over.is_set():
-                        _log.warning("tasks of %s could not be kept open: %s", self.name, error)
+                    if self._over.is_set():
+                        continue
+                    _log.warning("tasks of %s could not be kept open: %s", self.name, error)
+                    if BETWEEN_ORDERS in str(error):
+                        self._between_orders = TaskHostError(str(error))
+            if self._between_orders is not None:
+                # Not while working: it waits for the micro-batch.
+                self.query.stop()
 
     def _check_ends(self, ends: Mapping[TopicPartition, int]) -> None:
         """Raise `InputChangedError` for input that no task would read."""
@@ -446,7 +460,7 @@ class SparkStreamsQuery:
                     f"{tp} ends at {end}, and was planned up to {self._planned[tp]} before: the topic has lost records"
                 )
 
-    def _orders(self, ends: Mapping[TopicPartition, int]) -> list[Slot]:
+    def _orders(self, ends: Mapping[TopicPartition, int], *, refresh: bool = False) -> list[Slot]:
         """What each slot has to do. A task without news has no order, and costs nothing."""
         orders: dict[int, list[Order]] = {}
         for number, (topology, partition) in enumerate(self._tasks):
@@ -456,7 +470,8 @@ class SparkStreamsQuery:
                 if TopicPartition(topic, partition) in ends
             }
             if mine:
-                orders.setdefault(number % self._slots, []).append(Order(topology.ordinal, partition, mine))
+                order = Order(topology.ordinal, partition, mine, refresh)
+                orders.setdefault(number % self._slots, []).append(order)
         return [(slot, found, -(-len(self._tasks) // self._slots)) for slot, found in sorted(orders.items())]
 
     def _run(self, slots: Sequence[Slot]) -> list[Carried]:
@@ -518,10 +533,18 @@ class SparkStreamsQuery:
 
     def _run_on(self) -> None:
         """Returns when it was stopped, and raises what it has failed with for good."""
-        left, pause, done = self._streams.restarts, 1.0, -1
+        left, pause, done, failed = self._streams.restarts, 1.0, -1, False
         while True:
             try:
+                if failed:
+                    with self._changing:
+                        if self._stopping.is_set():
+                            return
+                        self.query = self._start()
                 self.query.awaitTermination()
+                if self._between_orders is not None:
+                    raised, self._between_orders = self._between_orders, None
+                    raise raised
                 if self._ends_by_itself:
                     self._finish()
                 return
@@ -534,11 +557,7 @@ class SparkStreamsQuery:
                     raise
                 _log.warning("the query %s failed, and is started again in %g s: %s", self.name, pause, error)
             self._stopping.wait(pause)
-            left, pause = left - 1, min(2 * pause, 60.0)
-            with self._changing:
-                if self._stopping.is_set():
-                    return
-                self.query = self._start()
+            left, pause, failed = left - 1, min(2 * pause, 60.0), True
 
     def _is_permanent(self, error: Exception) -> bool:
         if isinstance(error, PERMANENT) or isinstance(self._raised, PERMANENT):

@@ -127,7 +127,7 @@ class Worker:
         has come by itself, without asking each input for its end; a task commits early only while nothing comes to
         any of them; and a task whose directory somebody else still holds waits for it.
 
-        Once it is `leaving`, `advance` returns at the next commit of each task, wherever that is.
+        Once it is `leaving`, `poll` and `advance` return at the next commit of each task, wherever that is.
 
         With a `pool`, which stays the caller's, tasks go on while others wait for the broker in its threads, unless
         `num.commit.threads` is 1. All else, the user's functions among it, still happens in the thread that polls.
@@ -279,6 +279,13 @@ class Worker:
             untold, self._untold = self._untold, {}
             raise TaskLostError(untold)
         return self._processed
+
+    def refresh_positions(self, partitions: Iterable[int]) -> None:
+        """Commit where these tasks stand, as an idle worker that polls does by itself now and then."""
+        for partition in partitions:
+            task = self.tasks.get(partition)
+            if task is not None and not task.in_transaction:
+                task.refresh_positions()
 
     def _purge(self) -> None:
         """Delete what is committed of the inputs that it purges."""

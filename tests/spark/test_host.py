@@ -10,8 +10,9 @@ from store import points
 from store.config import StreamsConfig
 from store.errors import LogError, TaskHostError, TaskLostError
 from store.points import Point
-from store.spark.host import Carried, Order, Orders, TaskHost
+from store.spark.host import BETWEEN_ORDERS, Carried, Order, Orders, TaskHost
 from store.streams.application import Application, Repartition
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
 from store.streams.topology import Context, Topology
 from store.types import Record
 from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline
@@ -219,3 +220,36 @@ def test_a_host_that_is_told_to_leave_carries_no_order_to_its_end() -> None:
     host.close()
     assert order(host_of(cluster), 3).records == 2
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+
+
+def test_what_a_punctuator_raises_between_two_orders_is_told_to_all_who_bring_one() -> None:
+    class Ticks:
+        def init(self, context: ProcessorContext) -> None:
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, _now: int) -> None:
+            raise ArithmeticError("no such account")
+
+        def process(self, _record: object) -> None: ...
+
+    builder = StreamsBuilder("app")
+    builder.stream(SOURCE.topic).process(Ticks)
+    (topology,) = builder.build().sub_topologies
+    cluster = Cluster(topology, [b"a"] * 3)
+    host = host_of(cluster)
+    order(host, 1)
+    cluster.clock.sleep(1)
+    host.tick()
+    for _ in range(2):
+        with pytest.raises(TaskHostError, match=f"{BETWEEN_ORDERS}: ArithmeticError: no such account"):
+            order(host, 2)
+
+
+def test_an_order_may_ask_for_the_positions_to_be_committed_again() -> None:
+    cluster = numbered(b"a")
+    host = host_of(cluster)
+    order(host, 1)
+    cluster.broker.forget_positions("app", [SOURCE])
+    assert cluster.broker.committed_offset("app", SOURCE) is None
+    host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: 1}, refresh=True)], 1))
+    assert cluster.broker.committed_offset("app", SOURCE) == 1

@@ -14,7 +14,9 @@ import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+from store.errors import TaskHostError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.spark import SparkStreams, SparkStreamsQuery, streams
@@ -212,6 +214,26 @@ def test_a_failed_query_is_started_again_as_often_as_it_may_be(running: Running)
     assert running.output() == [(b"a", b"1")]
 
 
+def test_a_start_that_fails_is_tried_again_as_the_query_is(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = running.start(failing(running, 33), restarts=5)
+    start = query._start
+    failed: list[bool] = []
+
+    def fails_twice() -> StreamingQuery:
+        if len(failed) < 2:
+            failed.append(True)
+            raise StreamingQueryException("the checkpoint is away")
+        return start()
+
+    monkeypatch.setattr(query, "_start", fails_twice)
+    running.feed("in", (b"a", b"bad"))
+    while not running.output():
+        assert query.is_active, query.exception()
+    assert len(failed) == 2
+
+
 def test_a_query_that_fails_for_good_says_of_what(running: Running) -> None:
     query = running.start(failing(running, 1_000))
     running.feed("in", (b"a", b"bad"))
@@ -361,6 +383,25 @@ def test_what_is_due_by_the_wall_clock_is_done_without_any_input_for_as_long_as_
             psutil.Process(pid).wait(60)
     assert running.hosts() == []
     assert query.exception() is None
+
+
+class Breaks(Ticks):
+    """Raises by the wall clock."""
+
+    def tick(self, now: int) -> None:
+        raise ArithmeticError(f"nobody is paid at {now}")
+
+
+def test_a_query_whose_punctuator_raises_without_any_input_ends_with_that(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "LEASE_S", 1.5)
+    running.topics("in", "out")
+    builder = StreamsBuilder(running.name)
+    builder.stream(f"{running.name}-in").process(Breaks).to(f"{running.name}-out")
+    query = running.start(builder.build())
+    with pytest.raises(TaskHostError, match="ArithmeticError: nobody is paid at"):
+        query.await_termination(300)
 
 
 class Priced:
