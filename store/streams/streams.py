@@ -375,7 +375,8 @@ class Streams:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask for a stop, where a handler can be set."""
+        """SIGTERM and SIGINT ask for a stop, where a handler can be set; a second one does what it did before, since
+        the restore of a large store may not be worth waiting for."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -383,9 +384,12 @@ class Streams:
         def handle(number: int, frame: FrameType | None) -> None:
             del frame
             _log.info("%s: stopping", signal.Signals(number).name)
+            signal.signal(number, before[number])
             self.stop()
 
-        before = {one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)}
+        before: dict[int, Any] = {
+            one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)
+        }
         try:
             yield
         finally:

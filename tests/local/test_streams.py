@@ -431,6 +431,19 @@ def test_a_changelog_that_is_not_compacted_is_refused(place: Place) -> None:
         place.streams("a").start()
 
 
+def test_a_second_signal_to_stop_does_what_it_did_before(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = place.streams("a")
+    stopped: list[bool] = []
+    monkeypatch.setattr(running, "stop", lambda: stopped.append(True))
+    before = signal.getsignal(signal.SIGTERM)
+    with running._signals():
+        signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is before
+    assert stopped == [True]
+
+
 def test_topics_that_do_not_exist_are_named(place: Place, unique: Callable[[str], str]) -> None:
     name = unique("nothing")
     with pytest.raises(LogError, match=f"{name}-in, {name}-out"):
