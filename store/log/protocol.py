@@ -267,7 +267,8 @@ class Admin(Protocol):
     """Topics and groups. Creating one that exists with the same number of partitions is no error."""
 
     def create_topics(self, topics: Sequence[TopicSpec]) -> None:
-        """Create and wait until every partition can be written to."""
+        """Create what is missing, and wait until every partition can be written to. Where nothing is, it needs no
+        right to create."""
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         """Delete; topics that do not exist are passed over."""

@@ -8,10 +8,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from harness.worlds.local.broker import LocalBroker
 from store.errors import (
@@ -563,6 +572,39 @@ def test_creating_a_topic_twice_is_no_error_unless_the_partitions_differ(place: 
     admin.create_topics([TopicSpec(place.topic, 2)])
     with pytest.raises(LogError, match="exists with 2 partitions, 3 were asked for"):
         admin.create_topics([TopicSpec(place.topic, 3)])
+
+
+def test_topics_that_exist_are_passed_over_by_who_may_create_none(tmp_path: Path) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with LocalBroker(directory=tmp_path, settings=settings) as broker:
+        admin = KafkaLog(broker.bootstrap).admin()
+        admin.create_topics([TopicSpec("there", 2)])
+        for_all = ResourcePatternType.LITERAL, "User:ANONYMOUS", "*"
+        rules = [
+            AclBinding(resource, name, *for_all, operation, permission)
+            for resource, name in ((ResourceType.BROKER, "kafka-cluster"), (ResourceType.TOPIC, "*"))
+            for operation, permission in (
+                (AclOperation.ALL, AclPermissionType.ALLOW),
+                (AclOperation.CREATE, AclPermissionType.DENY),
+            )
+        ]
+        client = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for made in client.create_acls(rules).values():
+            made.result()
+        names = map("missing-{}".format, count())
+
+        def may_create_none() -> bool:
+            try:
+                admin.create_topics([TopicSpec(next(names), 1)])
+            except LogError as error:
+                return "TOPIC_AUTHORIZATION_FAILED" in str(error)
+            return False
+
+        until(may_create_none)
+        admin.create_topics([TopicSpec("there", 2)])
 
 
 def test_a_deleted_topic_is_gone_and_a_missing_one_is_passed_over(

@@ -39,7 +39,11 @@ class KafkaAdmin:
 
     def create_topics(self, topics: Sequence[TopicSpec]) -> None:
         admin = self._live()
+        # Who may not create topics is refused before Kafka looks whether they exist.
+        there = self._repeat("list topics", lambda seconds: admin.list_topics(timeout=seconds).topics)
         for spec in topics:
+            if spec.name in there:
+                continue
             # -1 leaves the number of replicas to the broker's default.
             topic = NewTopic(spec.name, spec.partitions, -1, config=dict(spec.config))
 
