@@ -33,6 +33,7 @@ from store.clock import SystemClock
 from store.errors import ConfigError, CrashproofError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.streams.application import check_kept
 from store.streams.positions import records, settle
 from store.types import TopicPartition
 
@@ -231,8 +232,7 @@ def _prepare(bootstrap: str, kafka: Mapping[str, Any], topic: str | None, notes:
     with closing(log.reader()) as reader:
         if topic is not None:
             reader.partitions(topic)
-    admin = log.admin()
-    try:
-        admin.create_topics([TopicSpec(notes, parts, {"cleanup.policy": "compact"})])
-    finally:
-        admin.close()
+    spec = TopicSpec(notes, parts, {"cleanup.policy": "compact"})
+    with closing(log.admin()) as admin:
+        admin.create_topics([spec])
+        check_kept(spec, admin.topic_config(notes))

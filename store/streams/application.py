@@ -174,14 +174,15 @@ class Application:
 
 
 def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
-    """Raise `LogError` for a topic that loses what it must keep, keeps everything, or changes the times of records."""
+    """Raise `LogError` for a topic of ours that loses what it must keep, keeps everything, or changes records' times."""
     setting = _wrong(spec.config, found)
     if setting is not None:
+        value = spec.config.get(setting, "delete")
         raise LogError(
             f"topic {spec.name} of the application's own exists with {setting}={found.get(setting)}, and has to have "
-            f"{spec.config.get(setting, 'delete')}. Somebody has made it, or the broker's auto.create.topics.enable "
-            "has, or an application that kept less. Change the setting with kafka-configs.sh, if it has lost nothing "
-            "yet; else start over with a new one"
+            f"{value}. Somebody has made it, or the broker's auto.create.topics.enable has, or an application that "
+            f"kept less. If it has lost nothing yet: kafka-configs.sh --alter --entity-type topics --entity-name "
+            f"{spec.name} --add-config {setting}=[{value}]; else start over with a new one"
         )
 
 

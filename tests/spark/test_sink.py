@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,18 @@ def test_a_topic_that_does_not_exist_is_named_before_anything_runs(query: Query)
     missing = exactly_once_kafka_sink(query.log.bootstrap, "not-there", application_id=query.name)
     with pytest.raises(StreamingQueryException, match="topic not-there does not exist"):
         query.run(missing)
+
+
+def test_a_topic_for_its_notes_that_is_not_compacted_is_refused(query: Query) -> None:
+    query.feed(1)
+    notes = f"{query.name}-sink-batches"
+    with closing(query.log.admin()) as admin:
+        admin.create_topics([TopicSpec(notes, 2, {"cleanup.policy": "delete"})])
+    with pytest.raises(
+        StreamingQueryException, match=f"--entity-name {notes} --add-config cleanup.policy=.compact"
+    ):
+        query.run(query.sink())
+    assert query.output() == []
 
 
 @pytest.mark.parametrize("parts", [0, -1])
