@@ -31,10 +31,9 @@ from pyspark.sql import functions as f
 
 from store.clock import SystemClock
 from store.errors import ConfigError, CrashproofError
-from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.streams.application import check_kept
-from store.streams.positions import records, settle
+from store.streams.positions import records, settle, spec
 from store.types import TopicPartition
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -232,7 +231,7 @@ def _prepare(bootstrap: str, kafka: Mapping[str, Any], topic: str | None, notes:
     with closing(log.reader()) as reader:
         if topic is not None:
             reader.partitions(topic)
-    spec = TopicSpec(notes, parts, {"cleanup.policy": "compact"})
+    made = spec(notes, parts)
     with closing(log.admin()) as admin:
-        admin.create_topics([spec])
-        check_kept(spec, admin.topic_config(notes))
+        admin.create_topics([made])
+        check_kept(made, admin.topic_config(notes))

@@ -211,6 +211,13 @@ def test_a_topic_for_its_notes_that_is_not_compacted_is_refused(query: Query) ->
     assert query.output() == []
 
 
+def test_its_notes_are_in_segments_so_small_that_few_are_read_at_a_start(query: Query) -> None:
+    query.feed(1)
+    query.run(query.sink())
+    with closing(query.log.admin()) as admin:
+        assert int(admin.topic_config(f"{query.name}-sink-batches")["segment.bytes"]) <= 16 << 20
+
+
 @pytest.mark.parametrize("parts", [0, -1])
 def test_no_parts_are_refused(parts: int) -> None:
     with pytest.raises(ConfigError, match="parts"):
