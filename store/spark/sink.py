@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
 from store.clock import SystemClock
@@ -37,6 +37,15 @@ from store.streams.positions import records, settle, spec
 from store.types import TopicPartition
 
 _QUERY_ID = "sql.streaming.queryId"
+
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "partition": ("int",),
+}
+"""Which types each may have; it is written as the first."""
 
 
 class NewCheckpointError(CrashproofError):
@@ -83,11 +92,11 @@ def exactly_once_kafka_sink(
             exactly_once_kafka_sink("127.0.0.1:9092", "totals", application_id="totals")
         ).option("checkpointLocation", "/var/lib/totals").start()
 
-    The columns are those of Spark's own Kafka sink: `value`, and optionally `key`, `headers` and (without `topic`)
-    `topic`; keys and values are strings or bytes. Rows with one key keep no order among each other within a batch
-    unless Spark gives them one. `parts` is how many transactions a batch is written in; it must stay what it is.
-    `kafka` holds further properties of librdkafka. `application_id` is that of this sink alone: two queries that share
-    it fence each other. Readers have to read committed records.
+    The columns are those of Spark's own Kafka sink: `value`, and optionally `key`, `headers`, `partition` (where it is
+    null that of the key) and (without `topic`) `topic`; keys and values are strings or bytes. Rows with one key keep no
+    order among each other within a batch unless Spark gives them one. `parts` is how many transactions a batch is
+    written in; it must stay what it is. `kafka` holds further properties of librdkafka. `application_id` is that of
+    this sink alone: two queries that share it fence each other. Readers have to read committed records.
 
     The batch must have the same rows whenever Spark runs it: no `rand()`, no `now()`, a source that can be read again.
     Raises `ConfigError` for arguments and columns that cannot be, and within the query `NewCheckpointError` for a
@@ -117,7 +126,7 @@ def exactly_once_kafka_sink(
             f.xxhash64(f.col("key").isNull(), f.col("value").isNull(), *rows.columns).alias("digest"),
             "*",
         )
-        spread = keyed.rdd.map(lambda row: (row[0], tuple(row[1:]))).partitionBy(parts, int)
+        spread = keyed.rdd.map(_checked).partitionBy(parts, int)
         spread.mapPartitionsWithIndex(part.write).count()
 
     return write
@@ -153,11 +162,12 @@ class _Part:
                 return ()
             producer.begin_transaction()
             count = digest = 0
-            for _, (of_row, topic, key, value, headers) in rows:
+            for _, (of_row, topic, key, value, headers, partition) in rows:
                 producer.produce(
                     topic,
                     None if key is None else bytes(key),
                     None if value is None else bytes(value),
+                    partition=partition,
                     headers=tuple((name, None if of is None else bytes(of)) for name, of in headers or ()),
                 )
                 count, digest = count + 1, _together(digest, of_row)
@@ -206,23 +216,38 @@ def _last(log: KafkaLog, place: TopicPartition) -> _Note | None:
 
 
 def _rows(batch: DataFrame, topic: str | None) -> DataFrame:
-    """Topic, key, value and headers of each row."""
-    columns = set(batch.columns)
+    """What `_COLUMNS` has of each row."""
+    columns = dict(batch.dtypes)
     if "value" not in columns:
-        raise ConfigError("columns", ", ".join(batch.columns), "value, and optionally key, headers and topic")
-    if topic is None and "topic" not in columns:
+        raise ConfigError(
+            "columns", ", ".join(columns), "value, and optionally key, headers, partition and topic"
+        )
+    if topic is not None:
+        columns.pop("topic", None)
+    elif "topic" not in columns:
         raise ConfigError("topic", None, "the name of a topic, or a column topic")
-    missing = f.lit(None)
-    return batch.select(
-        (f.lit(topic) if topic is not None else f.col("topic")).alias("topic"),
-        (f.col("key").cast("binary") if "key" in columns else missing.cast("binary")).alias("key"),
-        f.col("value").cast("binary").alias("value"),
-        (
-            f.col("headers")
-            if "headers" in columns
-            else missing.cast("array<struct<key:string,value:binary>>")
-        ).alias("headers"),
-    )
+
+    def column(name: str, allowed: tuple[str, ...]) -> Column:
+        found = columns.get(name)
+        if found not in (None, *allowed):
+            raise ConfigError(f"column {name}", found, f"its type has to be {' or '.join(allowed)}")
+        default = f.lit(topic if name == "topic" else None)
+        return (default if found is None else f.col(name)).cast(allowed[0]).alias(name)
+
+    return batch.select(*(column(name, allowed) for name, allowed in _COLUMNS.items()))
+
+
+def _checked(row: Row) -> tuple[int, tuple[Any, ...]]:
+    """The part of a row, and what the part is given of it. Called before rows are spread over parts, so that none has
+    written anything where a row is refused."""
+    part, _, topic, _, _, headers, partition = row
+    if topic is None:
+        raise ConfigError("column topic", None, "each row has to have one")
+    if any(one is None or one[0] is None for one in headers or ()):
+        raise ConfigError("column headers", headers, "each header has to have a key")
+    if partition is not None and partition < 0:
+        raise ConfigError("column partition", partition, "0 and above, or null for the partition of the key")
+    return part, tuple(row[1:])
 
 
 def _prepare(bootstrap: str, kafka: Mapping[str, Any], topic: str | None, notes: str, parts: int) -> None:

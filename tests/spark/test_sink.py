@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from store.errors import ConfigError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
+from store.log.partitioner import partition_for
 from store.spark import exactly_once_kafka_sink
 from store.types import IsolationLevel, TopicPartition
 from tests.waiting import settle
@@ -45,8 +46,8 @@ class Query:
         producer.close()
 
     def sink(self, **options: object) -> Write:
-        name = f"{self.name}-out"
-        return exactly_once_kafka_sink(self.log.bootstrap, name, application_id=self.name, **options)  # type: ignore[arg-type]
+        options = {"topic": f"{self.name}-out", "application_id": self.name, **options}
+        return exactly_once_kafka_sink(self.log.bootstrap, **options)  # type: ignore[arg-type]
 
     def run(self, write: Write, doubled: Callable[[int], int] = lambda number: 2 * number) -> str:
         """All input that is there. The id of the query."""
@@ -69,14 +70,21 @@ class Query:
         return str(query.id)
 
     def output(self) -> list[int]:
-        reader = self.log.reader()
-        try:
-            place = TopicPartition(f"{self.name}-out", 0)
+        return sorted(int(value) for value in self.values(TopicPartition(f"{self.name}-out", 0)))
+
+    def values(self, place: TopicPartition) -> list[bytes]:
+        with closing(self.log.reader()) as reader:
             settle(reader, place)
             fetch = reader.read(place, 0, 10_000, IsolationLevel.READ_COMMITTED)
-            return sorted(int(row.value or b"") for row in fetch.records)
-        finally:
-            reader.close()
+            return [row.value or b"" for row in fetch.records]
+
+    def put(
+        self, write: Write, rows: Sequence[object], schema: str, batch: int = 0, of: str = "a query"
+    ) -> None:
+        """One batch, as Spark gives it to `foreachBatch`."""
+        context = self.spark.sparkContext
+        context.setLocalProperty("sql.streaming.queryId", of)
+        write(self.spark.createDataFrame(rows, schema), batch)
 
 
 @pytest.fixture
@@ -190,6 +198,54 @@ def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
 
     with pytest.raises(StreamingQueryException, match="columns='key, payload' is not allowed"):
         query.run(renamed)
+
+
+def test_the_partition_is_that_of_the_column_and_where_it_is_null_that_of_the_key(query: Query) -> None:
+    wide = TopicSpec(f"{query.name}-wide", 3)
+    with closing(query.log.admin()) as admin:
+        admin.create_topics([wide])
+    keys = [b"key %d" % number for number in range(9)]
+    rows = [(key, None if number < 6 else number % 3, key) for number, key in enumerate(keys)]
+    query.put(query.sink(topic=wide.name), rows, "key binary, partition int, value binary")
+    for partition in range(3):
+        assert set(query.values(TopicPartition(wide.name, partition))) == {
+            key for key, named, _ in rows if (partition_for(key, 3) if named is None else named) == partition
+        }
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ("value int", "column value='int' is not allowed: its type has to be binary or string"),
+        ("key bigint, value string", "column key='bigint'"),
+        ("value string, partition string", "column partition='string' .* has to be int"),
+        ("value string, headers map<string,binary>", "column headers='map<string,binary>'"),
+        ("value string, topic int", "column topic='int'"),
+    ],
+)
+def test_a_column_of_another_type_is_refused_by_name(query: Query, schema: str, named: str) -> None:
+    topic = None if "topic" in schema else f"{query.name}-out"
+    with pytest.raises(ConfigError, match=named):
+        query.put(query.sink(topic=topic), [], schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrong", "named"),
+    [
+        ("topic string", None, "column topic=None"),
+        ("partition int", -1, "column partition=-1"),
+        ("headers array<struct<key:string,value:binary>>", [(None, b"")], "column headers="),
+    ],
+)
+def test_one_row_that_kafka_cannot_have_keeps_all_others_from_being_written(
+    query: Query, schema: str, wrong: object, named: str
+) -> None:
+    out = f"{query.name}-out"
+    right = [(str(number), out if "topic" in schema else None) for number in range(20)]
+    sink = query.sink(topic=None if "topic" in schema else out)
+    with pytest.raises(PythonException, match=named):
+        query.put(sink, [*right, ("1", wrong)], f"value string, {schema}")
+    assert query.output() == []
 
 
 def test_a_topic_that_does_not_exist_is_named_before_anything_runs(query: Query) -> None:
