@@ -3,38 +3,52 @@
 Spark runs a micro-batch again when its driver died before it was noted as done, and a task again when its process
 died or was slow. Kafka's own sink in Spark writes the rows again then. Here each micro-batch is spread over a fixed
 number of parts by the hash of its rows' keys, so that a row is in the same part whenever the batch is run. Each part is
-one transaction, which also notes, in a small compacted topic, which batch of which query it was, with how many rows,
-and a digest of them. An attempt first
-fences every earlier attempt at its part, and then finds either that its batch was committed, and writes nothing, or
-that it was not.
+one transaction, which also notes, in the part's partition of a small compacted topic, which batch of which query it
+was, with how many rows, and a digest of them.
 
-What a crash leaves, by the last thing done: before the commit, an open transaction, which the next attempt's
-`init_transactions` aborts; after it, rows and note together, and the next attempt skips. A part whose commit has an
-unknown outcome is settled by the next attempt in the same way.
+A driver first takes all parts: it fences every attempt at them that has begun, reads what they have noted, refuses the
+batch if that does not allow it, and marks all of them as those of its run, in one transaction; then it fences, reads
+and checks again, and finds its own marks. An attempt fences the attempts before it, and writes only where the mark is
+that of its run. So when a driver has found its marks, no other attempt commits any more: one that had begun is fenced,
+one that begins reads the marks. What such a one has committed until then the driver has read, and its checks hold until
+its parts write: a refusal is of the whole batch. Who reads the notes for each batch afterwards is the driver, and an
+attempt only what was added.
 
-Must survive: attempts of one part side by side (the older one is fenced), a driver that comes back, parts of a batch
-that are committed while others are not (readers may see a batch in part for a while, never a row twice), a checkpoint
-that was lost (batch numbers begin anew, which would make everything look as written: refused, `NewCheckpointError`).
+What a crash leaves, by the last thing done:
+- before a driver has marked the parts, nothing; after that marks of a run that is gone, which the next driver replaces.
+  A driver that died in between leaves an open transaction, which the next one's `init_transactions` settles.
+- before the commit of a part, an open transaction, which the next attempt's or driver's `init_transactions` aborts;
+  after it rows and note together, and the next attempt, or Spark's next run of the batch, skips that part. A commit
+  with an unknown outcome is settled in the same way.
+- parts that have the batch beside others that have not. The same query repairs that by running the batch again: what
+  the first ones have is compared with its rows before the others write. Any other query is refused.
+
+Must survive: attempts of one part side by side (the older one is fenced), a driver that comes back, one that another
+has followed and that does not know (its attempts read the marks, its next batch is refused; of two that begin at once
+the one that marks last goes on), a checkpoint that was lost (batch numbers begin anew, which would make everything look
+as written: refused, `NewCheckpointError`). Readers may see a batch in part for a while, never a row twice.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import msgspec
+from pyspark import RDD
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
 from store.clock import SystemClock
-from store.errors import ConfigError, CrashproofError
-from store.log.kafka import KafkaLog
+from store.errors import ConfigError, CrashproofError, FencedError
+from store.log import Offsets, Reader
+from store.log.kafka import KafkaLog, KafkaProducer
 from store.streams.application import check_kept
 from store.streams.positions import records, settle, spec
-from store.types import TopicPartition
+from store.types import IsolationLevel, TopicPartition
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -51,8 +65,20 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 class NewCheckpointError(CrashproofError):
     """The sink was written to by a query with another checkpoint, whose batches this one cannot tell from its own.
 
-    Nothing was written. Bring the checkpoint back; or, where rows that are written twice do no harm, or the input
-    begins where the other query has ended, name the new one with `continues=`.
+    Nothing of the batch was written, in any part. Bring the checkpoint back; or, where rows that are written twice do
+    no harm, or the input begins where the other query has ended, name the new one with `continues=`. That takes a query
+    whose last batch is in all parts: one that ended in the middle of it has to be run once more before, and where its
+    checkpoint is gone too the sink needs another `application_id`.
+    """
+
+
+class StaleCheckpointError(CrashproofError):
+    """The sink has written batches that the checkpoint does not know of, so it is a copy from before them.
+
+    Nothing of this run of the batch was written, in any part. Spark has planned a batch anew whose number is taken, and
+    its rows are not those that were written under it. Bring the newest checkpoint back; or begin with a new one where
+    the last batch ended, with `continues=`. Of a batch that has other rows each time it is run the error is raised too,
+    and then other parts may have been written if it is a part that finds it.
     """
 
 
@@ -65,15 +91,22 @@ class _Note(msgspec.Struct, frozen=True):
     """How many it had; -1: from a version that did not say."""
     digest: int | None = None
     """Of all of them, in whatever order; None: from a version that did not say."""
+    after: tuple[str, int] | None = None
+    """The query and the batch that the part had before, where that was another query."""
 
 
-class StaleCheckpointError(CrashproofError):
-    """The sink has written batches that the checkpoint does not know of, so it is a copy from before them.
+class _Seen(NamedTuple):
+    """What the notes of a part say up to an offset."""
 
-    Nothing was written. Spark has planned a batch anew whose number is taken, and its rows are not those that were
-    written under it. Bring the newest checkpoint back; or begin with a new one where the last batch ended, with
-    `continues=`.
-    """
+    offset: int = 0
+    note: _Note | None = None
+    run: str = ""
+    """The mark of the driver that took the part last."""
+
+
+Rows = Iterable[tuple[int, tuple[Any, ...]]]
+_RUN = b"run"
+"""The key of marks."""
 
 
 def exactly_once_kafka_sink(
@@ -105,114 +138,263 @@ def exactly_once_kafka_sink(
     """
     if parts < 1:
         raise ConfigError("parts", parts, "a whole number of at least 1")
-    notes = f"{application_id}-sink-batches"
-    settings = dict(kafka or {})
-    prepared: list[bool] = []
+    driver = _Driver(
+        _Sink(bootstrap, dict(kafka or {}), application_id, parts, continues, transaction_timeout_ms), topic
+    )
 
     def write(batch: DataFrame, batch_id: int) -> None:
         rows = _rows(batch, topic)
         query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         if query is None:
             raise ConfigError("foreachBatch", "no streaming query", "a function that a streaming query calls")
-        if not prepared:
-            _prepare(bootstrap, settings, topic, notes, parts)
-            prepared.append(True)
-        part = _Part(
-            bootstrap, settings, application_id, notes, query, continues, batch_id, transaction_timeout_ms
-        )
         keyed = rows.select(
             f.pmod(f.xxhash64(f.coalesce("key", "value")), f.lit(parts)).alias("part"),
             # What is null leaves the hash as it was, so which ones are is a part of it.
             f.xxhash64(f.col("key").isNull(), f.col("value").isNull(), *rows.columns).alias("digest"),
             "*",
         )
-        spread = keyed.rdd.map(_checked).partitionBy(parts, int)
-        spread.mapPartitionsWithIndex(part.write).count()
+        driver.write(query, batch_id, keyed.rdd.map(_checked).partitionBy(parts, int))
 
     return write
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One part of one batch, as a Python worker writes it. Pickled to it."""
+class _Sink:
+    """Where a sink writes, and its notes. Pickled to workers."""
 
     bootstrap: str
     kafka: Mapping[str, Any] = field(repr=False)
     application_id: str
-    notes: str
-    query: str
+    parts: int
     continues: str | None
-    batch: int
     timeout_ms: int
 
-    def write(self, number: int, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> Iterable[int]:
-        """Commit the part, unless its batch is. The rows of Spark partition `number`."""
-        log = KafkaLog(self.bootstrap, config=self.kafka)
-        producer = log.producer(f"{self.application_id}-sink-{number}", self.timeout_ms)
+    @property
+    def notes(self) -> str:
+        return f"{self.application_id}-sink-batches"
+
+    def log(self) -> KafkaLog:
+        return KafkaLog(self.bootstrap, config=self.kafka)
+
+    def producer(self, of: int | str) -> KafkaProducer:
+        return self.log().producer(f"{self.application_id}-sink-{of}", self.timeout_ms)
+
+    def look(self, reader: Reader, number: int, seen: _Seen) -> _Seen:
+        """What the notes of a part say by now, of which `seen` is known."""
+        place = TopicPartition(self.notes, number)
+        offset, note, run = seen
+        earliest, end = reader.offsets(place, IsolationLevel.READ_COMMITTED)
+        for record in records(reader, place, Offsets(max(earliest, offset), end)):
+            if record.key == _RUN:
+                run = (record.value or b"").decode()
+            else:
+                note = msgspec.json.decode(record.value or b"", type=_Note)
+        return _Seen(max(offset, end), note, run)
+
+    def look_settled(self, reader: Reader, number: int, seen: _Seen) -> _Seen:
+        """`look`, when all who wrote are fenced and settled; their markers may be still on their way."""
+        settle(reader, TopicPartition(self.notes, number), SystemClock())
+        return self.look(reader, number, seen)
+
+
+class _Driver:
+    """The sink as its driver has it. One thread."""
+
+    def __init__(self, sink: _Sink, topic: str | None) -> None:
+        self._sink = sink
+        self._topic = topic
+        self._taken: tuple[str, str] | None = None
+        """The query for which the parts were taken, and the mark. None: they are to be taken."""
+        self._seen: Sequence[_Seen] = ()
+
+    def write(self, query: str, batch: int, rows: RDD[tuple[int, tuple[Any, ...]]]) -> None:
+        """Commit the parts that do not have the batch. What does not allow it is raised before any of them writes."""
         try:
+            part = self.begin(query, batch)
+            if part.done:
+                part.check_same(rows.mapPartitionsWithIndex(part.digests).collect())
+            rows.mapPartitionsWithIndex(part.write).count()
+        except BaseException:
+            # Attempts may be left that nobody has heard of.
+            self._taken = None
+            raise
+
+    def begin(self, query: str, batch: int) -> _Part:
+        """What the parts of a batch are told, after all but the rows has been checked."""
+        with closing(self._sink.log().reader()) as reader:
+            if self._taken is None or self._taken[0] != query:
+                self._prepare(reader)
+                run = self._take(reader, query, batch)
+                self._taken = query, run
+            else:
+                run = self._taken[1]
+                self._look(reader)
+                if any(one.run != run for one in self._seen):
+                    raise FencedError(_followed(self._sink))
+                self._check(query, batch)
+        return _Part(self._sink, query, batch, run, tuple(self._seen))
+
+    def _prepare(self, reader: Reader) -> None:
+        """Make the topic of notes. Names a topic that does not exist here, where one line says it, and not in each
+        task."""
+        if self._topic is not None:
+            reader.partitions(self._topic)
+        made = spec(self._sink.notes, self._sink.parts)
+        with closing(self._sink.log().admin()) as admin:
+            admin.create_topics([made])
+            check_kept(made, admin.topic_config(made.name))
+
+    def _take(self, reader: Reader, query: str, batch: int) -> str:
+        """Mark all parts. Returns the mark when no attempt of another run can commit any more, and the batch may be
+        written after all that have."""
+        sink, run = self._sink, uuid4().hex
+        self._seen = [_Seen()] * sink.parts
+        with closing(sink.producer("driver")) as marker:
+            # Of two drivers the one that is here first either has marked by now, or will not.
+            marker.init_transactions()
+            # Twice: when the marks are there, the second look has what was committed before they could be seen.
+            while True:
+                for number in range(sink.parts):
+                    with closing(sink.producer(number)) as attempt:
+                        attempt.init_transactions()
+                self._look(reader)
+                self._check(query, batch)
+                if all(one.run == run for one in self._seen):
+                    return run
+                marker.begin_transaction()
+                for number in range(sink.parts):
+                    marker.produce(sink.notes, _RUN, run.encode(), partition=number)
+                marker.flush()
+                marker.commit_transaction()
+
+    def _look(self, reader: Reader) -> None:
+        self._seen = [self._sink.look_settled(reader, number, seen) for number, seen in enumerate(self._seen)]
+
+    def _check(self, query: str, batch: int) -> None:
+        """Raise unless what the parts have allows this batch of this query."""
+        notes = dict(enumerate(one.note for one in self._seen))
+        sink, others = f"the sink {self._sink.application_id}", {query, self._sink.continues}
+        if any(note is not None and note.query not in others for note in notes.values()):
+            raise NewCheckpointError(
+                f"{sink} was last written by another query ({_said(notes)}), and this is the query {query}: its "
+                "checkpoint is another one"
+            )
+        if any(note is not None and note.query == query and note.batch > batch for note in notes.values()):
+            raise StaleCheckpointError(
+                f"{sink} has later batches of the query {query} ({_said(notes)}), and this is its batch {batch} again: "
+                "the checkpoint is an old copy"
+            )
+        before = {
+            note and (note.after if note.query == query else (note.query, note.batch))
+            for note in notes.values()
+        }
+        if len(before) > 1 and any(note is not None and note.query != query for note in notes.values()):
+            raise NewCheckpointError(
+                f"the query {self._sink.continues}, which the query {query} is to continue, has not ended its last "
+                f"batch in {sink} ({_said(notes)}). Run it once more with its own checkpoint, and continue it then"
+            )
+
+
+def _said(notes: Mapping[int, _Note | None]) -> str:
+    return ", ".join(
+        f"part {number}: " + ("nothing" if note is None else f"batch {note.batch} of {note.query}")
+        for number, note in notes.items()
+    )
+
+
+def _followed(sink: _Sink) -> str:
+    return f"another driver has taken the sink {sink.application_id} since: a query that was started again, or another"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Each part of one batch, as a Python worker writes it. Pickled to it."""
+
+    sink: _Sink
+    query: str
+    batch: int
+    run: str
+    seen: tuple[_Seen, ...]
+    """What the driver has read of each."""
+
+    @property
+    def done(self) -> frozenset[int]:
+        """Those that had the batch when the driver read."""
+        return frozenset(number for number, one in enumerate(self.seen) if self._has(one))
+
+    def _has(self, seen: _Seen) -> bool:
+        return seen.note is not None and (seen.note.query, seen.note.batch) == (self.query, self.batch)
+
+    def write(self, number: int, rows: Rows) -> Iterable[int]:
+        """Commit the part, unless its batch is. The rows of Spark partition `number`."""
+        if number in self.done:
+            return ()
+        with closing(self.sink.log().reader()) as reader, closing(self.sink.producer(number)) as producer:
+            # Before anybody is fenced: this may be the attempt that is left over.
+            self._check_run(self.sink.look(reader, number, self.seen[number]))
             producer.init_transactions()
-            noted = _last(log, TopicPartition(self.notes, number))
-            if noted is not None and noted.query not in (self.query, self.continues):
-                raise NewCheckpointError(
-                    f"part {number} of the sink {self.application_id} was last written by the query {noted.query}, in "
-                    f"its batch {noted.batch}, and this is the query {self.query}: its checkpoint is another one"
-                )
-            if noted is not None and noted.query == self.query and noted.batch >= self.batch:
-                self._check_same(number, noted, rows)
-                return ()
-            producer.begin_transaction()
-            count = digest = 0
-            for _, (of_row, topic, key, value, headers, partition) in rows:
-                producer.produce(
-                    topic,
-                    None if key is None else bytes(key),
-                    None if value is None else bytes(value),
-                    partition=partition,
-                    headers=tuple((name, None if of is None else bytes(of)) for name, of in headers or ()),
-                )
-                count, digest = count + 1, _together(digest, of_row)
-            note = msgspec.json.encode(_Note(self.query, self.batch, count, digest))
-            producer.produce(self.notes, b"%d" % number, note, partition=number)
-            producer.flush()
-            producer.commit_transaction()
-        finally:
-            producer.close()
+            seen = self.sink.look_settled(reader, number, self.seen[number])
+            self._check_run(seen)
+            if self._has(seen):
+                self.check_same([(number, seen.note, *_digest(rows))])
+            else:
+                self._commit(producer, number, seen.note, rows)
         return ()
 
-    def _check_same(self, number: int, noted: _Note, rows: Iterable[tuple[int, tuple[Any, ...]]]) -> None:
+    def _check_run(self, seen: _Seen) -> None:
+        """Raise `FencedError` where the part was taken by another driver."""
+        if seen.run != self.run:
+            raise FencedError(_followed(self.sink))
+
+    def _commit(self, producer: KafkaProducer, number: int, before: _Note | None, rows: Rows) -> None:
+        producer.begin_transaction()
+        count = digest = 0
+        for _, (of_row, topic, key, value, headers, partition) in rows:
+            producer.produce(
+                topic,
+                None if key is None else bytes(key),
+                None if value is None else bytes(value),
+                partition=partition,
+                headers=tuple((name, None if of is None else bytes(of)) for name, of in headers or ()),
+            )
+            count, digest = count + 1, _together(digest, of_row)
+        after = None if before is None or before.query == self.query else (before.query, before.batch)
+        note = msgspec.json.encode(_Note(self.query, self.batch, count, digest, after))
+        producer.produce(self.sink.notes, b"%d" % number, note, partition=number)
+        producer.flush()
+        producer.commit_transaction()
+
+    def digests(self, number: int, rows: Rows) -> Iterable[tuple[int, _Note | None, int, int]]:
+        """What a part that had the batch has noted, and what it has now."""
+        return [(number, self.seen[number].note, *_digest(rows))] if number in self.done else ()
+
+    def check_same(self, parts: Iterable[tuple[int, _Note | None, int, int]]) -> None:
         """Raise `StaleCheckpointError` where what was written is not what this batch has. Spark runs none but its last
         batch again."""
-        if noted.batch > self.batch:
+        differ = [
+            f"part {number} was written with {note.rows} rows and has {'others' if note.rows == has else has} now"
+            for number, note, has, digest in parts
+            if note is not None and (note.rows not in (-1, has) or note.digest not in (None, digest))
+        ]
+        if differ:
             raise StaleCheckpointError(
-                f"part {number} of the sink {self.application_id} has the batch {noted.batch} of the query "
-                f"{self.query}, and this is its batch {self.batch} again: the checkpoint is an old copy"
+                f"of the batch {self.batch} of the query {self.query} in the sink {self.sink.application_id} "
+                f"{', '.join(differ)}: the checkpoint is an old copy, or the batch has other rows each time it is run"
             )
-        has = digest = 0
-        for _, (of_row, *_) in rows:
-            has, digest = has + 1, _together(digest, of_row)
-        if noted.rows not in (-1, has) or noted.digest not in (None, digest):
-            raise StaleCheckpointError(
-                f"part {number} of the sink {self.application_id} was written with {noted.rows} rows in the batch "
-                f"{self.batch} of the query {self.query}, and has {'others' if noted.rows == has else has} now: the "
-                "checkpoint is an old copy, or the batch has other rows each time it is run"
-            )
+
+
+def _digest(rows: Rows) -> tuple[int, int]:
+    """How many rows there are, and the digest of all of them."""
+    count = digest = 0
+    for _, (of_row, *_) in rows:
+        count, digest = count + 1, _together(digest, of_row)
+    return count, digest
 
 
 def _together(digest: int, of_row: int) -> int:
     """The digest of some rows and one more. A sum, so that their order is nothing to it, and one that is there twice
     counts twice."""
     return (digest + of_row) & 0x7FFF_FFFF_FFFF_FFFF
-
-
-def _last(log: KafkaLog, place: TopicPartition) -> _Note | None:
-    reader = log.reader()
-    try:
-        # Every earlier attempt is fenced and settled; its markers may be still on their way.
-        settle(reader, place, SystemClock())
-        last = deque(records(reader, place), maxlen=1)
-    finally:
-        reader.close()
-    return msgspec.json.decode(last[0].value or b"", type=_Note) if last else None
 
 
 def _rows(batch: DataFrame, topic: str | None) -> DataFrame:
@@ -248,15 +430,3 @@ def _checked(row: Row) -> tuple[int, tuple[Any, ...]]:
     if partition is not None and partition < 0:
         raise ConfigError("column partition", partition, "0 and above, or null for the partition of the key")
     return part, tuple(row[1:])
-
-
-def _prepare(bootstrap: str, kafka: Mapping[str, Any], topic: str | None, notes: str, parts: int) -> None:
-    """Name a topic that does not exist here, where one line says it, and not in each task."""
-    log = KafkaLog(bootstrap, config=kafka)
-    with closing(log.reader()) as reader:
-        if topic is not None:
-            reader.partitions(topic)
-    made = spec(notes, parts)
-    with closing(log.admin()) as admin:
-        admin.create_topics([made])
-        check_kept(made, admin.topic_config(notes))

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from store.clock import Clock
 from store.errors import LogError, RetriableError
-from store.log import Reader, TopicSpec
+from store.log import Offsets, Reader, TopicSpec
 from store.types import IsolationLevel, Record, TopicPartition
 
 _CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
@@ -69,9 +69,9 @@ def read(reader: Reader, at: TopicPartition) -> dict[str, int]:
     return found
 
 
-def records(reader: Reader, at: TopicPartition) -> Iterator[Record]:
-    """All that is committed in `at`."""
-    offset, end = reader.offsets(at, IsolationLevel.READ_COMMITTED)
+def records(reader: Reader, at: TopicPartition, bounds: Offsets | None = None) -> Iterator[Record]:
+    """All that is committed in `at`, or of that what is within `bounds`."""
+    offset, end = bounds or reader.offsets(at, IsolationLevel.READ_COMMITTED)
     while offset < end:
         fetch = reader.read(at, offset, _BATCH, IsolationLevel.READ_COMMITTED)
         yield from fetch.records

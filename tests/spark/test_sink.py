@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +14,12 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from store.errors import ConfigError
+from store.errors import ConfigError, FencedError
 from store.log import TopicSpec
-from store.log.kafka import KafkaLog
+from store.log.kafka import KafkaLog, KafkaReader
 from store.log.partitioner import partition_for
-from store.spark import exactly_once_kafka_sink
+from store.spark import NewCheckpointError, StaleCheckpointError, exactly_once_kafka_sink
+from store.spark import sink as sinks
 from store.types import IsolationLevel, TopicPartition
 from tests.waiting import settle
 
@@ -187,6 +188,168 @@ def test_an_old_copy_of_the_checkpoint_is_refused_where_the_batch_has_as_many_ro
     with pytest.raises(StreamingQueryException, match="others now: the checkpoint is an old copy"):
         query.run(query.sink(), lambda number: 2 * number + 1)
     assert query.output() == doubles(20)
+
+
+def rows(count: int, first: int = 0) -> list[tuple[str, str]]:
+    return [(f"key {number % 7}", str(number)) for number in range(first, first + count)]
+
+
+KEYED = "key string, value string"
+
+
+class OnlyPart0(sinks._Part):
+    """What a driver leaves that dies before part 1 is written."""
+
+    def write(self, number: int, rows: sinks.Rows) -> Iterable[int]:
+        return super().write(number, rows) if number == 0 else ()
+
+
+@pytest.fixture
+def in_part(query: Query) -> list[int]:
+    """What is there of 20 rows of the query "x", whose first batch was written in part."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sinks, "_Part", OnlyPart0)
+        query.put(query.sink(), rows(20), KEYED, of="x")
+    found = query.output()
+    assert 0 < len(found) < 20
+    return found
+
+
+def test_a_query_is_refused_in_every_part_where_another_has_written_one(
+    query: Query, in_part: list[int]
+) -> None:
+    with pytest.raises(NewCheckpointError, match="part 0: batch 0 of x, part 1: nothing"):
+        query.put(query.sink(), rows(20, 20), KEYED, of="y")
+    assert query.output() == in_part
+
+
+def test_a_query_whose_batch_is_written_in_part_is_not_continued(query: Query, in_part: list[int]) -> None:
+    with pytest.raises(NewCheckpointError, match=r"has not ended .*part 0: batch 0 of x, part 1: nothing"):
+        query.put(query.sink(continues="x"), rows(20, 20), KEYED, of="y")
+    assert query.output() == in_part
+
+
+def test_a_batch_with_other_rows_is_refused_before_the_part_that_it_has_not_is_written(
+    query: Query, in_part: list[int]
+) -> None:
+    with pytest.raises(StaleCheckpointError, match=r"part 0 was written with .* rows and has .* now"):
+        query.put(query.sink(), rows(20, 20), KEYED, of="x")
+    assert query.output() == in_part
+
+
+@pytest.mark.usefixtures("in_part")
+def test_a_batch_that_was_written_in_part_is_completed_by_its_query(query: Query) -> None:
+    query.put(query.sink(), rows(20), KEYED, of="x")
+    assert query.output() == list(range(20))
+
+
+# Drivers and attempts that others have followed
+
+
+@pytest.fixture
+def driver(query: Query) -> Callable[..., sinks._Driver]:
+    def make(continues: str | None = None, made: type[sinks._Driver] = sinks._Driver) -> sinks._Driver:
+        sink = sinks._Sink(query.log.bootstrap, {}, query.name, 2, continues, 60_000)
+        return made(sink, f"{query.name}-out")
+
+    return make
+
+
+def a_row(query: Query, value: int) -> tuple[int, tuple[object, ...]]:
+    return 0, (value, f"{query.name}-out", None, b"%d" % value, None, None)
+
+
+def write_all(part: sinks._Part, query: Query, value: int) -> None:
+    for number in range(2):
+        part.write(number, [a_row(query, value)])
+
+
+Make = Callable[..., sinks._Driver]
+
+
+def test_a_driver_that_begins_fences_the_attempts_in_the_middle(query: Query, driver: Make) -> None:
+    def rows() -> Iterator[tuple[int, tuple[object, ...]]]:
+        yield a_row(query, 1)
+        driver().begin("x", 0)
+
+    with pytest.raises(FencedError):
+        driver().begin("x", 0).write(0, rows())
+    assert query.output() == []
+
+
+def test_an_attempt_that_comes_after_the_next_driver_writes_nothing_and_fences_nobody(
+    query: Query, driver: Make
+) -> None:
+    before, after = driver().begin("x", 0), driver().begin("x", 0)
+
+    def rows() -> Iterator[tuple[int, tuple[object, ...]]]:
+        with pytest.raises(FencedError, match="another driver has taken the sink"):
+            before.write(0, [a_row(query, 1)])
+        yield a_row(query, 2)
+
+    after.write(0, rows())
+    assert query.output() == [2]
+
+
+def test_a_driver_that_another_one_has_followed_writes_no_further_batch(query: Query, driver: Make) -> None:
+    first = driver()
+    write_all(first.begin("x", 0), query, 0)
+    driver().begin("x", 1)
+    with pytest.raises(FencedError, match="another driver has taken the sink"):
+        first.begin("x", 1)
+
+
+def test_a_batch_that_is_committed_while_the_next_driver_begins_is_seen_by_it(
+    query: Query, driver: Make
+) -> None:
+    first = driver()
+    write_all(first.begin("x", 0), query, 0)
+    left = first.begin("x", 1)
+
+    class Slow(sinks._Driver):
+        def _check(self, query_id: str, batch: int) -> None:
+            super()._check(query_id, batch)
+            if all(one.run == left.run for one in self._seen):
+                left.write(0, [a_row(query, 1)])
+
+    with pytest.raises(NewCheckpointError, match="part 0: batch 1 of x, part 1: batch 0 of x"):
+        driver("x", Slow).begin("y", 0)
+    driver().begin("x", 1).write(1, [a_row(query, 2)])
+    assert query.output() == [0, 0, 1, 2]
+
+
+def test_a_query_that_goes_on_where_another_ended_has_a_batch_in_part_like_any(
+    query: Query, driver: Make
+) -> None:
+    write_all(driver().begin("x", 4), query, 0)
+    driver("x").begin("y", 0).write(0, [a_row(query, 1)])
+    write_all(driver("x").begin("y", 0), query, 1)
+    assert query.output() == [0, 0, 1, 1]
+
+
+def test_who_was_followed_does_not_continue_a_query_that_has_a_batch_in_part(
+    query: Query, driver: Make
+) -> None:
+    write_all(driver().begin("x", 4), query, 0)
+    driver("x").begin("y", 0).write(0, [a_row(query, 1)])
+    with pytest.raises(NewCheckpointError, match="part 0: batch 0 of y, part 1: batch 4 of x"):
+        driver("y").begin("x", 5)
+
+
+def test_a_query_that_has_written_nothing_keeps_no_other_out(query: Query, driver: Make) -> None:
+    driver().begin("y", 0)
+    write_all(driver().begin("x", 0), query, 0)
+    assert query.output() == [0, 0]
+
+
+def test_an_attempt_reads_no_notes_that_its_driver_has_read(
+    query: Query, driver: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = driver()
+    write_all(first.begin("x", 0), query, 0)
+    part = first.begin("x", 1)
+    monkeypatch.setattr(KafkaReader, "read", None)
+    write_all(part, query, 1)
 
 
 def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
