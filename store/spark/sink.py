@@ -43,7 +43,14 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
 from store.clock import SystemClock
-from store.errors import ConfigError, CrashproofError, FencedError
+from store.errors import (
+    AbortRequiredError,
+    ConfigError,
+    CrashproofError,
+    FatalLogError,
+    FencedError,
+    TransactionTimedOutError,
+)
 from store.log import Offsets, Reader
 from store.log.kafka import KafkaLog, KafkaProducer
 from store.streams.application import check_kept
@@ -117,7 +124,7 @@ def exactly_once_kafka_sink(
     parts: int = 2,
     kafka: Mapping[str, Any] | None = None,
     continues: str | None = None,
-    transaction_timeout_ms: int = 60_000,
+    transaction_timeout_ms: int = 900_000,
 ) -> Callable[[DataFrame, int], None]:
     """What to give to `foreachBatch`: it writes the rows of each micro-batch to Kafka once.
 
@@ -130,6 +137,10 @@ def exactly_once_kafka_sink(
     order among each other within a batch unless Spark gives them one. `parts` is how many transactions a batch is
     written in; it must stay what it is. `kafka` holds further properties of librdkafka. `application_id` is that of
     this sink alone: two queries that share it fence each other. Readers have to read committed records.
+
+    `transaction_timeout_ms` is how long a part may write; by default as long as brokers allow by theirs
+    (`transaction.max.timeout.ms`). A part that died keeps readers waiting until it is tried again, and no longer than
+    that.
 
     The batch must have the same rows whenever Spark runs it: no `rand()`, no `now()`, a source that can be read again.
     Raises `ConfigError` for arguments and columns that cannot be, and within the query `NewCheckpointError` for a
@@ -337,8 +348,20 @@ class _Part:
             self._check_run(seen)
             if self._has(seen):
                 self.check_same([(number, seen.note, *_digest(rows))])
-            else:
+                return ()
+            clock, timeout = SystemClock(), self.sink.timeout_ms
+            began = clock.monotonic()
+            try:
                 self._commit(producer, number, seen.note, rows)
+            except (FencedError, AbortRequiredError, FatalLogError) as error:
+                took = int((clock.monotonic() - began) * 1000)
+                if took < timeout:
+                    raise
+                raise TransactionTimedOutError(
+                    f"{error}. The transaction of part {number} of the batch {self.batch} was open for {took} ms, "
+                    f"longer than transaction_timeout_ms={timeout}, so the broker gave it up. Raise that (and the "
+                    "broker's transaction.max.timeout.ms, where it is no more), raise parts, or have smaller batches"
+                ) from error
         return ()
 
     def _check_run(self, seen: _Seen) -> None:

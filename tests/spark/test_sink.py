@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import signal
@@ -14,14 +15,14 @@ from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from store.errors import ConfigError, FencedError
+from store.errors import ConfigError, FencedError, TransactionTimedOutError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog, KafkaReader
 from store.log.partitioner import partition_for
 from store.spark import NewCheckpointError, StaleCheckpointError, exactly_once_kafka_sink
 from store.spark import sink as sinks
 from store.types import IsolationLevel, TopicPartition
-from tests.waiting import settle
+from tests.waiting import settle, until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -248,8 +249,10 @@ def test_a_batch_that_was_written_in_part_is_completed_by_its_query(query: Query
 
 @pytest.fixture
 def driver(query: Query) -> Callable[..., sinks._Driver]:
-    def make(continues: str | None = None, made: type[sinks._Driver] = sinks._Driver) -> sinks._Driver:
-        sink = sinks._Sink(query.log.bootstrap, {}, query.name, 2, continues, 60_000)
+    def make(
+        continues: str | None = None, made: type[sinks._Driver] = sinks._Driver, timeout_ms: int = 60_000
+    ) -> sinks._Driver:
+        sink = sinks._Sink(query.log.bootstrap, {}, query.name, 2, continues, timeout_ms)
         return made(sink, f"{query.name}-out")
 
     return make
@@ -316,6 +319,31 @@ def test_a_batch_that_is_committed_while_the_next_driver_begins_is_seen_by_it(
         driver("x", Slow).begin("y", 0)
     driver().begin("x", 1).write(1, [a_row(query, 2)])
     assert query.output() == [0, 0, 1, 2]
+
+
+def test_a_transaction_that_the_broker_gave_up_is_told_with_the_time_it_took(
+    query: Query, driver: Make
+) -> None:
+    place = TopicPartition(f"{query.name}-out", 0)
+
+    def rows(reader: KafkaReader) -> Iterator[tuple[int, tuple[object, ...]]]:
+        yield a_row(query, 1)
+        until(lambda: reader.offsets(place, IsolationLevel.READ_UNCOMMITTED).end)
+        until(lambda: reader.offsets(place, IsolationLevel.READ_COMMITTED).end)
+        yield a_row(query, 2)
+
+    part = driver(timeout_ms=2_000).begin("x", 0)
+    with (
+        closing(query.log.reader()) as reader,
+        pytest.raises(TransactionTimedOutError, match=r"open for \d{4,} ms, .* transaction_timeout_ms=2000"),
+    ):
+        part.write(0, rows(reader))
+    assert query.output() == []
+
+
+def test_a_part_may_take_as_long_as_brokers_allow_by_default() -> None:
+    timeout = inspect.signature(exactly_once_kafka_sink).parameters["transaction_timeout_ms"].default
+    assert timeout == 15 * 60 * 1000
 
 
 def test_a_query_that_goes_on_where_another_ended_has_a_batch_in_part_like_any(
