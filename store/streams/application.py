@@ -174,7 +174,7 @@ class Application:
 
 
 def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
-    """Raise `LogError` for a topic of ours that loses what it must keep, keeps everything, or changes records' times."""
+    """Raise `LogError` for a topic of ours that loses what it must keep, keeps everything, or changes times."""
     setting = _wrong(spec.config, found)
     if setting is not None:
         value = spec.config.get(setting, "delete")

@@ -387,9 +387,7 @@ class Streams:
             signal.signal(number, before[number])
             self.stop()
 
-        before: dict[int, Any] = {
-            one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)
-        }
+        before: dict[int, Any] = {one: signal.signal(one, handle) for one in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
