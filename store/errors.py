@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from store.types import Content
+
 
 class CrashproofError(Exception):
     """Base of all errors raised on purpose by this project."""
@@ -46,14 +48,14 @@ class AbortRequiredError(LogError):
 class RecordRefusedError(AbortRequiredError):
     """The cluster does not take a record for what it is: too large, or invalid. It will never take it.
 
-    `outputs` are those that were refused together, as topic, key and value: one of them, or more, is at fault.
+    `outputs` are those that were refused together: one of them, or more, is at fault.
     `by_time` says that it is so for its time, which a client does not tell: another one of its content may be taken.
     """
 
     def __init__(
         self,
         message: str,
-        outputs: Sequence[tuple[str, bytes | None, bytes | None]] = (),
+        outputs: Sequence[Content] = (),
         *,
         by_time: bool = False,
     ) -> None:
@@ -105,7 +107,7 @@ class RecordLostError(FatalLogError):
     def __init__(
         self,
         message: str,
-        outputs: Sequence[tuple[str, bytes | None, bytes | None]] = (),
+        outputs: Sequence[Content] = (),
         *,
         by_time: bool = False,
     ) -> None:

@@ -24,6 +24,9 @@ class TopicPartition(NamedTuple):
 Headers = tuple[tuple[str, bytes | None], ...]
 """Names and values in their order; a name may come several times, and its value may be null."""
 
+Content = tuple[str, bytes | None, bytes | None, Headers]
+"""Topic, key, value and headers of a record: what it is that is sent, whichever partition and time it is for."""
+
 
 class Record(NamedTuple):
     """One record as read. A value of None is a deletion (tombstone)."""

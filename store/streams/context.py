@@ -509,7 +509,8 @@ class TaskContext:
     ) -> None:
         """Send a record unless it was refused before; one that may have been is sent alone."""
         faults = self._faults
-        known, timed = digest(topic, key, value), digest(topic, key, value, timestamp)
+        known = digest(topic, key, value, headers)
+        timed = digest(topic, key, value, headers, timestamp)
         refusal = faults.refused.get(known) or faults.refused.get(timed)
         if refusal is not None:
             self.leave_out(refusal)
@@ -624,7 +625,7 @@ class TaskContext:
         """Whether a handler may go on without what was refused; it is then left out when it is made again."""
         if self._handlers is None or self._handlers.production is None or not error.outputs:
             return False
-        if any(topic not in self._sinks for topic, _, _ in error.outputs):
+        if any(topic not in self._sinks for topic, *_ in error.outputs):
             return False
         self._faults.blame(error.outputs, error)
         return True

@@ -16,10 +16,11 @@ only when they are flushed, and a crash between any two steps. The argument:
 * An output that the client refuses at once (too large for `message.max.bytes`) has not been sent: it is left out, its
   dead letters are sent, and the record goes on.
 * An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted (under at
-  least once the task begins anew). The input is read again, and the output, recognised by its topic, key and value, is
-  left out then. The cluster refuses whole batches; where a batch had several records each of them is sent alone first,
-  to find the one at fault. So is what was refused for its time, which a client does not say again: it is recognised by
-  that too, since the same key and value may come with another one. All this is forgotten with the commit that has it.
+  least once the task begins anew). The input is read again, and the output, recognised by its topic, key, value and
+  headers, is left out then; no cluster refuses it for its partition. The cluster refuses whole batches; where a batch
+  had several records each of them is sent alone first, to find the one at fault. So is what was refused for its time,
+  which a client does not say again: it is recognised by that too, since the same key and value may come with another
+  one. All this is forgotten with the commit that has it.
 * A record for a changelog is never left out: the store would hold what its changelog does not.
 * Where an operator has held a result back, and forwards it at a commit or to make room, the record at fault is the last
   one that went into it. Without that one an earlier one may be it, until none is left. Under at least once such an
@@ -49,7 +50,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from store.clock import Sparingly, SystemClock
 from store.config import StreamsConfig
 from store.errors import ConfigError, RecordLostError, RecordRefusedError
-from store.types import Headers, Record, TopicPartition
+from store.types import Content, Headers, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ class Faults:
     def skip(self, tp: TopicPartition, offset: int, dead_letters: tuple[DeadLetter, ...]) -> None:
         self.skipped.setdefault(tp, {})[offset] = dead_letters
 
-    def blame(self, outputs: Iterable[tuple[str, bytes | None, bytes | None]], error: Refusal) -> None:
+    def blame(self, outputs: Iterable[Content], error: Refusal) -> None:
         """These outputs were refused together."""
         digests = [digest(*output) for output in outputs]
         if len(digests) == 1 and not error.by_time:
@@ -289,9 +290,12 @@ class Faults:
                 del offsets[offset]
 
 
-def digest(topic: str, key: bytes | None, value: bytes | None, time: int | None = None) -> bytes:
+def digest(
+    topic: str, key: bytes | None, value: bytes | None, headers: Headers, time: int | None = None
+) -> bytes:
     """What an output is recognised by when it is made again."""
     made = hashlib.sha256()
-    for part in (topic.encode(), key, value, None if time is None else b"%d" % time):
+    named = [part for name, said in headers for part in (name.encode(), said)]
+    for part in (topic.encode(), key, value, None if time is None else b"%d" % time, *named):
         made.update(b"\0" if part is None else b"\1" + len(part).to_bytes(8, "big") + part)
     return made.digest()

@@ -37,7 +37,7 @@ from store.streams.task import apply
 from store.suppliers import persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import SOURCE, STORE, Cluster, count, pipeline, rows
+from tests.clusters import SINK, SOURCE, STORE, Cluster, count, pipeline, rows
 
 DEAD = TopicPartition("dead", 0)
 
@@ -440,10 +440,10 @@ def test_of_a_batch_that_was_refused_only_the_record_at_fault_is_left_out() -> N
     cluster = cluster_of(big, b"a", b"bad", b"b")
     faults = Faults()
     refused = [
-        ("out", b"a", b"1"),
-        ("out", b"bad", b"1"),
-        ("out", b"bad", b"x" * 2_000_000),
-        ("out", b"b", b"1"),
+        ("out", b"a", b"1", ()),
+        ("out", b"bad", b"1", ()),
+        ("out", b"bad", b"x" * 2_000_000, ()),
+        ("out", b"b", b"1", ()),
     ]
     faults.blame(refused, RecordRefusedError("a batch"))
     for left_out in (0, 1):
@@ -456,6 +456,18 @@ def test_of_a_batch_that_was_refused_only_the_record_at_fault_is_left_out() -> N
                 task.commit()
     assert sink_of(cluster) == [b"a", b"bad", b"b"]
     assert len(dead(cluster)) == 1
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_of_outputs_that_differ_in_their_headers_only_the_one_at_fault_is_left_out(guarantee: str) -> None:
+    def twice(context: Context, record: Record) -> None:
+        context.forward("out", record.key, b"v", headers=(("small", b"x"),))
+        context.forward("out", record.key, b"v", headers=(("large", b"x" * 2_000_000),))
+
+    cluster = cluster_of(twice, b"a")
+    run(cluster, config(production_exception_handler="continue", processing_guarantee=guarantee))
+    sent = cluster.broker.visible(SINK, IsolationLevel.READ_COMMITTED)
+    assert {name for record in sent for name, _ in record.headers} == {"small"}
 
 
 def test_a_task_by_itself_says_that_the_record_is_passed_over() -> None:

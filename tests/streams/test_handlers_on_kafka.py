@@ -36,11 +36,13 @@ def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, 
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
-@pytest.mark.parametrize("why", ["too large for the broker", "too large for the client", "too new"])
+@pytest.mark.parametrize(
+    "why", ["too large for the broker", "too large by its headers", "too large for the client", "too new"]
+)
 def test_what_is_refused_is_left_out_and_all_else_arrives(
     log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, why: str, guarantee: Guarantee
 ) -> None:
-    """What is too new has the key and value of others that are not."""
+    """What is too new, or has large headers, has the key and value of others that are not."""
     name = unique("refused")
     source, sink, dead = f"{name}-in", f"{name}-out", f"{name}-dead"
     large = Random(7).randbytes(2_000_000 if why.endswith("client") else 20_000)
@@ -54,6 +56,9 @@ def test_what_is_refused_is_left_out_and_all_else_arrives(
             ahead = 10 * HOUR_MS if bad else 0
             made = ("made of", b"%d" % record.offset)
             context.forward(sink, b"same", b"same", timestamp=record.timestamp + ahead, headers=(made,))
+        elif why == "too large by its headers":
+            made = ("made of", b"%d" % record.offset)
+            context.forward(sink, b"same", b"same", headers=(made, ("large", large if bad else b"")))
         else:
             context.forward(sink, record.key, large if bad else b"%d" % number)
 

@@ -268,7 +268,7 @@ class SimBroker:
     ) -> int:
         """Write one record outside any transaction. Returns its offset."""
         log = self._choose(topic, key, partition)
-        refusal = _refusal(log, key, value)
+        refusal = _refusal(log, key, value, headers)
         if refusal is not None:
             raise LogError(refusal)
         offset = len(log.records)
@@ -607,11 +607,12 @@ class SimBroker:
         return own != (self._choice(SEND_NOW, 2) == 1) if self._asks else own
 
 
-def _refusal(log: Partition, key: bytes | None, value: bytes | None) -> str | None:
+def _refusal(log: Partition, key: bytes | None, value: bytes | None, headers: Headers) -> str | None:
     """Why the broker does not take a record, None if it does."""
     if key is None and log.policy.compact:
         return f"a record for {log.tp} has no key, and its cleanup.policy compacts by key"
-    if value is not None and len(value) + len(key or b"") + _RECORD_OVERHEAD > log.policy.max_bytes:
+    size = len(key or b"") + len(value or b"") + sum([len(name) + len(said or b"") for name, said in headers])
+    if size + _RECORD_OVERHEAD > log.policy.max_bytes:
         return f"a record for {log.tp} is larger than its max.message.bytes={log.policy.max_bytes}"
     return None
 
@@ -846,11 +847,11 @@ class SimProducer:
                     f"{log.tp} misses an earlier record of {self.transactional_id!r}; abort the transaction"
                 )
                 return
-            refusal = _refusal(log, key, value)
+            refusal = _refusal(log, key, value, headers)
             if refusal is not None:
                 self._gaps[log] = None
                 self._error = RecordRefusedError(
-                    f"{refusal}; abort the transaction", [(log.tp.topic, key, value)]
+                    f"{refusal}; abort the transaction", [(log.tp.topic, key, value, headers)]
                 )
                 return
             written[log] = log.append_open(key, value, timestamp, headers, writer)
@@ -968,9 +969,9 @@ class SimPlainProducer:
             if log.deleted and self._broker._present(log.tp) is None:
                 self._queue.append(queued)
                 continue
-            refusal = _refusal(log, key, value)
+            refusal = _refusal(log, key, value, headers)
             if refusal is not None:
-                self._error = RecordLostError(refusal, [(log.tp.topic, key, value)])
+                self._error = RecordLostError(refusal, [(log.tp.topic, key, value, headers)])
                 return
             topic, number = log.tp
             self._written[log.tp] = self._broker.append(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
@@ -31,7 +31,7 @@ from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
 from store.log.kafka.errors import FENCED, REFUSED, cause_of, translate
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
-from store.types import Headers, TopicPartition
+from store.types import Content, Headers, TopicPartition
 
 _SERVE_EVERY = 1000
 
@@ -42,7 +42,7 @@ class _Deliveries:
     __slots__ = ("by_time", "failure", "lost", "reached", "refused")
 
     def __init__(self) -> None:
-        self.refused: list[tuple[str, bytes | None, bytes | None]] = []
+        self.refused: list[Content] = []
         self.by_time = False
         """Whether any of those was refused for its time, which a report does not have."""
         self.reached: dict[tuple[str | None, int | None], int] = {}
@@ -50,8 +50,8 @@ class _Deliveries:
         self.failure: KafkaError | None = None
         self.lost: TopicPartition | None = None
 
-    def __call__(self, error: KafkaError | None, message: Message) -> None:
-        """What the client calls for each record."""
+    def __call__(self, error: KafkaError | None, message: Message, *, headers: Headers = ()) -> None:
+        """What the client calls for each record, whose headers its report does not have."""
         if error is None:
             offset = message.offset()
             if offset is not None and offset >= 0:
@@ -65,7 +65,8 @@ class _Deliveries:
         if self.failure is None or error.code() in FENCED:
             self.failure = error
         if error.code() in REFUSED:
-            self.refused.append((message.topic() or "", _bytes(message.key()), _bytes(message.value())))
+            topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
+            self.refused.append((topic, key, value, headers))
             self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
 
     def last(self) -> dict[TopicPartition, int]:
@@ -178,7 +179,7 @@ class _Sender:
                     value,
                     key,
                     -1 if partition is None else partition,
-                    self._report,
+                    partial(self._deliveries, headers=headers) if headers else self._report,
                     None,
                     0 if timestamp is None else timestamp,
                     list(headers) if headers else None,
