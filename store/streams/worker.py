@@ -158,7 +158,8 @@ class Worker:
         self.replicas = Replicas(topology, log, storage, config, clock, listener=listener)
         self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
-        self._failures: dict[int, int] = {}
+        self._failures: dict[int, tuple[list[int], int]] = {}
+        """Partition → where its task stood when it failed last, and how often it did there."""
         self._passed_over = Sparingly()
         self._faults: dict[int, Faults] = {}
         self._last_commit: dict[int, float] = {}
@@ -582,8 +583,11 @@ class Worker:
         return progress
 
     def _count_failure(self, partition: int, task: Task, error: CrashproofError) -> None:
-        failures = self._failures.get(partition, 0) + 1
-        self._failures[partition] = failures
+        stands_at = [task.committed_position(tp) for tp in task.inputs]
+        stood_at, failures = self._failures.get(partition, (stands_at, 0))
+        # A batch of which a part was committed got on.
+        failures = failures + 1 if stood_at == stands_at else 1
+        self._failures[partition] = stands_at, failures
         if failures >= MOST_FAILURES:
             stands = ", ".join(f"{tp} offset {task.committed_position(tp)}" for tp in task.inputs)
             error.add_note(f"task {task.task_id} failed {failures} times in a row and stands at {stands}")

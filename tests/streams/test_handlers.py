@@ -372,6 +372,16 @@ def test_under_at_least_once_too_an_output_that_the_cluster_refuses_is_left_out(
     assert {headers(record)[handlers.OFFSET] for record in dead(cluster)} == {"1"}
 
 
+def test_failures_between_which_a_worker_commits_do_not_stop_it() -> None:
+    def committing(context: Context, record: Record) -> None:
+        big(context, record)
+        context.commit()
+
+    cluster = cluster_of(committing, *[b"bad"] * 30)
+    run(cluster, PRODUCTION)
+    assert (cluster.position(), len(dead(cluster))) == (30, 30)
+
+
 def test_an_output_that_the_cluster_refuses_stops_a_worker_by_default() -> None:
     cluster = Cluster(pipeline(big), [b"bad"])
     with pytest.raises(LogError, match=r"larger than its max\.message\.bytes"):
