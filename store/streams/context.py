@@ -40,6 +40,7 @@ from store.streams.handlers import (
     Handlers,
     Response,
     digest,
+    shortened,
 )
 from store.streams.timestamps import Timing
 from store.types import Headers, Record, TopicPartition
@@ -380,6 +381,8 @@ class TaskContext:
         self._count_partitions = count_partitions
         self._counts: dict[str, int] = {}
         self._aborts = aborts
+        self._dead_letter_topics: set[str] = set()
+        """Those that dead letters were sent to."""
         self._stores: dict[str, ProcessorStore] = {}
         self._own: Mapping[str, StateStore] = {}
         self.record = _BEFORE_THE_FIRST
@@ -507,23 +510,42 @@ class TaskContext:
         headers: Headers,
         partition: int | None,
     ) -> None:
-        """Send a record unless it was refused before; one that may have been is sent alone."""
+        try:
+            refusal = self._send_unless_refused(topic, key, value, timestamp, headers, partition)
+        except LogError as error:
+            self._not_sent(error)
+            return
+        if refusal is not None and not self.leave_out(refusal):
+            self.fail(refusal)
+            raise refusal
+
+    def _send_unless_refused(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers,
+        partition: int | None = None,
+    ) -> LogError | None:
+        """Send a record; one that was refused before is not sent, and one that may have been is sent alone.
+
+        Returns why it was refused."""
         faults = self._faults
         known = digest(topic, key, value, headers)
         timed = digest(topic, key, value, headers, timestamp)
         refusal = faults.refused.get(known) or faults.refused.get(timed)
         if refusal is not None:
-            self.leave_out(refusal)
-            return
+            # So that what lies before it is not read again for the next one of its kind.
+            self.commit()
+            return refusal
         alone = known in faults.suspects
-        try:
-            if alone:
-                self._producer.flush()
-            self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
-            if alone:
-                self._flush_alone(timed)
-        except LogError as error:
-            self._not_sent(error)
+        if alone:
+            self._producer.flush()
+        self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
+        if alone:
+            self._flush_alone(timed)
+        return None
 
     def _flush_alone(self, sent: bytes) -> None:
         """Flush one output. If it is refused for its time it is recognised by that, too, from now on."""
@@ -563,13 +585,26 @@ class TaskContext:
         """Send dead letters in the task's transaction, for a record or output that is left out."""
         try:
             for letter in dead_letters:
-                self._producer.produce(
-                    letter.topic, letter.key, letter.value, timestamp=letter.timestamp, headers=letter.headers
-                )
+                self._bury(letter)
         except LogError as error:
             self.failure = self.failure or error
             raise
         self.dropped()
+
+    def _bury(self, letter: DeadLetter) -> None:
+        """Send a dead letter, or as much of it as is taken."""
+        self._dead_letter_topics.add(letter.topic)
+        refusal: LogError | None = None
+        for topic, key, value, timestamp, headers in (letter, *shortened(letter)):
+            try:
+                # The client takes no earlier time.
+                refusal = self._send_unless_refused(topic, key, value, max(1, timestamp), headers)
+            except RecordTooLargeError as error:
+                refusal = error
+            if refusal is None:
+                return
+        assert refusal is not None
+        raise refusal
 
     def release(self, operator: str, held: Callable[[], Record], forward: Callable[[], None]) -> None:
         """Forward a result that an operator has held back, unless a handler has decided to go on without it.
@@ -622,10 +657,10 @@ class TaskContext:
         return ErrorHandlerContext(record or self.record, self._task_id, topic, self.monotonic)
 
     def blames(self, error: RecordRefusedError | RecordLostError) -> bool:
-        """Whether a handler may go on without what was refused; it is then left out when it is made again."""
-        if self._handlers is None or self._handlers.production is None or not error.outputs:
-            return False
-        if any(topic not in self._sinks for topic, *_ in error.outputs):
+        """Whether a handler may go on without what was refused, or with less of a dead letter, next time."""
+        production = self._handlers is not None and self._handlers.production is not None
+        known = self._dead_letter_topics | self._sinks if production else self._dead_letter_topics
+        if not error.outputs or not known.issuperset([topic for topic, *_ in error.outputs]):
             return False
         self._faults.blame(error.outputs, error)
         return True

@@ -34,6 +34,13 @@ only when they are flushed, and a crash between any two steps. The argument:
 Dead letters have the key and value of the record that was read, its time, its headers and those of KIP-1034. That of
 a result has the key and value that were held back, as bytes, its time and headers, and no place: an empty topic,
 partition and offset -1.
+
+They are larger than the record, and may be larger than a record may be. One that is refused is sent with less: without
+what was raised, then without its value, then without all of the record. Of what the client refuses nothing was sent, so
+that is done at once. What the cluster refuses aborts the transaction, is remembered as an output is, and less is sent
+when the input is read again: a crash in between forgets that, and it is refused once more. A commit follows each, so
+that there is an end to it however many there are. What was raised may be worded otherwise when it is raised again (by
+an address, say), so a dead letter is recognised without that. When nothing is left to leave out the refusal is raised.
 """
 
 from __future__ import annotations
@@ -42,14 +49,14 @@ import hashlib
 import importlib
 import logging
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from store.clock import Sparingly, SystemClock
 from store.config import StreamsConfig
-from store.errors import ConfigError, RecordLostError, RecordRefusedError
+from store.errors import ConfigError, LogError, RecordLostError, RecordRefusedError
 from store.types import Content, Headers, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -61,9 +68,14 @@ TOPIC = "__streams.errors.topic"
 PARTITION = "__streams.errors.partition"
 OFFSET = "__streams.errors.offset"
 TIMESTAMP = "__streams.errors.timestamp"
+OMITTED = "__streams.errors.omitted"
+"""What of the record a dead letter lacks, since it would have been too large."""
 
 _LONGEST_TRACE = 8_192
 """Headers count into the size of a record, which is bounded."""
+_LONGEST_MESSAGE = 1_000
+"""An error may quote all that it is about."""
+_RAISED = (MESSAGE, STACKTRACE)
 
 
 def result_of(key: bytes | None, value: bytes | None, timestamp: int, headers: Headers = ()) -> Record:
@@ -174,16 +186,23 @@ class LogAndContinueExceptionHandler:
 
 def _said(context: ErrorHandlerContext, error: Exception) -> str:
     at = f"{TopicPartition(context.topic, context.partition)} offset {context.offset}"
-    return f"task {context.task_id}, record {at}: {type(error).__name__}: {error}"
+    return f"task {context.task_id}, record {at}: {type(error).__name__}: {_cut(str(error))}"
+
+
+def _cut(text: str) -> str:
+    left = len(text) - _LONGEST_MESSAGE
+    return text if left <= 0 else f"{text[:_LONGEST_MESSAGE]}… ({left} more characters)"
 
 
 def dead_letter(topic: str, context: ErrorHandlerContext, error: Exception) -> DeadLetter:
     """The record with its own headers, and those of KIP-1034 and its time."""
-    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    trace = "\n".join([_cut(line.rstrip("\n")) for line in traceback.format_exception(error)])[
+        -_LONGEST_TRACE:
+    ]
     kind = type(error)
     about = {
         EXCEPTION: f"{kind.__module__}.{kind.__qualname__}",
-        MESSAGE: str(error),
+        MESSAGE: _cut(str(error)),
         STACKTRACE: trace,
         TOPIC: context.topic,
         PARTITION: str(context.partition),
@@ -194,6 +213,16 @@ def dead_letter(topic: str, context: ErrorHandlerContext, error: Exception) -> D
     return DeadLetter(
         topic, context.source_raw_key, context.source_raw_value, context.timestamp, (*context.headers, *added)
     )
+
+
+def shortened(letter: DeadLetter) -> Iterator[DeadLetter]:
+    """A dead letter without what was raised, then without its value, then without all of the record."""
+    headers = tuple([header for header in letter.headers if header[0] not in _RAISED])
+    yield letter._replace(headers=headers)
+    if letter.value is not None:
+        yield letter._replace(value=None, headers=(*headers, (OMITTED, b"value")))
+    about = [header for header in headers if header[0].startswith("__streams.errors.")]
+    yield letter._replace(key=None, value=None, headers=(*about, (OMITTED, b"key, value and headers")))
 
 
 @dataclass(frozen=True)
@@ -257,8 +286,8 @@ class Faults:
 
     skipped: dict[TopicPartition, dict[int, tuple[DeadLetter, ...]]] = field(default_factory=dict)
     """Input partition → offset → the dead letters to send instead of processing the record."""
-    refused: dict[bytes, Exception] = field(default_factory=dict)
-    """Outputs that the cluster does not take, by their digests, with their times where those are why."""
+    refused: dict[bytes, LogError] = field(default_factory=dict)
+    """Outputs and dead letters that the cluster refuses, by their digests, with their times where those are why."""
     suspects: set[bytes] = field(default_factory=set)
     """Outputs of a batch that the cluster did not take, or that are too old or new: each has to be sent alone."""
     results: dict[tuple[str, Record], tuple[DeadLetter, ...]] = field(default_factory=dict)
@@ -293,9 +322,9 @@ class Faults:
 def digest(
     topic: str, key: bytes | None, value: bytes | None, headers: Headers, time: int | None = None
 ) -> bytes:
-    """What an output is recognised by when it is made again."""
+    """What an output, or a dead letter, is recognised by when it is made again."""
     made = hashlib.sha256()
-    named = [part for name, said in headers for part in (name.encode(), said)]
+    named = [part for name, said in headers for part in (name.encode(), None if name in _RAISED else said)]
     for part in (topic.encode(), key, value, None if time is None else b"%d" % time, *named):
         made.update(b"\0" if part is None else b"\1" + len(part).to_bytes(8, "big") + part)
     return made.digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ from store.streams.handlers import (
 )
 from store.streams.task import apply
 from store.suppliers import persistent_key_value_store
-from store.types import IsolationLevel, Record, TopicPartition
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
 from tests.clusters import SINK, SOURCE, STORE, Cluster, count, pipeline, rows
 
@@ -332,6 +333,99 @@ def killed_at(cluster: Cluster, at: Point, times: int, work: Callable[[Any], Non
         points.arm(previous)
 
 
+# -- dead letters that are too large ------------------------------------------------------------------------
+
+
+def fussy(context: Context, record: Record) -> None:
+    """Forwards what is a number, as a function may that quotes what is none."""
+    count(context, record)
+    float(record.value or b"0")
+
+
+LARGE = b"x" * 600_000
+
+
+def test_what_an_error_quotes_is_cut_in_the_dead_letter_and_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = cluster_of(fussy)
+    cluster.broker.append(SOURCE.topic, b"bad", LARGE, partition=0)
+    run(cluster, CONTINUE)
+    (letter,) = dead(cluster)
+    assert letter.value == LARGE
+    said = headers(letter)
+    assert said[handlers.MESSAGE].startswith("could not convert string to float: b'xxx")
+    assert "float(record.value" in said[handlers.STACKTRACE]
+    assert max(map(len, [*said.values(), *caplog.messages])) < 9_000
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize(
+    ("value", "own", "most", "left"),
+    [
+        (LARGE, (), 600_900, (b"bad", LARGE, None)),
+        (LARGE, (), 5_000, (b"bad", None, "value")),
+        (b"x", (("own", LARGE),), 5_000, (None, None, "key, value and headers")),
+    ],
+    ids=["without the error", "without the value", "without all of the record"],
+)
+def test_of_a_dead_letter_that_the_cluster_refuses_as_much_is_sent_as_it_takes(
+    guarantee: str, value: bytes, own: Headers, most: int, left: tuple[object, ...]
+) -> None:
+    cluster = Cluster(pipeline(fussy))
+    cluster.broker.create_topic(DEAD.topic, 1, {"max.message.bytes": str(most)})
+    cluster.feed(b"a")
+    cluster.broker.append(SOURCE.topic, b"bad", value, partition=0, headers=own)
+    cluster.feed(b"b")
+    run(cluster, config(processing_exception_handler="continue", processing_guarantee=guarantee))
+    assert cluster.position() == 3
+    (letter,) = dead(cluster)
+    assert (letter.key, letter.value, headers(letter).get(handlers.OMITTED)) == left
+    assert headers(letter)[handlers.OFFSET] == "1"
+    assert headers(letter)[handlers.EXCEPTION] == "builtins.ValueError"
+
+
+def test_however_many_dead_letters_the_cluster_refuses_they_do_not_stop_a_worker() -> None:
+    def read(*_: object) -> None:
+        raise DeserializationError(f"no JSON, by {object()}")
+
+    cluster = Cluster(pipeline(read))
+    cluster.broker.create_topic(DEAD.topic, 1, {"max.message.bytes": "5000"})
+    for _ in range(30):
+        cluster.broker.append(SOURCE.topic, b"bad", LARGE, partition=0)
+    run(cluster, config(deserialization_exception_handler="continue"))
+    assert [headers(letter)[handlers.OFFSET] for letter in dead(cluster)] == [str(at) for at in range(30)]
+
+
+def test_a_dead_letter_that_the_client_refuses_is_sent_with_less_at_once() -> None:
+    def read(*_: object) -> None:
+        raise DeserializationError("no JSON")
+
+    cluster = cluster_of(read)
+    cluster.broker.append(SOURCE.topic, b"bad", b"x" * 1_000_001, partition=0)
+    configuration = config(deserialization_exception_handler="continue")
+    with cluster.task(configuration, log=_LimitedLog(cluster.broker)) as task:
+        cluster.run(task)
+    (letter,) = dead(cluster)
+    assert (letter.value, headers(letter)[handlers.OMITTED]) == (None, "value")
+
+
+def test_a_dead_letter_that_is_refused_whatever_it_lacks_stops_a_worker() -> None:
+    cluster = Cluster(pipeline(poisoned), [b"bad"])
+    cluster.broker.create_topic(DEAD.topic, 1, {"max.message.bytes": "100"})
+    with pytest.raises(LogError, match=r"dead-0 is larger than its max\.message\.bytes"):
+        run(cluster, CONTINUE)
+    assert cluster.position() is None
+
+
+def test_a_dead_letter_of_a_record_of_time_0_has_the_first_time_that_can_be_sent() -> None:
+    cluster = cluster_of(poisoned)
+    cluster.broker.append(SOURCE.topic, b"bad", b"", partition=0, timestamp=0)
+    run(cluster, CONTINUE)
+    (letter,) = dead(cluster)
+    assert (letter.timestamp, headers(letter)[handlers.TIMESTAMP]) == (1, "0")
+
+
 # -- outputs ----------------------------------------------------------------------------------------------------
 
 PRODUCTION = config(production_exception_handler="continue")
@@ -370,6 +464,24 @@ def test_under_at_least_once_too_an_output_that_the_cluster_refuses_is_left_out(
     assert cluster.position() == 3
     assert set(sink_of(cluster)) == {b"a", b"bad", b"b"}
     assert {headers(record)[handlers.OFFSET] for record in dead(cluster)} == {"1"}
+
+
+def test_many_outputs_that_the_cluster_refuses_do_not_stop_a_worker() -> None:
+    cluster = cluster_of(big, *[b"bad"] * 30)
+    run(cluster, PRODUCTION)
+    assert (cluster.position(), len(dead(cluster))) == (30, 30)
+
+
+def test_an_output_to_the_topic_of_dead_letters_is_left_out_by_the_production_handler_alone() -> None:
+    def process(context: Context, record: Record) -> None:
+        if record.key == b"bad":
+            raise DeserializationError("no JSON")
+        context.forward(DEAD.topic, record.key, b"x" * 2_000_000)
+
+    cluster = cluster_of(process, b"bad", b"a")
+    cluster.topology = replace(cluster.topology, sinks=(DEAD.topic,))
+    with pytest.raises(LogError, match=r"dead-0 is larger than its max\.message\.bytes"):
+        run(cluster, config(deserialization_exception_handler="continue"))
 
 
 def test_failures_between_which_a_worker_commits_do_not_stop_it() -> None:
