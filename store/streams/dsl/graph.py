@@ -469,6 +469,7 @@ class BoundGraph:
             start = getattr(processor, "init", None)
             if start is not None:
                 start(context)
+        self.punctuators.beginning = False
         self.process = self._processing(sources)
 
     def _processing(self, sources: Mapping[str, Callable[[Record], None]]) -> Callable[[Record], None]:

@@ -4,6 +4,19 @@ Aligned as in Kafka Streams: by stream time the first call comes with the first 
 the interval, none for those that were missed; by the wall clock the first comes an interval after it was asked for.
 Other than there, none waits for longer than its interval when the wall clock is set back.
 
+Must survive: a task that goes back to its last commit, or is opened elsewhere, and would have all that processors ask
+for as they begin anew. By stream time the calls are a part of the output, which crashes must not change: a call that
+was committed must not come again, and one that was due must come. Whenever those that are due are called, each is due
+next at the first multiple of its interval after the stream time of that moment. So that one time says it for all, and
+it is noted beside the positions as those are that operators have observed (`TaskContext.observed`):
+
+* What is processed again after a crash or an abort is called for again: the time goes back with the positions, the
+  effects of the calls with their transaction. Under at least once they are there twice, as outputs are.
+* The stream time itself would not do: it moves with records that were passed over too, after which nothing is called.
+  What they made due comes with the next record, committed or not.
+* Where nothing is noted, by an earlier version or since the positions were reset, all begin anew, as in Kafka Streams
+  after each start. What a processor asks for later, while it processes, begins anew whenever it asks.
+
 While one runs the task's record is of no topic and has the time of the call, which is then that of changes in
 changelogs. No record is to blame for what it raises, nor has there to have been one since the task was opened.
 """
@@ -16,6 +29,9 @@ from enum import StrEnum
 
 from store.streams.context import TaskContext
 from store.types import Record
+
+PUNCTUATED = "punctuated-up-to."
+"""Under this name the stream time is noted at which calls were made last; no operator has such a name."""
 
 
 class PunctuationType(StrEnum):
@@ -44,6 +60,8 @@ class Punctuators:
         self.wall_clock: list[_Schedule] = []
         self.possible = False
         """Whether there are processors, which may schedule at any time."""
+        self.beginning = True
+        """Whether processors begin: what they ask for then they ask for again after each crash, and each abort."""
 
     def schedule(
         self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
@@ -52,7 +70,10 @@ class Punctuators:
         if interval_ms < 1:
             raise ValueError(f"interval={interval_ms!r} is not allowed: at least 1 ms")
         if kind is PunctuationType.STREAM_TIME:
-            made, among = _Schedule(0, interval_ms, callback), self.stream_time
+            made, among = (
+                _Schedule(self._first_after_calls(interval_ms), interval_ms, callback),
+                self.stream_time,
+            )
         else:
             now = self._task.wall_clock_ms
             made, among = _Schedule(now + interval_ms, interval_ms, callback), self.wall_clock
@@ -65,10 +86,19 @@ class Punctuators:
 
         return cancel
 
+    def _first_after_calls(self, interval_ms: int) -> int:
+        """When one is due by stream time that is asked for now: at once, unless it has been called before."""
+        before = self._task.observed_before(PUNCTUATED) if self.beginning else -1
+        if before < 0:
+            return 0
+        self._task.observed[PUNCTUATED] = before
+        return (before // interval_ms + 1) * interval_ms
+
     def punctuate_stream_time(self) -> None:
         now = self._task.stream_time
         if now >= 0:
             _run(self.stream_time, now, self._task)
+            self._task.observed[PUNCTUATED] = now
 
     def is_due(self) -> bool:
         if not self.wall_clock:

@@ -331,6 +331,66 @@ def test_a_punctuator_that_is_cancelled_runs_no_more() -> None:
     assert seen == [7]
 
 
+MINUTE = 60_000
+
+
+def passing_over(kind: PunctuationType, seen: list[int] | None = None) -> Callable[[StreamsBuilder], None]:
+    """Forwards a tick each minute, and raises for a bad key."""
+
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            def punctuate(now: int) -> None:
+                if seen is not None:
+                    seen.append(now)
+                context.forward("tick", now)
+
+            context.schedule(MINUTE, kind, punctuate)
+
+        def process(_: ProcessorContext, record: StreamRecord) -> None:
+            if record.key == "bad":
+                raise ValueError("bad record")
+
+        b.stream("in").process(lambda: Calling(process, begin)).to("out")
+
+    return build
+
+
+PASSING = {"statestore.cache.max.bytes": 0, "processing.exception.handler": "continue"}
+
+
+@pytest.mark.parametrize("between", [300, 50, 30])
+@pytest.mark.parametrize("what", ["bad records", "crashes"])
+def test_stream_time_punctuators_run_as_often_whatever_goes_wrong(what: str, between: int) -> None:
+    with driver(passing_over(PunctuationType.STREAM_TIME), PASSING) as running:
+        for second in range(0, 3_601, 10):
+            if second % between == 0:
+                if what == "crashes":
+                    running.crash()
+                else:
+                    pipe(running, [("in", "bad", 1, second * 1_000)])
+            pipe(running, [("in", "a", 1, second * 1_000)])
+        assert [value for _, value, _ in output(running)] == [minute * MINUTE for minute in range(61)]
+
+
+def test_a_stream_time_punctuator_that_a_bad_record_made_due_runs_after_a_crash() -> None:
+    with driver(passing_over(PunctuationType.STREAM_TIME), PASSING) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "bad", 1, MINUTE)])
+        running.crash()
+        pipe(running, [("in", "a", 1, MINUTE + 7)])
+        assert [value for _, value, _ in output(running)] == [1, MINUTE + 7]
+
+
+def test_what_a_stream_time_punctuator_did_in_a_transaction_that_was_aborted_is_done_again() -> None:
+    seen: list[int] = []
+    with driver(passing_over(PunctuationType.STREAM_TIME, seen), PASSING, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        running.commit()
+        pipe(running, [("in", "a", 1, MINUTE), ("in", "bad", 1, MINUTE + 1)])
+        running.commit()
+        assert seen == [1, MINUTE, MINUTE]
+        assert [value for _, value, _ in output(running)] == [1, MINUTE]
+
+
 def test_a_processor_may_schedule_while_it_processes() -> None:
     seen: list[int] = []
 
