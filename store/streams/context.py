@@ -394,6 +394,10 @@ class TaskContext:
         """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
         self.observed_before: Callable[[str], int] = lambda _: -1
         """The same at the last commit; -1 for none. An operator asks when it is bound."""
+        self.due: Callable[[], dict[tuple[str, int], int]] = dict
+        """Operator and number of a schedule of the wall clock → when it is due next, in milliseconds."""
+        self.due_before: Mapping[tuple[str, int], int] = {}
+        """The same at the last commit."""
         self.task_partition = task_partition
         """That of all inputs, whichever record is being processed, if any."""
         self.sources = sources

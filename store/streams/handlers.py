@@ -282,7 +282,8 @@ Refusal = RecordRefusedError | RecordLostError
 
 @dataclass
 class Faults:
-    """What was found out of one task's records, and decided, for its next try. Shared by its incarnations."""
+    """What is known of one task for its next try: what was found out of its records, and decided. Shared by its
+    incarnations in one process."""
 
     skipped: dict[TopicPartition, dict[int, tuple[DeadLetter, ...]]] = field(default_factory=dict)
     """Input partition → offset → the dead letters to send instead of processing the record."""
@@ -294,6 +295,8 @@ class Faults:
     """Operator and a result that it held back → the dead letters to send instead of forwarding it."""
     passed_over: set[tuple[str, Record]] = field(default_factory=set)
     """Those for which they were sent in the transaction that is open."""
+    due: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Operator and number of a schedule of the wall clock → when it was due next, at the last commit."""
 
     def skip(self, tp: TopicPartition, offset: int, dead_letters: tuple[DeadLetter, ...]) -> None:
         self.skipped.setdefault(tp, {})[offset] = dead_letters

@@ -346,6 +346,7 @@ class Task:
         context.stream_time = self._committed_stream_time
         context.observed = {}
         context.observed_before = partial(ordinals.observed_by, times=self._committed_observed)
+        context.due_before = self._faults.due
         context.timings = {}
         self._unbind()
         try:
@@ -356,6 +357,7 @@ class Task:
                 "only from the first record, or punctuator, on"
             )
             raise
+        self._faults.due = context.due()
 
     def _unbind(self) -> None:
         processing, self._processing = self._processing, None
@@ -1201,6 +1203,7 @@ class Task:
         assert self._context is not None
         self._committed_stream_time = self._context.stream_time
         self._committed_observed = dict(self._context.observed)
+        self._faults.due = self._context.due()
         self._committed = dict(self._positions)
         self._faults.committed(self._committed)
         self._processed = 0

@@ -284,6 +284,7 @@ class TestDriver:
         """End all tasks without a commit, and begin again: what a kill leaves. Input since the last commit is read
         again by the next call that processes anything."""
         self._close_tasks()
+        self._faults = {}
         self._open()
 
     def close(self) -> None:

@@ -403,7 +403,7 @@ class Place:
         self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
     ) -> Callable[[], None]:
         """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
-        return self.graph.punctuators.schedule(interval_ms, kind, callback)
+        return self.graph.punctuators.schedule(self.name, interval_ms, kind, callback)
 
     def observed_before(self, name: str) -> int:
         """The largest time that an operator had observed at the last commit, -1 for none; it is known from now on."""

@@ -17,6 +17,10 @@ it is noted beside the positions as those are that operators have observed (`Tas
 * Where nothing is noted, by an earlier version or since the positions were reset, all begin anew, as in Kafka Streams
   after each start. What a processor asks for later, while it processes, begins anew whenever it asks.
 
+By the wall clock, when each is due next goes back to the last commit too, in this process, or bad records that are
+passed over would have all begin their interval anew, over and over. It is known by operator and number
+(`store.streams.handlers.Faults.due`). A call that was aborted is due at once then; after a crash all begin anew.
+
 While one runs the task's record is of no topic and has the time of the call, which is then that of changes in
 changelogs. No record is to blame for what it raises, nor has there to have been one since the task was opened.
 """
@@ -48,6 +52,8 @@ class _Schedule:
     next_ms: int
     interval_ms: int
     callback: Callable[[int], None]
+    name: tuple[str, int] | None = None
+    """Operator and number, of what is asked for again after an abort."""
     cancelled: bool = False
 
 
@@ -56,27 +62,26 @@ class Punctuators:
 
     def __init__(self, task: TaskContext) -> None:
         self._task = task
+        task.due = self._due
         self.stream_time: list[_Schedule] = []
         self.wall_clock: list[_Schedule] = []
+        self._numbers: dict[str, int] = {}
         self.possible = False
         """Whether there are processors, which may schedule at any time."""
         self.beginning = True
         """Whether processors begin: what they ask for then they ask for again after each crash, and each abort."""
 
     def schedule(
-        self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
+        self, operator: str, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
     ) -> Callable[[], None]:
         """Returns what cancels it."""
         if interval_ms < 1:
             raise ValueError(f"interval={interval_ms!r} is not allowed: at least 1 ms")
         if kind is PunctuationType.STREAM_TIME:
-            made, among = (
-                _Schedule(self._first_after_calls(interval_ms), interval_ms, callback),
-                self.stream_time,
-            )
+            first, among = self._first_after_calls(interval_ms), self.stream_time
+            made = _Schedule(first, interval_ms, callback)
         else:
-            now = self._task.wall_clock_ms
-            made, among = _Schedule(now + interval_ms, interval_ms, callback), self.wall_clock
+            made, among = self._by_wall_clock(operator, interval_ms, callback), self.wall_clock
         among.append(made)
 
         def cancel() -> None:
@@ -85,6 +90,18 @@ class Punctuators:
                 among.remove(made)
 
         return cancel
+
+    def _by_wall_clock(self, operator: str, interval_ms: int, callback: Callable[[int], None]) -> _Schedule:
+        task, name = self._task, None
+        due = task.wall_clock_ms + interval_ms
+        if self.beginning:
+            number = self._numbers[operator] = self._numbers.get(operator, 0) + 1
+            name = operator, number
+            due = min(task.due_before.get(name, due), due)
+        return _Schedule(due, interval_ms, callback, name)
+
+    def _due(self) -> dict[tuple[str, int], int]:
+        return {one.name: one.next_ms for one in self.wall_clock if one.name is not None}
 
     def _first_after_calls(self, interval_ms: int) -> int:
         """When one is due by stream time that is asked for now: at once, unless it has been called before."""

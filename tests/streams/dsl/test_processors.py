@@ -391,6 +391,54 @@ def test_what_a_stream_time_punctuator_did_in_a_transaction_that_was_aborted_is_
         assert [value for _, value, _ in output(running)] == [1, MINUTE]
 
 
+@pytest.mark.parametrize("transactional", [True, False])
+def test_wall_clock_punctuators_run_as_often_whatever_bad_records_come(transactional: bool) -> None:
+    """Without transactions another incarnation of the task follows each."""
+
+    def build(b: StreamsBuilder) -> None:
+        supplier = persistent_key_value_store("numbers", transactional=transactional)
+        b.add_state_store(key_value_store_builder(supplier, StrSerde(), IntSerde()))
+        b.stream("in").process(Numbering, "numbers")
+        passing_over(PunctuationType.WALL_CLOCK_TIME)(b)
+
+    with driver(build, PASSING) as running:
+        for _ in range(72):
+            pipe(running, [("in", "bad", 1, 1)])
+            running.advance_wall_clock(50_000)
+        assert len(output(running)) == 60
+
+
+def test_what_a_wall_clock_punctuator_did_in_a_transaction_that_was_aborted_is_done_at_once() -> None:
+    with driver(passing_over(PunctuationType.WALL_CLOCK_TIME), PASSING, auto_commit=False) as running:
+        running.advance_wall_clock(MINUTE)
+        pipe(running, [("in", "bad", 1, 1)])
+        running.commit()
+        running.advance_wall_clock(1)
+        running.commit()
+        assert [value for _, value, _ in output(running)] == [MINUTE + 1]
+
+
+def test_wall_clock_punctuators_run_after_an_abort_when_the_clock_was_set_back() -> None:
+    with driver(
+        passing_over(PunctuationType.WALL_CLOCK_TIME), PASSING, wall_clock_ms=100 * MINUTE
+    ) as running:
+        running.clock.advance(-50 * MINUTE)
+        for _ in range(6):
+            pipe(running, [("in", "bad", 1, 1)])
+            running.advance_wall_clock(50_000)
+        assert len(output(running)) == 5
+
+
+def test_after_a_crash_wall_clock_punctuators_begin_their_interval_anew() -> None:
+    with driver(passing_over(PunctuationType.WALL_CLOCK_TIME), PASSING) as running:
+        running.advance_wall_clock(50_000)
+        running.crash()
+        running.advance_wall_clock(50_000)
+        assert output(running) == []
+        running.advance_wall_clock(10_000)
+        assert [value for _, value, _ in output(running)] == [110_000]
+
+
 def test_a_processor_may_schedule_while_it_processes() -> None:
     seen: list[int] = []
 
