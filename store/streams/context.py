@@ -544,11 +544,16 @@ class TaskContext:
             self.commit()
             return refusal
         alone = known in faults.suspects
-        if alone:
-            self._producer.flush()
-        self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
-        if alone:
-            self._flush_alone(timed)
+        try:
+            if alone:
+                self._producer.flush()
+            self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
+            if alone:
+                self._flush_alone(timed)
+        except (RecordRefusedError, RecordLostError) as error:
+            # Here, for a dead letter may be sent while another error is dealt with.
+            self.blames(error)
+            raise
         return None
 
     def _flush_alone(self, sent: bytes) -> None:

@@ -397,6 +397,27 @@ def test_however_many_dead_letters_the_cluster_refuses_they_do_not_stop_a_worker
     assert [headers(letter)[handlers.OFFSET] for letter in dead(cluster)] == [str(at) for at in range(30)]
 
 
+def test_of_a_batch_of_dead_letters_that_was_refused_the_one_at_fault_is_sent_with_less() -> None:
+    def read(*_: object) -> None:
+        raise DeserializationError("no JSON")
+
+    class Constant:
+        def handle_error(self, context: ErrorHandlerContext, _: Exception) -> Response:
+            value = b"x" * (2_000_000 if context.offset else 1)
+            return Response.resume([handlers.DeadLetter("dead", b"mine", value, 1, ())])
+
+    cluster = cluster_of(read, b"a", b"b")
+    faults = Faults()
+    batch = [("dead", b"mine", b"x" * size, ()) for size in (1, 2_000_000)]
+    with cluster.task(config(deserialization_exception_handler=Constant), faults=faults) as task:
+        apply(task, cluster.records()[:1])
+        faults.blame(batch, RecordRefusedError("a batch"))
+        with pytest.raises(RecordRefusedError, match="dead-0 is larger"):
+            apply(task, cluster.records(1))
+        task.abort()
+        assert len(faults.refused) == 1
+
+
 def test_a_dead_letter_that_the_client_refuses_is_sent_with_less_at_once() -> None:
     def read(*_: object) -> None:
         raise DeserializationError("no JSON")
