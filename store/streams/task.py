@@ -948,6 +948,8 @@ class Task:
             if context.failure is not None:
                 raise context.failure
         except Exception as error:
+            if isinstance(error, RecordRefusedError | RecordLostError):
+                context.blames(error)
             self._failed(error, f"while task {self.task_id} ran its punctuators")
             raise
         self._state = _State.IN_TRANSACTION

@@ -139,6 +139,30 @@ def test_what_a_punctuator_raises_is_no_fault_of_the_record_that_it_came_after(g
     assert (seen(cluster, DEAD), cluster.position()) == ([], None)
 
 
+def test_what_a_wall_clock_punctuator_sends_that_the_cluster_refuses_is_left_out() -> None:
+    class Punctual:
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.punctuate)
+
+        def process(self, record: StreamRecord) -> None: ...
+
+        def punctuate(self, _: int) -> None:
+            for key, size in (("large", 2_000_000), ("small", 1)):
+                self.context.forward(key, "x" * size)
+
+    cluster = cluster_of(lambda b: b.stream("in").process(Punctual).to("out"), (b"a", GOOD))
+    cluster.broker.linger_records = 1
+    worker = cluster.worker(StreamsConfig(production_exception_handler="continue"))
+    while worker.poll():
+        pass
+    cluster.clock.sleep(0.01)
+    while worker.poll():
+        pass
+    worker.close()
+    assert {record.key for record in seen(cluster, "out")} == {b"small"}
+
+
 def writing(builder: StreamsBuilder) -> None:
     """Forwards each value twice, once as a number."""
     stream = builder.stream("in")
