@@ -608,6 +608,8 @@ class TaskContext:
             try:
                 # The client takes no earlier time.
                 refusal = self._send_unless_refused(topic, key, value, max(1, timestamp), headers)
+                if isinstance(refusal, RecordRefusedError | RecordLostError) and refusal.by_time:
+                    refusal = self._send_unless_refused(topic, key, value, self.wall_clock_ms, headers)
             except RecordTooLargeError as error:
                 refusal = error
             if refusal is None:

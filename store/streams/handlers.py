@@ -36,7 +36,8 @@ a result has the key and value that were held back, as bytes, its time and heade
 partition and offset -1.
 
 They are larger than the record, and may be larger than a record may be. One that is refused is sent with less: without
-what was raised, then without its value, then without all of the record. Of what the client refuses nothing was sent, so
+what was raised, then without its value, then without all of the record; one that is refused for its time, which may be
+what is wrong with the record, with the time of day. Of what the client refuses nothing was sent, so
 that is done at once. What the cluster refuses aborts the transaction, is remembered as an output is, and less is sent
 when the input is read again: a crash in between forgets that, and it is refused once more. A commit follows each, so
 that there is an end to it however many there are. What was raised may be worded otherwise when it is raised again (by

@@ -36,7 +36,7 @@ from store.streams.handlers import (
 )
 from store.streams.task import apply
 from store.suppliers import persistent_key_value_store
-from store.types import Headers, IsolationLevel, Record, TopicPartition
+from store.types import Content, Headers, IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
 from tests.clusters import SINK, SOURCE, STORE, Cluster, count, pipeline, rows
 
@@ -576,6 +576,43 @@ def test_an_output_that_the_client_refuses_is_left_out_without_an_abort() -> Non
         pytest.raises(RecordTooLargeError),
     ):
         apply(task, cluster.records())
+
+
+class _Dated(_Limited):
+    """A producer whose cluster takes no times above one, as `message.timestamp.after.max.ms` says."""
+
+    LATEST = 10**6
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__(producer)
+        self._too_new: list[Content] = []
+
+    def produce(self, topic: str, key: bytes | None, value: bytes | None, **options: Any) -> None:
+        if topic == DEAD.topic and options["timestamp"] > self.LATEST:
+            self._too_new.append((topic, key, value, options["headers"]))
+        else:
+            self._producer.produce(topic, key, value, **options)
+
+    def flush(self) -> Any:
+        if self._too_new:
+            refused, self._too_new = self._too_new, []
+            raise RecordRefusedError("too new", refused, by_time=True)
+        return self._producer.flush()
+
+
+class _DatedLog(SimLog):
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Any:
+        return _Dated(super().producer(transactional_id, transaction_timeout_ms))
+
+
+def test_a_dead_letter_that_is_refused_for_its_time_has_the_time_of_day() -> None:
+    cluster = cluster_of(poisoned)
+    cluster.broker.append(SOURCE.topic, b"bad", b"v", partition=0, timestamp=10**15)
+    run(cluster, CONTINUE, log=_DatedLog(cluster.broker))
+    (letter,) = dead(cluster)
+    assert letter.timestamp <= _Dated.LATEST
+    assert (letter.value, headers(letter)[handlers.TIMESTAMP]) == (b"v", str(10**15))
+    assert handlers.MESSAGE in headers(letter)
 
 
 def test_of_a_batch_that_was_refused_only_the_record_at_fault_is_left_out() -> None:
