@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
+from store.errors import DeserializationError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
@@ -23,6 +25,11 @@ RECORDS = 40
 BAD = (7, 8, 23)
 NEVER_MS = 600_000
 HOUR_MS = 3_600_000
+SELDOM: dict[str, Any] = {
+    "commit_interval_ms": NEVER_MS // 2,
+    "transaction_timeout_ms": NEVER_MS,
+    "commit_records": RECORDS,
+}
 
 
 def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, bytes | None]]]:
@@ -33,6 +40,35 @@ def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, 
         return [(record.key, dict(record.headers)) for record in records]
     finally:
         reader.close()
+
+
+def run(
+    topology: Topology,
+    specs: list[TopicSpec],
+    config: StreamsConfig,
+    log: KafkaLog,
+    directory: Path,
+    values: list[bytes],
+) -> None:
+    """Process these values, with what the topology writes to."""
+    (source,) = topology.sources
+    admin = log.admin()
+    admin.create_topics([TopicSpec(source, 1), *specs, *topology.internal_topics(1)])
+    admin.close()
+    producer = log.plain_producer()
+    now = int(time.time() * 1000)
+    for number, value in enumerate(values):
+        producer.produce(source, b"%d" % number, value, partition=0, timestamp=now + number)
+    producer.flush()
+    producer.close()
+    worker = Worker(topology, [0], log, StateDirectory(directory, "app"), config, SystemClock())
+    try:
+        while 0 not in worker.tasks or worker.tasks[0].committed_position(TopicPartition(source, 0)) < len(
+            values
+        ):
+            worker.poll()
+    finally:
+        worker.close()
 
 
 @pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
@@ -63,40 +99,15 @@ def test_what_is_refused_is_left_out_and_all_else_arrives(
             context.forward(sink, record.key, large if bad else b"%d" % number)
 
     topology = Topology(name, (source,), (sink,), ("counts",), process)
-    admin = log.admin()
-    admin.create_topics(
-        [
-            TopicSpec(source, 1),
-            TopicSpec(
-                sink, 1, {"max.message.bytes": "10000", "message.timestamp.after.max.ms": str(HOUR_MS)}
-            ),
-            TopicSpec(dead, 1),
-            *topology.internal_topics(1),
-        ]
-    )
-    admin.close()
-    producer = log.plain_producer()
-    now = int(time.time() * 1000)
-    for number in range(RECORDS):
-        producer.produce(source, b"%d" % number, b"v", partition=0, timestamp=now + number)
-    producer.flush()
-    producer.close()
+    limits = {"max.message.bytes": "10000", "message.timestamp.after.max.ms": str(HOUR_MS)}
     config = StreamsConfig(
         processing_guarantee=guarantee,
-        commit_interval_ms=NEVER_MS // 2,
-        transaction_timeout_ms=NEVER_MS,
-        commit_records=RECORDS,
         production_exception_handler="continue",
         errors_dead_letter_queue_topic_name=dead,
+        **SELDOM,
     )
-    worker = Worker(topology, [0], log, StateDirectory(tmp_path, "app"), config, SystemClock())
-    try:
-        while (
-            0 not in worker.tasks or worker.tasks[0].committed_position(TopicPartition(source, 0)) < RECORDS
-        ):
-            worker.poll()
-    finally:
-        worker.close()
+    specs = [TopicSpec(sink, 1, limits), TopicSpec(dead, 1)]
+    run(topology, specs, config, log, tmp_path, [b"v"] * RECORDS)
     arrived = [headers.get("made of", key) for key, headers in outputs(log, sink)]
     good = [b"%d" % number for number in range(RECORDS) if number not in BAD]
     letters = [headers["__streams.errors.offset"] for _, headers in outputs(log, dead)]
@@ -106,3 +117,34 @@ def test_what_is_refused_is_left_out_and_all_else_arrives(
     else:
         assert set(arrived) == set(good)
         assert set(letters) == {b"%d" % number for number in BAD}
+
+
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_dead_letters_that_are_too_large_are_sent_without_the_value(
+    log: KafkaLog, unique: Callable[[str], str], tmp_path: Path, guarantee: Guarantee
+) -> None:
+    name = unique("buried")
+    source, sink, dead = f"{name}-in", f"{name}-out", f"{name}-dead"
+
+    def process(context: Context, record: Record) -> None:
+        if record.offset in BAD:
+            raise DeserializationError(f"no number: {record.value!r}")
+        context.forward(sink, record.key, record.value)
+
+    config = StreamsConfig(
+        processing_guarantee=guarantee,
+        deserialization_exception_handler="continue",
+        errors_dead_letter_queue_topic_name=dead,
+        **SELDOM,
+    )
+    large = Random(7).randbytes(20_000)
+    values = [large if number in BAD else b"v" for number in range(RECORDS)]
+    topology = Topology(name, (source,), (sink,), ("counts",), process)
+    specs = [TopicSpec(sink, 1), TopicSpec(dead, 1, {"max.message.bytes": "10000"})]
+    run(topology, specs, config, log, tmp_path, values)
+    assert {key for key, _ in outputs(log, sink)} == {b"%d" % at for at in range(RECORDS) if at not in BAD}
+    letters = [(key, headers["__streams.errors.omitted"]) for key, headers in outputs(log, dead)]
+    if guarantee is Guarantee.EXACTLY_ONCE_V2:
+        assert letters == [(b"%d" % number, b"value") for number in BAD]
+    else:
+        assert set(letters) == {(b"%d" % number, b"value") for number in BAD}
