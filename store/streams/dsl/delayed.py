@@ -69,8 +69,6 @@ class _Waiting:
         """The row whose records are being joined, and how many of them are, with the one that is at it."""
 
     def add(self, key: Any, value: Any, time: int, headers: Headers) -> None:
-        if time < 0:
-            raise ValueError(f"a record of time {time} cannot wait: milliseconds from 0 on")
         self._go_on()
         record = self._task.record
         at = record.topic, record.partition, record.offset

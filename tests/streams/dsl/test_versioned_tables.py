@@ -277,15 +277,6 @@ def test_a_record_comes_out_with_its_headers_and_where_it_came_from() -> None:
         assert change.timestamp == 5
 
 
-def test_a_record_of_a_time_before_all_times_cannot_wait() -> None:
-    def build(made: StreamsBuilder) -> None:
-        table = made.table("table", materialized=versioned())
-        made.stream("stream").left_join_table(table, pair, grace=10).to("out")
-
-    with driver(build) as running, pytest.raises(ValueError, match="a record of time -1 cannot wait"):
-        pipe(running, [("stream", "k", 0, -1)])
-
-
 def picky(made: StreamsBuilder) -> None:
     """A join that cannot join a zero."""
     table = made.table("table", materialized=versioned())
