@@ -114,8 +114,8 @@ class Scenario(scenarios.Scenario):
             ]
         return [
             Output(topic, depot, [says, shipment, digest, record.partition])
-            for topic in ASKED
-            for depot, (says, shipment, digest) in _subscriptions(record, before and before[0])
+            for topic, name in ASKED.items()
+            for depot, (says, shipment, digest) in _subscriptions(record, before and before[0], name)
         ]
 
     def _asked(self, state: State, record: InputRecord, name: str) -> list[Output]:
@@ -191,14 +191,18 @@ class Scenario(scenarios.Scenario):
         return _subscription(value) if store in SUBSCRIBED else super().decode(store, value)
 
 
-def _subscriptions(record: InputRecord, before: Json) -> list[tuple[str, tuple[int, str, str | None]]]:
-    """What an update of a shipment says, and to which depot."""
+def _subscriptions(
+    record: InputRecord, before: Json, name: str
+) -> list[tuple[str, tuple[int, str, str | None]]]:
+    """What an update of a shipment says to a join, and to which depot."""
     left = before and before["from"]
     if record.value is None:
         if before is None:
             return []
         return [(left or KEYLESS, (ENDS_AND_ASKS if left else ASKS, record.key, None))]
     digest, depot = _digest(record.value), record.value["from"]
+    if name == "leaving" and left and depot is None:
+        return [(left, (ENDS_AND_ASKS, record.key, digest))]
     ends = [(left, (ENDS, record.key, digest))] if left not in (None, depot) else []
     return [*ends, (depot or KEYLESS, (ASKS, record.key, digest))]
 
