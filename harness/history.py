@@ -46,6 +46,19 @@ class Processed(msgspec.Struct, frozen=True, tag="processed", gc=False):
     offset: int
 
 
+class Handed(msgspec.Struct, frozen=True, tag="handed", gc=False):
+    """What a task was given when it asked for the records of one of its inputs. Recorded by simulations, of tasks that
+    read several topics."""
+
+    task: str
+    incarnation: int
+    topic: str
+    records: tuple[tuple[int, int], ...]
+    """Offset and timestamp."""
+    more: bool
+    """Whether it was given as many as it had asked for, so that there may be more."""
+
+
 class Injected(msgspec.Struct, frozen=True, tag="injected"):
     """A fault of the schedule that happened."""
 
@@ -313,6 +326,7 @@ Event = (
     Reached
     | Started
     | Processed
+    | Handed
     | Injected
     | Skipped
     | Ended

@@ -145,4 +145,29 @@ MUTANTS = (
         ),
         oracle="errors",
     ),
+    Mutant(
+        "a-third-input-comes-late",
+        OWN,
+        "A task that takes its inputs by their times compares the first one with the second alone.",
+        (
+            Edit(
+                "store.streams.arrivals:in_time",
+                "        others = min(heads[1:3])\n",
+                "        others = heads[1]\n",
+            ),
+        ),
+        oracle="order",
+    ),
+    Mutant(
+        "a-run-goes-on-beyond-what-is-known",
+        OWN,
+        "A task goes on with its other inputs when one of which there is more has been used up.",
+        (
+            Edit(
+                "store.streams.arrivals:in_time",
+                "        elif has_more[number]:\n            return\n",
+                "",
+            ),
+        ),
+    ),
 )

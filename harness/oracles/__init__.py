@@ -16,6 +16,7 @@ from harness.oracles import (
     global_stores,
     metrics,
     offsets,
+    order,
     output,
     progress,
     queries,
@@ -44,6 +45,11 @@ PROPERTIES: tuple[Property, ...] = (
         "output",
         "Outputs read under read_committed are those of the input processed once, in the order of their tasks.",
         (_A.LOST, _A.DUPLICATED, _A.REORDERED, _A.DIVERGED),
+    ),
+    Property(
+        "order",
+        "A task takes the records of its inputs by their times, as far as it was handed them.",
+        (_A.REORDERED,),
     ),
     Property(
         "queries",
@@ -104,6 +110,7 @@ ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
     "errors": errors.find,
     "state": state.find,
     "output": output.find,
+    "order": order.find,
     "queries": queries.find,
     "changelog": changelog.find,
     "standby": standby.find,

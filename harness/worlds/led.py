@@ -6,7 +6,7 @@ workers, say the same things over a connection: every report is answered before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from harness.faults import FAULTS, Fault, Occasion
@@ -196,6 +196,9 @@ class Led:
 
     def replayed(self, store: str, first: int, records: int) -> None:
         self._ask(ReplayedRecords(store, first, records))
+
+    def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
+        """Watched by simulations alone."""
 
     def set_aside(self, store: str) -> None:
         self._ask(WasSetAside(store))

@@ -8,7 +8,7 @@ schedule names are wrapped, and the reading of changelogs, so the others cost no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -70,6 +70,9 @@ class Control(Protocol):
     def replayed(self, store: str, first: int, records: int) -> None:
         """The process was given so many records of the store's changelog, the first one at that offset."""
 
+    def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
+        """The process was given these records of one of several inputs of a task, and whether there may be more."""
+
     def set_aside(self, store: str) -> None:
         """The store was renamed out of the way."""
 
@@ -104,6 +107,8 @@ class Watch:
     """Whether stores are asked."""
     changelogs: Mapping[str, str] = field(default_factory=dict)
     """Topic, with its full name → the store whose changelog it is. Each reading of one is reported."""
+    merged: frozenset[str] = frozenset()
+    """Topics, with their full names, of tasks that read several. What is read of them is reported."""
 
     @classmethod
     def of(cls, schedule: Schedule, topologies: tuple[Topology, ...]) -> Watch:
@@ -495,18 +500,20 @@ class WatchedLog:
         control: Control,
         calls: frozenset[Occasion],
         changelogs: Mapping[str, str] | None = None,
+        merged: frozenset[str] = frozenset(),
     ) -> None:
-        """`changelogs`: see `Watch`."""
+        """`changelogs`, `merged`: see `Watch`."""
         self._inner = inner
         self._control = control
         self._calls = calls & frozenset(CALLS)
-        self._changelogs = changelogs
+        self._changelogs = changelogs or {}
+        self._merged = merged
 
     @classmethod
     def around(cls, inner: Log, control: Control, watch: Watch) -> Log:
         """The log itself where no call has to be wrapped."""
-        if watch.changelogs or watch.calls & frozenset(CALLS):
-            return cls(inner, control, watch.calls, watch.changelogs)
+        if watch.changelogs or watch.merged or watch.calls & frozenset(CALLS):
+            return cls(inner, control, watch.calls, watch.changelogs, watch.merged)
         return inner
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
@@ -521,7 +528,9 @@ class WatchedLog:
         reader = self._inner.reader()
         if self._calls:
             reader = _Watching(reader, self._control, self._calls)
-        return _ToldReader(reader, self._changelogs, self._control) if self._changelogs else reader
+        if not self._changelogs and not self._merged:
+            return reader
+        return _ToldReader(reader, self._changelogs, self._merged, self._control)
 
     def admin(self) -> Admin:
         return self._inner.admin()
@@ -531,11 +540,14 @@ class WatchedLog:
 
 
 class _ToldReader:
-    """A reader that tells what it was given of changelogs."""
+    """A reader that tells what it was given of changelogs, and of inputs of which a task has several."""
 
-    def __init__(self, inner: GroupReader, changelogs: Mapping[str, str], control: Control) -> None:
+    def __init__(
+        self, inner: GroupReader, changelogs: Mapping[str, str], merged: frozenset[str], control: Control
+    ) -> None:
         self._read = inner.read
         self._changelogs = changelogs
+        self._merged = merged
         self._control = control
         self.partitions = inner.partitions
         self.offsets = inner.offsets
@@ -548,6 +560,8 @@ class _ToldReader:
         if fetch.records and tp.topic in self._changelogs:
             store = self._changelogs[tp.topic]
             self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
+        if tp.topic in self._merged:
+            self._control.handed(tp.topic, fetch.records, more=len(fetch.records) >= max_records)
         return fetch
 
 

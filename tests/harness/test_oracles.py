@@ -18,6 +18,7 @@ from harness.history import (
     Ended,
     Event,
     Final,
+    Handed,
     History,
     Injected,
     Lagging,
@@ -158,6 +159,38 @@ def test_a_failure_without_an_end_is_a_violation() -> None:
 def test_an_input_that_reads_back_otherwise_is_found() -> None:
     final = changed(RIGHT, inputs={"input": topic("input", ("ann", 5), ("ann", None))})
     assert only(verdict(final=final)).oracle == "input"
+
+
+# -- order ------------------------------------------------------------------------------------------------------
+
+EARLY, LATE = ((0, 10), (1, 40)), ((0, 20), (1, 30))
+
+
+@pytest.mark.parametrize(
+    ("more", "order", "right"),
+    [
+        (False, "a0 b0 b1 a1", True),
+        (False, "a0 a1", False),
+        (False, "b0", False),
+        (True, "a0 b0 b1", True),
+        # Whatever comes after the last one that it was handed may be earlier.
+        (True, "a0 b0 b1 a1", False),
+    ],
+)
+def test_a_task_takes_the_earliest_record_of_what_it_was_handed(
+    more: bool,
+    order: str,
+    right: bool,
+) -> None:
+    handed = (Handed("0_0", 0, "a", EARLY, more=False), Handed("0_0", 0, "b", LATE, more))
+    found = verdict(*handed, *(Processed("0_0", 0, one[0], int(one[1])) for one in order.split()))
+    assert oracles(found) == (set() if right else {"order"})
+
+
+def test_what_is_handed_in_again_is_taken_from_its_beginning() -> None:
+    handed = (Handed("0_0", 0, "a", EARLY, more=False), Handed("0_0", 0, "b", LATE, more=False))
+    first = Processed("0_0", 0, "a", 0)
+    assert verdict(*handed, first, *handed, first, Processed("0_0", 0, "b", 0)).outcome is Outcome.HOLDS
 
 
 # -- errors -----------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from heapq import heappop, heappush
+from itertools import chain
 from math import isnan
 
 from greenlet import getcurrent, greenlet
@@ -27,6 +29,7 @@ from harness.history import (
     End,
     Ended,
     GlobalObserved,
+    Handed,
     History,
     Lagging,
     Listened,
@@ -289,6 +292,12 @@ class Process:
         self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
         self.listener.read(store, records)
 
+    def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
+        at, given = self.at, tuple([(record.offset, record.timestamp) for record in records])
+        self.run.events.append(
+            Handed(at.task, at.incarnation, topic.removeprefix(self.run.prefix), given, more)
+        )
+
     def set_aside(self, store: str) -> None:
         actor = self.at
         self.run.events.append(SetAside(actor.task, actor.incarnation, actor.host, store))
@@ -466,7 +475,12 @@ class SimRun(Run):
         self.broker = SimBroker(linger_records=2, chooser=self.chooser)
         self.cluster = SimCluster(self.broker)
         self.log = SimLog(self.broker)
-        self.watch = Watch.of(schedule, self.topologies)
+        watch = Watch.of(schedule, self.topologies)
+        if schedule.runtime is Runtimes.WORKER:
+            # On Spark a task is brought up to given ends, and what lies beyond them does not count.
+            several = [topology.sources for topology in self.topologies if len(topology.sources) > 1]
+            watch = replace(watch, merged=frozenset(chain.from_iterable(several)))
+        self.watch = watch
         self.hosts: list[Host] | list[FileHost]
         if schedule.files:
             shutil.rmtree(root(), ignore_errors=True)

@@ -1,0 +1,54 @@
+"""A task that reads several topics takes their records by their times, as far as it was handed them.
+
+In each round it asks all of its inputs. What it processes next is then none that is later than the next one of another
+input, and none at all while an input of which there may be more has been used up: its next record may be earlier. Of
+equal times any may come first. What there was beyond what it was handed in the round is not asked for, since that
+depends on how many records it asks for at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from harness.history import Handed, Processed
+from harness.oracles.evidence import Evidence
+from harness.verdict import Anomaly, Finding
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    """The first record that was taken before its time."""
+    rounds: dict[int, dict[str, Handed]] = defaultdict(dict)
+    """Incarnation → topic → what it was handed of it last."""
+    done: dict[tuple[int, str], int] = {}
+    """Incarnation and topic → how many of these it has processed."""
+    for index, event in evidence.among(Handed, Processed):
+        if isinstance(event, Handed):
+            rounds[event.incarnation][event.topic] = event
+            done[event.incarnation, event.topic] = 0
+            continue
+        assert isinstance(event, Processed)
+        times = dict(rounds[event.incarnation].get(event.topic, _NOTHING).records)
+        if event.offset not in times:
+            continue
+        done[event.incarnation, event.topic] = list(times).index(event.offset) + 1
+        for topic, other in rounds[event.incarnation].items():
+            left = other.records[done[event.incarnation, topic] :]
+            if topic == event.topic or not (left or other.more):
+                continue
+            if left and left[0][1] >= times[event.offset]:
+                continue
+            before = f"offset {left[0][0]} of time {left[0][1]}" if left else "what comes next"
+            yield Finding(
+                "order",
+                f"Incarnation {event.incarnation} of task {event.task} has processed {event.topic} offset "
+                f"{event.offset} of time {times[event.offset]} before {before} of {topic}, which "
+                f"{'it had been handed too' if left else 'it had been handed as much of as it had asked for'} "
+                f"({evidence.story_before(index, event.task)}).",
+                Anomaly.REORDERED,
+                task=event.task,
+            )
+            return
+
+
+_NOTHING = Handed("", 0, "", (), more=False)
