@@ -144,7 +144,7 @@ MUTANTS = (
         (
             Edit(
                 "store.state.segments:SegmentedReads._stream_time",
-                "committed if store.transactional() else max(committed, store._stream_time)",
+                "max(committed, store._written_time if cached else store._stream_time)",
                 "committed",
             ),
         ),
