@@ -12,7 +12,8 @@ from random import Random
 from typing import Any
 
 from harness.schedule import Schedule, config_of
-from scenarios import Scenario
+from harness.worlds.cluster import passing
+from scenarios import Scenario, topologies
 from store.config import StreamsConfig
 from store.errors import ConfigError
 
@@ -34,6 +35,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "poll.records": (3, 1, 2, 5),
     "metrics.recording.level": ("INFO", "DEBUG"),
     "commit.interval.ms": (14_999, 0),
+    # At every turn of a worker, at every tenth, or hardly ever.
+    "repartition.purge.interval.ms": (30_000, 1, 200),
     "transaction.timeout.ms": (60_000, 15_000),
     # Longer than a transaction of a process that is gone keeps others waiting.
     "task.timeout.ms": (240_000, 61_000),
@@ -41,6 +44,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 """Setting → values, by its dotted name."""
 
 CACHE = "statestore.cache.max.bytes"
+PURGES = "repartition.purge.interval.ms"
 
 TABLES_CACHED = 0.5
 """The share of the schedules of tables of the DSL that have a record cache at least: it changes what they do most.
@@ -68,10 +72,13 @@ def draw(random: Random, scenario: Scenario) -> dict[str, Any]:
 @cache
 def values_of(scenario: Scenario) -> Mapping[str, tuple[Any, ...]]:
     """`VALUES` without those that the scenario's own settings forbid."""
+    usual = config_of(Schedule(scenario.name, settings=scenario.settings))
+    purges = bool(passing(topologies(scenario, "settings", usual)))
     return {
         name: tuple(
             value
             for value in values
+            if (purges or name != PURGES)
             if name in scenario.settings or _is_allowed(scenario.name, {**scenario.settings, name: value})
         )
         for name, values in VALUES.items()
@@ -101,6 +108,9 @@ def consistent(settings: Mapping[str, Any]) -> dict[str, Any]:
     )
     if untransacted:
         kept.pop("statestore.transactional.mechanism", None)
+    if kept.get("processing.guarantee") == "at_least_once":
+        # Not there: a zombie may set the group back to what is deleted.
+        kept.pop(PURGES, None)
     return kept
 
 

@@ -146,6 +146,18 @@ MUTANTS = (
         oracle="errors",
     ),
     Mutant(
+        "what-is-not-committed-is-purged",
+        "KAFKA-17635",
+        "A worker deletes what it has processed of a repartition topic, though it may have to read it again.",
+        (
+            Edit(
+                f"{_WORKER}._purge",
+                "task.committed_position(tp)",
+                "task.position(tp)",
+            ),
+        ),
+    ),
+    Mutant(
         "a-third-input-comes-late",
         OWN,
         "A task that takes its inputs by their times compares the first one with the second alone.",

@@ -49,7 +49,9 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             # Markers and aborted records behind the last one are passed over, or left for the next commit.
             end_of_all = max(last + 1, earliest, there.stable.get(model.partition, 0))
             if not max(last + 1, earliest) <= group <= end_of_all and (rows or group):
-                why = "records were not processed" if group <= last else "more was committed than exists"
+                why = "more was committed than exists"
+                if group < max(last + 1, earliest):
+                    why = "records were not processed" if group <= last else f"it begins at {earliest} by now"
                 yield Finding(
                     "offsets",
                     f"The group's committed position for {topic}-{model.partition} is {group}, but the input ends at "

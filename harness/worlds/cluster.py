@@ -85,6 +85,12 @@ def places_of(topologies: Sequence[Topology]) -> Places:
     return Places(tuple(inputs), tuple(outputs), changelogs)
 
 
+def passing(topologies: Sequence[Topology]) -> frozenset[str]:
+    """The topics between sub-topologies, which nobody else reads."""
+    sinks = {sink for topology in topologies for sink in topology.sinks}
+    return frozenset(source for topology in topologies for source in topology.sources if source in sinks)
+
+
 def _sources(topology: Topology) -> Iterator[str]:
     yield from topology.sources
     for store in topology.global_stores:

@@ -8,7 +8,7 @@ schedule names are wrapped, and the reading of changelogs, so the others cost no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -157,6 +157,7 @@ def run_worker(
     metrics: Metrics | None = None,
     listener: RestoreListener | None = None,
     made: Callable[[Worker], None] | None = None,
+    purges: Collection[str] = (),
 ) -> tuple[End, str]:
     """Run tasks and keep warm copies until told to stop. Returns how it ended and the error."""
     worker = Worker(
@@ -170,6 +171,7 @@ def run_worker(
         metrics=metrics,
         listener=listener,
         pool=Alternating(),
+        purges=purges,
     )
     if made is not None:
         made(worker)

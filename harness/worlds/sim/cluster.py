@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from harness.worlds.cluster import Bounds, Written
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog
 from store.log import TopicSpec
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -70,3 +70,25 @@ class SimCluster:
 
     def position(self, group: str, topic: str, partition: int) -> int | None:
         return self._broker.committed_offset(group, TopicPartition(topic, partition))
+
+
+class KeepingLog(SimLog):
+    """The cluster as one process sees it, while the judge remembers what that deletes."""
+
+    def __init__(self, broker: SimBroker, cluster: SimCluster) -> None:
+        super().__init__(broker)
+        self._cluster = cluster
+
+    def admin(self) -> SimAdmin:
+        return _KeepingAdmin(self.broker, self._cluster)
+
+
+class _KeepingAdmin(SimAdmin):
+    def __init__(self, broker: SimBroker, cluster: SimCluster) -> None:
+        super().__init__(broker)
+        self._cluster = cluster
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
+        for tp in before:
+            self._cluster.keep(tp)
+        super().delete_records(before)

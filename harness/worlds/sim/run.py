@@ -20,9 +20,10 @@ from greenlet import getcurrent, greenlet
 from msgspec import structs
 
 from harness.choices import Chooser, FirstChoice
-from harness.faults import Capability, Fault, Occasion, SkipError
+from harness.faults import FAULTS, Capability, Fault, Occasion, SkipError
 from harness.faults.description import OF_STORAGE
 from harness.faults.logs import CHANGELOGS
+from harness.generate.settings import PURGES
 from harness.history import (
     LET_GO_OPEN,
     STILL_HELD,
@@ -62,8 +63,8 @@ from harness.worlds.process import (
 from harness.worlds.questions import Questions
 from harness.worlds.run import KILL, Run, Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
-from harness.worlds.sim.broker import SimBroker, SimLog, SimProducer
-from harness.worlds.sim.cluster import SimCluster
+from harness.worlds.sim.broker import SimBroker, SimProducer
+from harness.worlds.sim.cluster import KeepingLog, SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
@@ -103,7 +104,8 @@ READ_ONLY_EVERY = 4
 """One look in this many at stores in files is that of another process."""
 
 TURN_MS = 20
-"""The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then."""
+"""The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then. And
+where workers purge, which they do by the clock."""
 
 GLOBAL_POINTS = frozenset(
     {Point.STORE_OPENED, Point.RESTORE_BATCH, Point.RESTORED, Point.STORE_COMMITTED, Point.TASK_CLOSED}
@@ -305,9 +307,10 @@ class Process:
     def turned(self) -> None:
         run = self.run
         run.director.turned(self.at)
+        if run.shares or (run.purges and PURGES in run.schedule.settings):
+            run.broker.advance(TURN_MS)
         if run.shares:
             # Workers of different hosts run at the same time.
-            run.broker.advance(TURN_MS)
             self._obey(Decision.YIELD)
 
     def stopping(self) -> bool:
@@ -474,13 +477,15 @@ class SimRun(Run):
         self.memory = Memory([topology.process for topology in self.topologies])
         self.broker = SimBroker(linger_records=2, chooser=self.chooser)
         self.cluster = SimCluster(self.broker)
-        self.log = SimLog(self.broker)
+        self.log = KeepingLog(self.broker, self.cluster)
         watch = Watch.of(schedule, self.topologies)
         if schedule.runtime is Runtimes.WORKER:
             # On Spark a task is brought up to given ends, and what lies beyond them does not count.
             several = [topology.sources for topology in self.topologies if len(topology.sources) > 1]
             watch = replace(watch, merged=frozenset(chain.from_iterable(several)))
         self.watch = watch
+        self.purges = self._may_purge()
+        """What workers delete of what they have committed."""
         self.hosts: list[Host] | list[FileHost]
         if schedule.files:
             shutil.rmtree(root(), ignore_errors=True)
@@ -576,7 +581,17 @@ class SimRun(Run):
             process.metrics,
             process.listener,
             process.runs,
+            self.purges,
         )
+
+    def _may_purge(self) -> frozenset[str]:
+        """Topics from which nobody needs what was committed: none that is behind the group's position can become the
+        next one, as it may where the group forgets it, or a zombie under at least once sets it back."""
+        schedule = self.schedule
+        runs = [schedule.settings, *(step.settings for step in schedule.steps)]
+        back = any(settings.get("processing.guarantee") == "at_least_once" for settings in runs)
+        forgets = any(step.fault and Capability.GROUPS in FAULTS[step.fault].needs for step in schedule.steps)
+        return frozenset() if back or forgets else clusters.passing(self.topologies)
 
     # -- two versions of a pipeline ----------------------------------------------------------------------------
 
@@ -1006,11 +1021,15 @@ class SimRun(Run):
             if self.broker.holds_back(tp):
                 return None
         for tp in behind:
-            fetch = self._reader.read(tp, self._read_up_to[tp], MOST_ROWS, RC)
+            since, start = self._read_up_to[tp], self.broker.start_offset(tp)
+            # Read by everybody whom it concerns, and deleted since the last look.
+            kept = self.cluster.committed(*tp) if since < start else ()
+            gone = [record for record in kept if since <= record.offset < start]
+            fetch = self._reader.read(tp, max(since, start), MOST_ROWS, RC)
             self._read_up_to[tp] = fetch.next_offset
             name = tp.topic.removeprefix(self.prefix)
             row = clusters.output_row(self.scenario, name)
-            self._outputs += tuple((name, row(record)) for record in fetch.records)
+            self._outputs += tuple((name, row(record)) for record in (*gone, *fetch.records))
         count = len(self._outputs)
         if count > MANY_OUTPUTS and count < 1.1 * self._compared:
             return None
