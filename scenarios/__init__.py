@@ -228,6 +228,9 @@ class Scenario(ABC):
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
 
+    aborts: ClassVar[bool] = False
+    """Whether transactions are aborted by the pipeline itself, as where processing raises and a handler goes on."""
+
     updates: ClassVar[frozenset[str]] = frozenset()
     """Topics that get each update of one table of the DSL. Where that has a cache, it forwards at a commit what has
     become of a key, and some of the updates before. The reference gives them all."""
@@ -271,6 +274,11 @@ class Scenario(ABC):
     def reference(self, state: State, record: InputRecord) -> Iterable[Output]:
         """One step of the specification, for the task that gets the record: changes its tables, returns the outputs
         in order. Written independently of the pipeline, without stores, buffers or transactions."""
+
+    def time_of(self, state: State, record: InputRecord) -> int:  # noqa: ARG002 - that of its topic by default
+        """When a record is that comes next, in milliseconds since the epoch, where the pipeline has an extractor. Asked
+        before `reference`, and changes nothing."""
+        return record.timestamp
 
     def settled(self, inputs: Mapping[str, Mapping[str, Json]]) -> Mapping[str, Mapping[str, Json]]:  # noqa: ARG002
         """Topic → key → its last value, when the input was processed once and has come to this: topic → key → its last

@@ -197,7 +197,7 @@ def _first_untimely(
 
     What is logged before that, by the same record, is followed by another one of the same row and time.
     """
-    times = [record.timestamp for _, record in line.records]
+    times = line.times
     touched = [one.get(store, ()) for one in line.touched]
     reached: dict[str, int] = {}
     followed: set[int] = set()

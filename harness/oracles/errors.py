@@ -66,7 +66,7 @@ _JUDGED = (Started, Injected, SetAside, Ended)
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """Each sentence once. Those that end with an error come first, for they say why."""
-    ledger = _Ledger(evidence.schedule, evidence.uncaused)
+    ledger = _Ledger(evidence.schedule, evidence.uncaused, aborts=evidence.scenario.aborts)
     found = ledger.judge(event for _, event in evidence.among(*_JUDGED, *_NOTED))
     once = {finding.sentence: finding for finding in found}
     yield from sorted(once.values(), key=lambda finding: finding.actual is None)
@@ -84,10 +84,12 @@ def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = Fal
 class _Ledger:
     """Who lives, who owns which task, and which excuses are left."""
 
-    def __init__(self, schedule: Schedule, uncaused: bool) -> None:
+    def __init__(self, schedule: Schedule, uncaused: bool, *, aborts: bool = False) -> None:
+        """`aborts`: see `Scenario`."""
         self._schedule = schedule
         self._begun = config_of(schedule)
         self._uncaused = uncaused
+        self._aborts = aborts
         self._set_aside: set[int] = set()
         """Incarnations that have set a store aside since they began with their task."""
         self._loose: dict[str, set[int]] = {}
@@ -300,6 +302,8 @@ class _Ledger:
         incarnation = event.incarnation
         assert incarnation is not None
         if self._uncaused and excuse not in _BY_NOBODY:
+            return
+        if self._aborts and excuse in (Excuse.ABORT, Excuse.NEW_PRODUCER):
             return
         if event.task in self._damaged and self._found(event, excuse):
             return

@@ -251,7 +251,11 @@ class _Judge:
     def _moment(self) -> Iterator[Finding]:
         """Whether the position is one that the answer may be of."""
         event = self._event
-        uncommitted = self._query.isolation is IsolationLevel.READ_UNCOMMITTED and not self._held_back
+        # A record that is passed over is processed without a call that would tell of it.
+        told = not self._evidence.scenario.aborts
+        uncommitted = (
+            told and self._query.isolation is IsolationLevel.READ_UNCOMMITTED and not self._held_back
+        )
         least = event.uncommitted if uncommitted else event.committed
         model = self._model
         at = model.vector(event.positions)
@@ -267,7 +271,11 @@ class _Judge:
         if self._query.slow:
             # The task went on before the answer was of any moment.
             return
-        if not self._evidence.uncaused and any(now > last for now, last in zip(at, most, strict=True)):
+        if (
+            told
+            and not self._evidence.uncaused
+            and any(now > last for now, last in zip(at, most, strict=True))
+        ):
             yield self._finding(
                 f"was answered as of {positions_text(event.positions)}, but the task had processed "
                 f"{positions_text(event.uncommitted)} alone",

@@ -96,12 +96,18 @@ class Line:
         """For each record and store, what of it was touched, see `harness.reference.tables.Table`."""
         self.places: dict[tuple[int, ...], int] | None = None
         """How many of each source → how many records that is in all; filled by the model when it is asked for."""
+        self.times: list[int] = []
+        """Of the records, by the pipeline's extractor."""
         self._scenario = scenario
         self._tables = tables
         self._partition = partition
         state = tables()
         self.prefixes = [Prefix(_copy(state), 0)]
+        extracts = type(scenario).time_of is not Scenario.time_of
         for record in records:
+            topic, row = record
+            given = input_record(topic, partition, row) if extracts else None
+            self.times.append(row.timestamp if given is None else scenario.time_of(state, given))
             self.outputs += self.step(state, record)
             self.touched.append(_touched(state))
             self.prefixes.append(Prefix(_copy(state), len(self.outputs)))

@@ -1,0 +1,48 @@
+"""Mutants of records that are passed over, with dead letters, and of times that are extracted."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_TASK = "store.streams.task:Task"
+
+MUTANTS = (
+    Mutant(
+        "partition-time-forgotten-by-a-restart",
+        OWN,
+        "A task that starts again has no partition time to give to the next record without a time of its own.",
+        (
+            Edit(
+                "store.streams.timestamps:Timing.__init__",
+                "        if before >= 0:\n",
+                "        if before < 0:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "unreadable-record-moves-stream-time",
+        OWN,
+        "A record that cannot be deserialized moves the stream time.",
+        (
+            Edit(
+                f"{_TASK}.process_batch",
+                "                    context.stream_time = stream_time\n",
+                "                    pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "dead-letter-of-a-refused-record-lost",
+        OWN,
+        "A record whose processing raised is passed over when it is read again, without its dead letter.",
+        (Edit(f"{_TASK}._goes_on", "record.offset, response.dead_letters)", "record.offset, ())"),),
+        oracle="output",
+    ),
+    Mutant(
+        "what-a-refused-record-has-done-stays",
+        OWN,
+        "A record whose processing raised counts as processed, with what it had written until then.",
+        (Edit(f"{_TASK}._goes_on", "if untouched or self._producer is None:", "if True:"),),
+    ),
+)

@@ -1,0 +1,151 @@
+"""Readings of sensors, some of which cannot be read, or are refused, or have no time of their own, by the DSL.
+
+Input, keyed by sensor: a number. One that can be divided by three has no time of its own, nor has a negative one: it
+has the partition time, the latest of those that were read before. Text cannot be read.
+
+Output, keyed by sensor: in `output` its how manieth reading that is, and the stream time. In `dead`, with a header that
+says why, what cannot be read; negative ones, which are refused once they have been counted and forwarded; and copies
+of those that are suspiciously large.
+
+What is refused leaves nothing behind but that. The processor keeps the stream time, which is the partition time too, in
+its store for the reference to find. So a refused one has no time of its own: it would move them, and be in no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
+from store.errors import DeserializationError
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import StreamsBuilder
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.streams.handlers import DeadLetter, ErrorHandlerContext, Response
+from store.streams.timestamps import ConsumedRecord
+from store.streams.topology import Topology
+
+COUNTED = "counted"
+NOW = "now"
+LARGE = 8
+READABLE: JsonSerde[int] = JsonSerde(int)
+
+
+class RefusedError(Exception):
+    """A reading is not taken."""
+
+
+class Bury:
+    """An `ExceptionHandler` that goes on, with dead letters that say the same on every machine."""
+
+    why: ClassVar[str]
+    of: ClassVar[type[Exception]]
+
+    def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
+        if not isinstance(error, self.of):
+            return Response.fail()
+        topic = f"{context.topic.removesuffix('-input')}-dead"
+        headers = (*context.headers, ("why", self.why.encode()))
+        raw_key, raw_value = context.source_raw_key, context.source_raw_value
+        return Response.resume([DeadLetter(topic, raw_key, raw_value, context.timestamp, headers)])
+
+
+class BuryUnreadable(Bury):
+    """Of what cannot be deserialized."""
+
+    why = "unreadable"
+    of = DeserializationError
+
+
+class BuryRefused(Bury):
+    """Of what processing raises about."""
+
+    why = "refused"
+    of = RefusedError
+
+
+def time_of(record: ConsumedRecord, partition_time: int) -> int:
+    return record.timestamp if has_time(record.value) else max(partition_time, 0)
+
+
+def has_time(value: int) -> bool:
+    return value >= 0 and value % 3 != 0
+
+
+class Count:
+    """A processor that finds out late what it does not take."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.counted = context.store(COUNTED)
+
+    def process(self, record: StreamRecord) -> None:
+        number, now = (self.counted.get(record.key) or 0) + 1, self.context.stream_time_ms
+        self.counted.put(record.key, number)
+        self.counted.put(NOW, now)
+        self.context.forward([number, now])
+        if record.value < 0:
+            raise RefusedError(f"a reading of {record.value}")
+
+
+def is_large(_key: str, value: int) -> bool:
+    return value >= LARGE
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "readings"
+    summary = (
+        "Records that cannot be read, or are refused, and go to a dead-letter topic; others without a time."
+    )
+    # Where a store has no transactions, what is refused begins a new incarnation of the task, in a process that may be
+    # about to end: what it leaves is that of a crash, and looks like that of an end in order.
+    settings: ClassVar[Mapping[str, Any]] = {
+        "default.dsl.store": "txn_rocksDB",
+        "statestore.transactional.enabled": True,
+        "processing.guarantee": "exactly_once_v2",
+        "deserialization.exception.handler": "scenarios.readings.BuryUnreadable",
+        "processing.exception.handler": "scenarios.readings.BuryRefused",
+    }
+    # An attempt of Spark ends with what is refused, and forgets what was decided about it.
+    runtimes = ("worker",)
+    aborts = True
+
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        builder.add_state_store(stores.key_value(COUNTED, serdes=(StrSerde(), JsonSerde())))
+        readings = builder.stream(
+            f"{application_id}-input", value_serde=READABLE, timestamp_extractor=time_of
+        )
+        readings.process_values(Count, COUNTED).to(f"{application_id}-output")
+        readings.filter(is_large).to(f"{application_id}-dead")
+        return builder.build().sub_topologies
+
+    def input(self, random: Random) -> Sample:
+        value = random.choice((0, 3, 6, 9, 1, 2, 4, 8, 10, -1, -2, "?"))
+        return Sample(random.choice(("hall", "roof")), value)
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        key, value, counted = record.key, record.value, state[COUNTED]
+        if isinstance(value, str):
+            return [Output("dead", key, value, headers=(*record.headers, ("why", "unreadable")))]
+        time = self.time_of(state, record)
+        if value < 0:
+            return [Output("dead", key, value, time, (*record.headers, ("why", "refused")))]
+        counted[key] = counted.get(key, 0) + 1
+        counted[NOW] = max(counted.get(NOW, 0), time)
+        outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers)]
+        return [*outputs, Output("dead", key, value, time, record.headers)] if value >= LARGE else outputs
+
+    def time_of(self, state: State, record: InputRecord) -> int:
+        own = isinstance(record.value, str) or has_time(record.value)
+        return record.timestamp if own else int(state[COUNTED].get(NOW, 0))
+
+    def accepts(self, record: InputRecord) -> bool:
+        return record.topic == "input" and type(record.value) in (int, str)
+
+
+SCENARIO = Scenario()
