@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from harness.history import Handed, Processed
 from harness.oracles.evidence import Evidence
 from harness.verdict import Anomaly, Finding
+from scenarios import Scenario
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
-    """The first record that was taken before its time."""
+    """The first record that was taken before its time, where that is the one of its topic."""
+    if type(evidence.scenario).time_of is not Scenario.time_of:
+        return
     rounds: dict[int, dict[str, Handed]] = defaultdict(dict)
     """Incarnation → topic → what it was handed of it last."""
     done: dict[tuple[int, str], int] = {}
