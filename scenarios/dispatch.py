@@ -33,7 +33,7 @@ from store.streams.topology import Topology
 NUMBERS, TIMERS, LAST, BALANCE, HEAVIEST = "numbers", "timers", "last-parcels", "balances", "heaviest-parcels"
 PARCELS, ODD = "parcels-repartition", "odd-repartition"
 DELIVERY_MS = 20_000
-TICK_MS = 100
+TICK_MS = 300
 HEAVY = 6
 LIGHT = 4
 NOW, SEEN = "now", "seen"
