@@ -1,10 +1,10 @@
 """Words counted by the DSL: two sub-topologies with the repartition topic of a group between them.
 
-Input, keyed by anything: a line of words, or null. The first sub-topology splits lines and passes words on by
-themselves, the second counts them.
+Input, keyed by anything: a line of words, or null, with headers. The first sub-topology splits lines and passes words
+on by themselves, the second counts them.
 
-Output, keyed by the word: how often it has come so far, with the latest time of its lines. With a record cache that is
-each update, or what several have made of a word by the commit.
+Output, keyed by the word: how often it has come so far, with the latest time of its lines and the headers of the last
+one. With a record cache that is each update, or what several have made of a word by the commit.
 """
 
 from __future__ import annotations
@@ -45,18 +45,22 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        if random.random() < 0.1:
-            return Sample(random.choice(("u", "v")), None)
-        return Sample(random.choice(("u", "v")), " ".join(random.choices(WORDS, k=random.randrange(4))))
+        headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.4 else ()
+        some = " ".join(random.choices(WORDS, k=random.randrange(4)))
+        return Sample(random.choice(("u", "v")), None if random.random() < 0.1 else some, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.topic == "input":
             line = "" if record.value is None else record.value
-            return [Output(f"{COUNTS}-repartition", word, word) for word in line.split(" ") if word]
+            return [
+                Output(f"{COUNTS}-repartition", word, word, headers=record.headers)
+                for word in line.split(" ")
+                if word
+            ]
         count, latest = state[COUNTS].get(record.key, [0, 0])
         count, latest = count + 1, max(latest, record.timestamp)
         state[COUNTS][record.key] = [count, latest]
-        return [Output("output", record.key, count, latest)]
+        return [Output("output", record.key, count, latest, record.headers)]
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and isinstance(record.value, str | None)

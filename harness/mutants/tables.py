@@ -211,4 +211,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "cached-aggregate-keeps-first-headers",
+        OWN,
+        "An aggregate that is held back has the headers of the first record that has changed it.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Aggregate.bind",
+                "            entry[4] = headers\n",
+                "            entry[4] = entry[4] or headers\n",
+            ),
+        ),
+    ),
 )
