@@ -1,18 +1,21 @@
 """The best players of each window by the DSL: windows that are held back until they are closed, then ranked.
 
-Input, keyed by player: points, which may be negative, or null, which is left out. They are added up by player in
-windows of 20 s, which take late records for 10 s more. `suppress` lets the sums of a window go when it is closed: with
-the record that brings the stream time there, those of earlier windows first, and of one window by player. They go by a
-repartition topic to the second sub-topology, keyed by the window's start, which keeps the two best of each.
+Input, keyed by player: points, which may be negative, or null, which is left out, with headers. They are added up by
+player in windows of 20 s, which take late records for 10 s more. `suppress` lets the sums of a window go when it is
+closed: with the record that brings the stream time there, those of earlier windows first, and of one window by player.
+They go by a repartition topic to the second sub-topology, keyed by the window's start, which keeps the two best of
+each.
 
 Output: in `best`, keyed by the window's start, the two best so far, each as [points, player]. In `lately`, keyed by
 player, all points together, null where they are none: `suppress` lets the last sum of a player go 12 s after the first
-that it held back, or earlier where it would hold more than two players back.
+that it held back, or earlier where it would hold more than two players back, or more bytes than it may. Both have the
+headers of the last record that led there. These last sums are grouped by whether they are negative, which goes by a
+repartition topic to the third sub-topology: in `signs` is how many players each sign has.
 
 Both go by the largest time of the records that have points. A processor keeps it in a store of its own, for the
 reference to find. It is noted beside the positions, which may be older than the stores after a crash under at least
 once: exactly once is set. What is held back is a row of a store, called by player and window, with its place in time,
-the time of the sum, the sum that went last and this one.
+the time of the sum, its headers, the sum that went last and this one.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any, ClassVar
 import msgspec
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import Headers, InputRecord, Json, Output, Sample, State, Stores, encode_value
 from scenarios.reconciliation import CLOCK, NOW, Clock
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
@@ -36,10 +39,11 @@ SIZE_MS = 20_000
 GRACE_MS = 10_000
 WAIT_MS = 12_000
 HELD = 2
+HELD_BYTES = 64
 BEST = 2
-POINTS, TOTALS, RANKING = "points", "totals", "ranking"
+POINTS, TOTALS, RANKING, SIGNS = "points", "totals", "ranking", "signs-table"
 UNTIL_CLOSED, UNTIL_LATER = "closed-store", "later-store"
-RANKED = "ranked-repartition"
+RANKED, SIGNED = "ranked-repartition", "signed-repartition"
 
 
 def has_points(_player: str, points: int | None) -> bool:
@@ -62,6 +66,14 @@ def rank(_window: str, player: list[Any], ranking: list[list[Any]]) -> list[list
     return sorted([*ranking, player], key=lambda one: (-one[0], one[1]))[:BEST]
 
 
+def by_sign(_player: str, total: int) -> tuple[str, int]:
+    return sign_of(total), total
+
+
+def sign_of(total: int) -> str:
+    return "negative" if total < 0 else "positive"
+
+
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
@@ -70,7 +82,8 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS, WAIT_MS)
-    updates: ClassVar[frozenset[str]] = frozenset({"best"})
+    updates: ClassVar[frozenset[str]] = frozenset({"best", "signs"})
+    changes: ClassVar[frozenset[str]] = frozenset({SIGNED})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -85,14 +98,19 @@ class Scenario(scenarios.Scenario):
         ranking.to_stream().to(f"{application_id}-best")
         # What a cache makes of several sums by a commit would depend on where the commit is.
         totals = by_player.aggregate(int, add, materialized=Materialized(TOTALS).with_caching_disabled())
-        some = BufferConfig.max_records(HELD)
+        some = BufferConfig.max_records(HELD).with_max_bytes(HELD_BYTES)
         later = totals.suppress(Suppressed.until_time_limit(WAIT_MS, some, name="later"))
         later.to_stream().to(f"{application_id}-lately")
+        signs = later.group_by(by_sign, name="signed").count(
+            materialized=Materialized(SIGNS, value_serde=JsonSerde())
+        )
+        signs.to_stream().to(f"{application_id}-signs")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.1 else random.choice((-2, -1, 1, 1, 2, 3))
-        return Sample(random.choice(("a", "ann", "anna")), value)
+        headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.4 else ()
+        return Sample(random.choice(("a", "ann", "anna")), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.topic == RANKED:
@@ -101,7 +119,9 @@ class Scenario(scenarios.Scenario):
             best = [list(one) for one in sorted(everybody, key=lambda one: (-one[0], one[1]))[:BEST]]
             latest = max(latest, record.timestamp)
             state[RANKING][record.key] = [best, latest]
-            return [Output("best", record.key, best, latest)]
+            return [Output("best", record.key, best, latest, record.headers)]
+        if record.topic == SIGNED:
+            return self._signed(state, record)
         if record.value is None:
             return []
         now = state[CLOCK][NOW] = max(state[CLOCK].get(NOW, 0), record.timestamp)
@@ -115,12 +135,13 @@ class Scenario(scenarios.Scenario):
         points, latest = state[POINTS].get(key, start) or [0, -1]
         points, latest = points + record.value, max(latest, time)
         state[POINTS].put(key, [points, latest], start)
-        held[f"{key} {start:015}"] = [start + SIZE_MS, latest, None, points]
+        held[f"{key} {start:015}"] = [start + SIZE_MS, latest, as_json(record.headers), None, points]
         closed = [name for name, row in held.items() if row[0] + GRACE_MS <= now]
         outputs = []
         for name in sorted(closed, key=lambda name: (held.get(name)[0], name)):
-            end, at, _, result = held.pop(name)
-            outputs.append(Output(RANKED, str(end - SIZE_MS), [result, name.split(" ")[0]], at))
+            end, at, headers, _, result = held.pop(name)
+            player = [result, name.split(" ")[0]]
+            outputs.append(Output(RANKED, str(end - SIZE_MS), player, at, as_headers(headers)))
         return outputs
 
     def _totals(self, state: State, record: InputRecord, now: int) -> list[Output]:
@@ -132,14 +153,32 @@ class Scenario(scenarios.Scenario):
             totals.pop(key, None)
         else:
             totals[key] = [total, latest]
-        place, _, went, _ = held.get(key, [latest, None, before or None, None])
-        held[key] = [place, latest, went, total]
+        place, _, _, went, _ = held.get(key, [latest, None, None, before or None, None])
+        held[key] = [place, latest, as_json(record.headers), went, total]
         outputs = []
         for name in sorted(held, key=lambda name: (held.get(name)[0], name)):
-            if held[name][0] + WAIT_MS <= now or len(held) > HELD:
-                _, at, _, result = held.pop(name)
-                outputs.append(Output("lately", name, result, at))
+            size = sum(size_of(*row) for row in held.items())
+            if held[name][0] + WAIT_MS <= now or len(held) > HELD or size > HELD_BYTES:
+                _, at, headers, went, result = held.pop(name)
+                some = at, as_headers(headers)
+                outputs.append(Output("lately", name, result, *some))
+                left, comes = (None if one is None else sign_of(one) for one in (went, result))
+                if left is not None and left == comes:
+                    outputs.append(Output(SIGNED, left, [result, went], *some))
+                    continue
+                if left is not None:
+                    outputs.append(Output(SIGNED, left, [None, went], *some))
+                if comes is not None:
+                    outputs.append(Output(SIGNED, comes, [result, None], *some))
         return outputs
+
+    def _signed(self, state: State, record: InputRecord) -> list[Output]:
+        (comes, goes), signs = record.value, state[SIGNS]
+        number, latest = signs.get(record.key, [0, -1])
+        number += (comes is not None) - (goes is not None)
+        latest = max(latest, record.timestamp)
+        signs[record.key] = [number, latest]
+        return [Output("signs", record.key, number, latest, record.headers)]
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and (record.value is None or type(record.value) is int)
@@ -153,10 +192,26 @@ class Scenario(scenarios.Scenario):
     def decode(self, store: str, value: bytes) -> Json:
         if store not in (UNTIL_CLOSED, UNTIL_LATER):
             return super().decode(store, value)
-        place, time, headers, went, held = msgspec.msgpack.decode(value)
-        if headers:
-            raise ValueError(f"{value.hex()} has headers")
-        return [place, time, *(None if one is None else msgspec.json.decode(one) for one in (went, held))]
+        place, time, headers, *sums = msgspec.msgpack.decode(value)
+        told = [[name, None if one is None else one.decode()] for name, one in headers]
+        return [place, time, told, *(None if one is None else msgspec.json.decode(one) for one in sums)]
+
+
+def as_json(headers: Headers) -> Json:
+    return [list(header) for header in headers]
+
+
+def as_headers(told: Json) -> Headers:
+    return tuple((name, value) for name, value in told)
+
+
+def size_of(player: str, row: Json) -> int:
+    """How many bytes an update takes that is held back: as it is written, with its key."""
+    place, time, headers, *sums = row
+    told = [[name, None if value is None else value.encode()] for name, value in headers]
+    return len(player.encode()) + len(
+        msgspec.msgpack.encode((place, time, told, *(encode_value(one) for one in sums)))
+    )
 
 
 SCENARIO = Scenario()

@@ -223,4 +223,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "suppressed-table-sends-no-old-value",
+        OWN,
+        "A row that was held back goes without the value that went before, which stays in its group.",
+        (Edit(_SUPPRESS, "old if sends_old else None", "None"),),
+    ),
+    Mutant(
+        "suppressed-size-leaks",
+        OWN,
+        "A buffer of suppress goes on counting the bytes of what has left it.",
+        (Edit(f"{_BUFFER}.take", "self.size -= self._sizes.pop(at)", "self._sizes.pop(at)"),),
+    ),
 )
