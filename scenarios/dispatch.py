@@ -7,10 +7,13 @@ sender with half the weight each, null for no weight at all. Both go by a repart
 odd ones too. These are grouped by receiver as well, but for those that somebody sends to nobody else but himself.
 
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
-light parcels without that of heavy ones. In `due` everything once more: a punctuator of stream time delivers, at the
-next full 20 s after the stream time at which it came, all that is due, what came first first, with the stream time. In
-`ticks` is, by a punctuator of the wall clock, how many had come at some time. Output of the third one, keyed by
-receiver: in `heaviest` the greatest weight of the odd ones.
+light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
+and sets all balances of its task to 0 when that one is too low; of this the table tells nobody. In `due` everything
+once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all that
+is due, what came first first, with the stream time. In `reminders` is how many had come, at the next full 20 s after
+the first parcel since the last reminder: a punctuator of stream time that is scheduled with that parcel, and cancelled
+when it has reminded. In `ticks` is, by a punctuator of the wall clock, how many had come at some time. Output of the
+third one, keyed by receiver: in `heaviest` the greatest weight of the odd ones.
 
 The processor keeps the stream time in its store for the reference to find. It is noted beside the positions, which may
 be older than the stores after a crash under at least once: exactly once is set.
@@ -25,6 +28,7 @@ from typing import Any, ClassVar
 import scenarios
 from scenarios import InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, ProcessorContext, StreamRecord
 from store.streams.dsl.punctuation import PunctuationType
@@ -36,7 +40,8 @@ DELIVERY_MS = 20_000
 TICK_MS = 300
 HEAVY = 6
 LIGHT = 4
-NOW, SEEN = "now", "seen"
+NOW, SEEN, REMIND = "now", "seen", "remind"
+TOO_LOW = -10
 
 Event = list[Any]
 """Receiver, weight, number."""
@@ -65,6 +70,11 @@ class Deliver:
         self.timers = context.store(TIMERS)
         context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.deliver)
         context.schedule(TICK_MS, PunctuationType.WALL_CLOCK_TIME, self.tick)
+        if self.timers.get(REMIND) is not None:
+            self.begin_to_remind()
+
+    def begin_to_remind(self) -> None:
+        self.cancel = self.context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.remind)
 
     def process(self, record: StreamRecord) -> None:
         seen, now = (self.timers.get(SEEN) or 0) + 1, self.context.stream_time_ms
@@ -72,6 +82,9 @@ class Deliver:
         self.timers.put(SEEN, seen)
         self.timers.put(NOW, now)
         self.timers.put(f"{due:015} {seen:06} {record.key}", [record.value])
+        if self.timers.get(REMIND) is None:
+            self.timers.put(REMIND, due)
+            self.begin_to_remind()
 
     def deliver(self, now: int) -> None:
         with self.timers.range(None, f"{now:015}~") as rows:
@@ -80,10 +93,34 @@ class Deliver:
             self.timers.delete(name)
             self.context.forward(name.split(" ")[2], parcel, to="due-sink")
 
+    def remind(self, now: int) -> None:
+        # The first call comes with the next record, also after a restart.
+        if (self.timers.get(REMIND) or 0) <= now:
+            self.timers.delete(REMIND)
+            self.context.forward("reminder", self.timers.get(SEEN), to="reminders-sink")
+            self.cancel()
+
     def tick(self, _now: int) -> None:
         seen = self.timers.get(SEEN)
         if seen is not None:
             self.context.forward("tick", seen, to="ticks-sink")
+
+
+class Owe:
+    """A processor that reads the balances of a table, and writes them past it."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.balances = context.store(BALANCE)
+
+    def process(self, record: StreamRecord) -> None:
+        balance = self.balances.get(record.key).value
+        self.context.forward(balance)
+        if balance < TOO_LOW:
+            with self.balances.all() as rows:
+                names = [name for name, _ in rows]
+            for name in names:
+                self.balances.put(name, ValueAndTimestamp(0, record.timestamp))
 
 
 def look(_sender: str, _event: Event | None) -> None: ...
@@ -169,8 +206,10 @@ class Scenario(scenarios.Scenario):
         light, not_light = known.filter(is_light).group_by_key(), known.filter_not(is_light).group_by_key()
         balance = light.cogroup(plus).cogroup(not_light, minus).aggregate(int, materialized=BALANCE)
         balance.to_stream().to(f"{application_id}-balance")
+        known.process_values(Owe, BALANCE).to(f"{application_id}-owed")
         delivered = parcels.process(Deliver, TIMERS, name="deliver")
         delivered.to(f"{application_id}-due", name="due-sink")
+        delivered.to(f"{application_id}-reminders", name="reminders-sink")
         delivered.to(f"{application_id}-ticks", name="ticks-sink")
         odd.foreach(look)
         others = odd.group_by(other_receiver, value_serde=values, name="odd")
@@ -217,10 +256,18 @@ class Scenario(scenarios.Scenario):
             balance += value[0] if value[0] <= LIGHT else -value[0]
             state[BALANCE][key] = [balance, max(latest, record.timestamp)]
             outputs.append(Output("balance", key, *state[BALANCE][key]))
+            outputs.append(Output("owed", key, balance))
+            if balance < TOO_LOW:
+                for name in sorted(state[BALANCE]):
+                    state[BALANCE][name] = [0, record.timestamp]
         now = timers[NOW] = max(timers.get(NOW, 0), record.timestamp)
         seen = timers[SEEN] = timers.get(SEEN, 0) + 1
-        timers[f"{now - now % DELIVERY_MS + DELIVERY_MS:015} {seen:06} {key}"] = [value]
-        for name in sorted(timers.keys() - {NOW, SEEN}):
+        due = now - now % DELIVERY_MS + DELIVERY_MS
+        timers[f"{due:015} {seen:06} {key}"] = [value]
+        if timers.setdefault(REMIND, due) <= now:
+            del timers[REMIND]
+            outputs.append(Output("reminders", "reminder", seen, now))
+        for name in sorted(timers.keys() - {NOW, SEEN, REMIND}):
             at, _, whom = name.split(" ")
             if int(at) <= now:
                 outputs.append(Output("due", whom, timers.pop(name)[0], now))

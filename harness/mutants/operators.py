@@ -112,4 +112,17 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "cancelled-punctuator-runs-on",
+        OWN,
+        "A punctuator that was cancelled is called again.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:Punctuators.schedule",
+                "            made.cancelled = True\n            if made in among:\n"
+                "                among.remove(made)\n",
+                "            pass\n",
+            ),
+        ),
+    ),
 )

@@ -235,4 +235,20 @@ MUTANTS = (
         "A buffer of suppress goes on counting the bytes of what has left it.",
         (Edit(f"{_BUFFER}.take", "self.size -= self._sizes.pop(at)", "self._sizes.pop(at)"),),
     ),
+    Mutant(
+        "clean-entries-outlive-writes-by-others",
+        OWN,
+        "A table goes on with rows that it has at hand, whatever a processor has written.",
+        (Edit(f"{_TABLE}.changed_by_others", "        self._clean.clear()\n", ""),),
+    ),
+    Mutant(
+        "processor-reads-past-what-a-table-holds-back",
+        OWN,
+        "A processor that reads a table finds what was written, without what is held back.",
+        (
+            Edit(
+                "store.streams.dsl.processors:_Shared.__getattr__", "            table.write_through()\n", ""
+            ),
+        ),
+    ),
 )
