@@ -8,26 +8,29 @@ they take late records for 15 s more.
 Output, keyed by the input's key and the window's start, as in `ann@30000`: the values of the window in the order in
 which they came, with the latest time of them. It comes with the first record whose time closes the window, of any key
 of the partition, and before that record counts; the oldest window first, and of those the first key. A window that is
-not closed yet has no output.
+not closed yet has no output. In `windows` the same, keyed by the window itself, as the DSL writes it: all windows of a
+key are in the partition of the key. To the reference that is the input's key, and start and values.
 
 In `weighed`, keyed alike: the odd numbers of a window less the even ones, with each of them, or what several have made
-of it by a commit. These windows are 20 s long, one begins when the other ends, and they take late records for 5 s more.
+of it by a commit. These windows are 20 s long, one begins when the other ends, and they take late records for 5 s
+more.
 
 The stream time by which windows close is the largest time of the records that count; `weighed` has one of the odd
 numbers and one of the even ones, which a processor keeps in a store of its own, for the reference to find. It is noted
-beside the positions. Under at least once those may be older than the stores after a crash, so that windows are closed a
-second time: exactly once is set.
+beside the positions. Under at least once those may be older than the stores after a crash, so that windows are closed
+a second time: exactly once is set.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from operator import itemgetter
 from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import InputRecord, Json, Output, Sample, State, Stores, decode_record
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import EmitStrategy, Materialized, StreamsBuilder, TimeWindows
@@ -103,6 +106,7 @@ class Scenario(scenarios.Scenario):
             list, append, materialized=Materialized(COLLECTED)
         )
         collected.to_stream(name_of).to(f"{application_id}-output", key_serde=StrSerde())
+        collected.to_stream().to(f"{application_id}-windows")
         numbers = stream.filter(is_number).process_values(Clocks, CLOCKS)
         odd, even = (some.group_by_key() for some in (numbers.filter(is_odd), numbers.filter_not(is_odd)))
         both = odd.cogroup(plus).cogroup(even, minus)
@@ -125,9 +129,13 @@ class Scenario(scenarios.Scenario):
         now = max(before, time)
         closes = SIZE_MS + GRACE_MS
         outputs = [
-            Output("output", f"{key}@{start}", values, latest)
+            output
             for key, start, (values, latest) in sorted(
                 windows.fetch_range(None, None, before - closes + 1, now - closes), key=itemgetter(1)
+            )
+            for output in (
+                Output("output", f"{key}@{start}", values, latest),
+                Output("windows", key, [start, values], latest),
             )
         ]
         for start in range(time // ADVANCE_MS * ADVANCE_MS, time - SIZE_MS, -ADVANCE_MS):
@@ -149,6 +157,13 @@ class Scenario(scenarios.Scenario):
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and isinstance(record.value, int | None)
+
+    def decode_output(self, topic: str, key: bytes | None, value: bytes | None) -> tuple[str, Json]:
+        if topic != "windows" or key is None:
+            return super().decode_output(topic, key, value)
+        (start,) = struct.unpack(">q", key[-8:])
+        name, values = decode_record(key[:-8], value)
+        return name, [start, values]
 
 
 SCENARIO = Scenario()

@@ -125,4 +125,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "windowed-sink-partition-by-whole-key",
+        OWN,
+        "The windows of a key go to partitions by key and window.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Sink.bind",
+                "partition_for(keyed[:-window_bytes], count(topic))",
+                "partition_for(keyed, count(topic))",
+            ),
+        ),
+    ),
 )
