@@ -84,4 +84,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "session-range-upper-bound-of-shorter-key",
+        OWN,
+        "A range of sessions ends before those of a key that the last one begins with, and goes on with zeros.",
+        (
+            Edit(
+                "store.state.session:ReadOnlySessionStore._find_range",
+                "greatest_with_suffix(key_to, _SUFFIX.pack(highest, LATEST))",
+                "key_to + _SUFFIX.pack(highest, LATEST)",
+            ),
+        ),
+    ),
 )
