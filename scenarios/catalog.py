@@ -1,9 +1,11 @@
 """A catalog of prices: all that a key-value store can be asked, with keys that are prefixes of each other.
 
 Input, keyed by product: a number sets its price, null takes the product out, `{"offer": n}` sets the price of one that
-has none, `{"pair": n}` sets that of the product and takes out its twin, or puts the twin in if it is not there. "raise"
-makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names start with
-this one while it reads them; "list" lists all, "near" those from the product b down to this one.
+has none, `{"pair": n}` sets that of the product and takes out its twin, or puts the twin in if it is not there.
+"raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names
+start with this one while it reads them; `{"last": n}` sets the price of what comes after all products that begin with
+this one, and "sweep last" takes that out as "sweep" does; "list" lists all, "near" those from the product b down to
+this one.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
 last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for
@@ -27,6 +29,8 @@ CATALOG = "catalog"
 TWIN = b"na"
 """What the name of a product's twin has after it."""
 LAST = b"b"
+LATTER = b"\xff" * 4
+"""What the name of the last has after that of a product: a prefix that no greater byte can end."""
 
 
 class Catalog:
@@ -64,8 +68,13 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                     met.append((name, price))
             with catalog.range(None, product) as rows:
                 return [_readable(met), _readable(rows)]
-        case "sweep":
+        case {"last": int(price)}:
+            before = catalog.get(product + LATTER)
+            catalog.put(product + LATTER, b"%d" % price)
+            return _price(before)
+        case "sweep" | "sweep last" as request:
             met = []
+            product += LATTER if request == "sweep last" else b""
             with catalog.prefix_scan(product) as found, catalog.prefix_scan(product) as rows:
                 for name, _ in found:
                     # Twice: an iterator that is open goes on with what was there before both.
@@ -75,14 +84,14 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                 for name, price in rows:
                     met.append((name, price))
                 with catalog.all() as left:
-                    return [_readable(met), left.peek_next_key().decode() if left.has_next() else None]
+                    return [_readable(met), _name(left.peek_next_key()) if left.has_next() else None]
         case "near":
             near = []
             with catalog.reverse_range(product, LAST) as rows:
                 for name, price in rows:
                     peeks = int(price) % 2 and rows.has_next()
-                    after = rows.peek_next_key().decode() if peeks else None
-                    near.append([name.decode(), int(price), after])
+                    after = _name(rows.peek_next_key()) if peeks else None
+                    near.append([_name(name), int(price), after])
             return near
         case _:
             with catalog.all() as rows:
@@ -94,7 +103,12 @@ def _price(price: bytes | None) -> int | None:
 
 
 def _readable(rows: Iterable[tuple[bytes, bytes]]) -> list[list[Any]]:
-    return [[name.decode(), int(price)] for name, price in rows]
+    return [[_name(name), int(price)] for name, price in rows]
+
+
+def _name(key: bytes) -> str:
+    """A character for each byte: names are in the order of the keys."""
+    return key.decode("latin-1")
 
 
 class Scenario(scenarios.Scenario):
@@ -115,7 +129,10 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         price = random.randint(1, 99)
         value = random.choice(
-            (price, price, {"pair": price}, {"offer": price}, None, "raise", "sweep", "list", "near")
+            (
+                *(price, price, {"pair": price}, {"offer": price}, {"last": price}, None),
+                *("raise", "sweep", "sweep last", "list", "near"),
+            )
         )
         return Sample(random.choice(("a", "ann", "anna", "b")), value)
 
@@ -129,9 +146,10 @@ class Scenario(scenarios.Scenario):
             return [
                 Output("output", product, [[list(row) for row in reversed(met)], [list(row) for row in now]])
             ]
-        if record.value == "sweep":
+        if record.value in ("sweep", "sweep last"):
+            product += _name(LATTER) if record.value == "sweep last" else ""
             swept = [[name, catalog.pop(name)] for name in sorted(catalog) if name.startswith(product)]
-            return [Output("output", product, [swept, min(catalog, default=None)])]
+            return [Output("output", record.key, [swept, min(catalog, default=None)])]
         if record.value == "list":
             return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
         if record.value == "near":
@@ -156,6 +174,9 @@ class Scenario(scenarios.Scenario):
             before = catalog.pop(product + TWIN.decode(), None)
             if before is None:
                 catalog[product + TWIN.decode()] = record.value["pair"]
+        elif "last" in record.value:
+            before = catalog.pop(product + _name(LATTER), None)
+            catalog[product + _name(LATTER)] = record.value["last"]
         elif before is None:
             catalog[product] = record.value["offer"]
         return [Output("output", product, before)]
@@ -164,12 +185,15 @@ class Scenario(scenarios.Scenario):
         if record.topic != "input":
             return False
         match record.value:
-            case None | "raise" | "sweep" | "list" | "near":
+            case None | "raise" | "sweep" | "sweep last" | "list" | "near":
                 return True
-            case {"offer": price} | {"pair": price}:
+            case {"offer": price} | {"pair": price} | {"last": price}:
                 return type(price) is int and len(record.value) == 1
             case price:
                 return type(price) is int
+
+    def decode_key(self, store: str, key: bytes) -> str:  # noqa: ARG002 - there is one store
+        return _name(key)
 
 
 SCENARIO = Scenario()

@@ -178,4 +178,16 @@ MUTANTS = (
         "What an open iterator has noted of a row is replaced when the row is written for a second time.",
         (Edit(f"{_BATCH}._note", "notes.setdefault(key, entry)", "notes[key] = entry"),),
     ),
+    Mutant(
+        "prefix-ending-in-ff",
+        OWN,
+        "A scan of a prefix that ends with the highest byte fails.",
+        (
+            Edit(
+                "store.state.keyvalue:prefix_end",
+                'prefix.rstrip(b"\\xff")',
+                'prefix[:-1] if prefix.endswith(b"\\xff") and len(prefix) > 4 else prefix.rstrip(b"\\xff")',
+            ),
+        ),
+    ),
 )
