@@ -81,4 +81,10 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "large-change-goes-before-the-held-one",
+        OWN,
+        "A change that is too large to be held back goes before an earlier one of its key, which is then the last.",
+        (Edit(_LOGGER, "                held.pop(key, None)\n", ""),),
+    ),
 )
