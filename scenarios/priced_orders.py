@@ -14,7 +14,13 @@ The second sub-topology gets prices by whether they are odd: in `classes` are al
 another. With a record cache `offers` and `bargains_now` have at a commit what a product has come to, and there may be
 more or less before it; and what has come to the classes amounts to the same.
 
-The order in which records of the three topics come is free. The reference takes them as the task did.
+Three more tables are grouped anew: `offers` by what there is of the two, the low prices as text by how low they are,
+and all that was ordered of a product by whether it was ordered more than once. Their groups are counted in `numbers`
+as well. What was ordered is a list that grows in place; in `baskets` is what it was at the last even order. With a
+record cache that is what it was then, whatever was ordered since.
+
+The order in which records of the three topics come is free. The reference takes them as the task did, and so it does
+those of the second sub-topology's.
 """
 
 from __future__ import annotations
@@ -30,8 +36,16 @@ from store.streams.topology import Topology
 
 PRICES, REBATES = "prices-table", "rebates-table"
 CLASSES, SUMS, NUMBERS = "classes-table", "sums-table", "numbers-table"
-REGROUPED = "by-class-repartition"
-LOW = 5
+ORDERED, BASKETS = "ordered-table", "baskets-table"
+REGROUPED, BY_KIND, BY_TEXT, BY_NUMBER = (
+    f"by-{what}-repartition" for what in ("class", "kind", "text", "number")
+)
+COUNTS = {BY_KIND: "kinds-table", BY_TEXT: "texts-table", BY_NUMBER: "ordered-numbers-table"}
+AGGREGATES = {
+    REGROUPED: (("classes", CLASSES), ("sums", SUMS), ("numbers", NUMBERS)),
+    **{topic: (("numbers", store),) for topic, store in COUNTS.items()},
+}
+LOW, LOWEST = 5, 3
 
 
 def both(one: int | None, other: int | None) -> list[int | None]:
@@ -61,6 +75,32 @@ def without_price(_class: str, price: int, prices: list[int]) -> list[int] | Non
     return prices or None
 
 
+def by_kind(_product: str, offer: list[int | None]) -> tuple[str, list[int | None]]:
+    price, rebate = offer
+    return ("rebate" if price is None else "price" if rebate is None else "both"), offer
+
+
+def by_text(_product: str, text: str) -> tuple[str, str]:
+    return ("lowest" if int(text.removeprefix("only ")) < LOWEST else "low"), text
+
+
+def by_number(_product: str, orders: list[int]) -> tuple[str, list[int]]:
+    return ("once" if len(orders) == 1 else "often"), orders
+
+
+def append(_product: str, wanted: int, orders: list[int]) -> list[int]:
+    orders.append(wanted)
+    return orders
+
+
+def is_even(_product: str, wanted: int | None) -> bool:
+    return wanted is not None and wanted % 2 == 0
+
+
+def basket(_wanted: int, orders: list[int]) -> list[int]:
+    return orders
+
+
 def plus(total: int, price: int) -> int:
     return total + price
 
@@ -74,9 +114,9 @@ class Scenario(scenarios.Scenario):
 
     name = "priced_orders"
     summary = "A stream beside tables by the DSL, an outer join of tables, and a table that is grouped anew."
-    updates: ClassVar[frozenset[str]] = frozenset({"classes", "sums", "numbers"})
+    updates: ClassVar[frozenset[str]] = frozenset({"classes", "sums", "numbers", "baskets"})
     joins: ClassVar[frozenset[str]] = frozenset({"offers", "bargains_now"})
-    changes: ClassVar[frozenset[str]] = frozenset({REGROUPED})
+    changes: ClassVar[frozenset[str]] = frozenset({REGROUPED, *COUNTS})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -95,8 +135,21 @@ class Scenario(scenarios.Scenario):
         classes.to_stream().to(f"{application_id}-classes")
         sums = grouped.reduce(plus, minus, materialized=Materialized(SUMS))
         sums.to_stream().to(f"{application_id}-sums")
-        numbers = grouped.count(materialized=Materialized(NUMBERS, value_serde=JsonSerde()))
-        numbers.to_stream().to(f"{application_id}-numbers")
+        ordered = orders.group_by_key().aggregate(list, append, materialized=Materialized(ORDERED))
+        baskets = orders.filter(is_even).join_table(ordered, basket)
+        baskets.to_table(materialized=Materialized(BASKETS)).to_stream().to(f"{application_id}-baskets")
+        numbers = grouped.count(materialized=Materialized(NUMBERS, value_serde=JsonSerde())).to_stream()
+        for table, selector, topic in (
+            (offers, by_kind, BY_KIND),
+            (bargains, by_text, BY_TEXT),
+            (ordered, by_number, BY_NUMBER),
+        ):
+            groups = table.group_by(
+                selector, value_serde=JsonSerde(), name=topic.removesuffix("-repartition")
+            )
+            counts = groups.count(materialized=Materialized(COUNTS[topic], value_serde=JsonSerde()))
+            numbers = numbers.merge(counts.to_stream())
+        numbers.to(f"{application_id}-numbers")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -105,15 +158,17 @@ class Scenario(scenarios.Scenario):
         return Sample(random.choice(("a", "a", "ann")), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
-        if record.topic == REGROUPED:
+        if record.topic in AGGREGATES:
             return self._regrouped(state, record)
         key, value, time = record.key, record.value, record.timestamp
         prices, rebates = state[PRICES], state[REBATES]
         before = prices.get(key)
         if record.topic == "orders":
-            return [] if value is None else self._order(value, key, before, rebates.get(key))
+            if value is None:
+                return []
+            return [*self._order(value, key, before, rebates.get(key)), *self._ordered(state, record)]
         table = prices if record.topic == "prices" else rebates
-        known = table.get(key) is not None
+        known, offered = table.get(key) is not None, _offer(before, rebates.get(key))
         if value is None:
             table.pop(key, None)
         else:
@@ -122,25 +177,37 @@ class Scenario(scenarios.Scenario):
         outputs = []
         if price is not None or rebate is not None or known:
             latest = max([time, *(row[1] for row in (price, rebate) if row is not None)])
-            offer = None if price is rebate is None else [price and price[0], rebate and rebate[0]]
+            offer = _offer(price, rebate)
             outputs.append(Output("offers", key, offer, latest))
+            outputs += _moves(BY_KIND, _kind_of(offered), offered, _kind_of(offer), offer, latest)
         if record.topic == "rebates":
             return outputs
         was_low, is_low = (row is not None and row[0] <= LOW for row in (before, price))
         if was_low or is_low:
             outputs.append(Output("bargains_now", key, f"only {value}" if is_low else None))
+            was, now = ("lowest" if row and row[0] < LOWEST else "low" for row in (before, price))
+            text_before, text_now = (row and f"only {row[0]}" for row in (before, price))
+            outputs += _moves(
+                BY_TEXT, was if was_low else None, text_before, now if is_low else None, text_now
+            )
         of_before = None if before is None else ("odd" if before[0] % 2 else "even")
         of_now = None if value is None else ("odd" if value % 2 else "even")
-        if of_before is not None and of_before == of_now:
-            outputs.append(Output(REGROUPED, of_before, [value, before[0]]))
-        else:
-            outputs += [] if of_before is None else [Output(REGROUPED, of_before, [None, before[0]])]
-            outputs += [] if of_now is None else [Output(REGROUPED, of_now, [value, None])]
+        return [*outputs, *_moves(REGROUPED, of_before, before and before[0], of_now, value)]
+
+    def _ordered(self, state: State, record: InputRecord) -> list[Output]:
+        before, latest = state[ORDERED].get(record.key, [[], -1])
+        orders, latest = [*before, record.value], max(latest, record.timestamp)
+        state[ORDERED][record.key] = [orders, latest]
+        was = ("once" if len(before) == 1 else "often") if before else None
+        outputs = _moves(BY_NUMBER, was, before, "often" if before else "once", orders, latest)
+        if record.value % 2 == 0:
+            state[BASKETS][record.key] = [orders, record.timestamp]
+            outputs.append(Output("baskets", record.key, orders))
         return outputs
 
     def _order(self, wanted: int, key: str, price: Json, rebate: Json) -> list[Output]:
         outputs = []
-        offer = None if price is rebate is None else [price and price[0], rebate and rebate[0]]
+        offer = _offer(price, rebate)
         if price is not None:
             outputs.append(Output("sold", key, [wanted, price[0]]))
         outputs.append(Output("asked", key, [wanted, offer]))
@@ -151,7 +218,7 @@ class Scenario(scenarios.Scenario):
     def _regrouped(self, state: State, record: InputRecord) -> list[Output]:
         comes, goes = record.value
         outputs = []
-        for topic, store in (("classes", CLASSES), ("sums", SUMS), ("numbers", NUMBERS)):
+        for topic, store in AGGREGATES[record.topic]:
             members: Json
             members, latest = state[store].pop(record.key, [None, -1])
             time = record.timestamp if members is None and comes is None else max(latest, record.timestamp)
@@ -177,6 +244,26 @@ class Scenario(scenarios.Scenario):
         return record.topic in ("prices", "rebates", "orders") and (
             record.value is None or type(record.value) is int
         )
+
+
+def _offer(price: Json, rebate: Json) -> Json:
+    return None if price is rebate is None else [price and price[0], rebate and rebate[0]]
+
+
+def _kind_of(offer: Json) -> str | None:
+    if offer is None:
+        return None
+    return "both" if None not in offer else "rebate" if offer[0] is None else "price"
+
+
+def _moves(
+    topic: str, was: str | None, before: Json, now: str | None, value: Json, time: int | None = None
+) -> list[Output]:
+    """What a row tells the group that it was in, if any, and that which it is in now."""
+    if was is not None and was == now:
+        return [Output(topic, was, [value, before], time)]
+    left = [] if was is None else [Output(topic, was, [None, before], time)]
+    return left + ([] if now is None else [Output(topic, now, [value, None], time)])
 
 
 SCENARIO = Scenario()

@@ -251,4 +251,46 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "join-of-tables-forgets-old-results",
+        OWN,
+        "A joined row that changes goes without the result that it had, which stays in its group.",
+        (Edit(_JOIN, "            if sends_old:\n", "            if sends_old and new is None:\n"),),
+    ),
+    Mutant(
+        "mapped-table-sends-the-unmapped-old-value",
+        OWN,
+        "A mapped row that changes goes with the value that it had before it was mapped.",
+        (
+            Edit(
+                "store.streams.dsl.operators:TableMap.bind",
+                "not sends_old else function(key, old)",
+                "not sends_old else old",
+            ),
+        ),
+    ),
+    Mutant(
+        "mutable-aggregate-handed-out",
+        OWN,
+        "Who looks an aggregate up gets the object that later records are folded into.",
+        (
+            Edit(
+                f"{_TABLE}.get",
+                "            self.write_through()\n            return self.read(row)\n",
+                "            return value, entry[1]\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "old-value-is-the-object-that-is-folded",
+        OWN,
+        "An aggregate that is folded in place goes as its own old value.",
+        (
+            Edit(
+                f"{_TABLE}.find",
+                "if self.sends_old and not immutable(value):",
+                "if self.sends_old and value is None:",
+            ),
+        ),
+    ),
 )
