@@ -113,7 +113,7 @@ class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
     name = "priced_orders"
-    summary = "A stream beside tables by the DSL, an outer join of tables, and a table that is grouped anew."
+    summary = "A stream beside tables by the DSL, an outer join of tables, and tables that are grouped anew."
     updates: ClassVar[frozenset[str]] = frozenset({"classes", "sums", "numbers", "baskets"})
     joins: ClassVar[frozenset[str]] = frozenset({"offers", "bargains_now"})
     changes: ClassVar[frozenset[str]] = frozenset({REGROUPED, *COUNTS})
