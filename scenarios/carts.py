@@ -28,9 +28,9 @@ BOUGHT = "bought"
 SERDES: Serdes = (StrSerde(), JsonSerde())
 BOOK = "a book with a long title " * 16
 """An item that no cart of the cache has room for."""
-
 ATLAS = "an atlas of all the world " * 800
 """An item that no change of a store is held back with until the commit."""
+
 
 QUESTIONS = ("?", "!", "<", ">")
 
@@ -98,20 +98,8 @@ class Scenario(scenarios.Scenario):
         )
 
     def input(self, random: Random) -> Sample:
-        value = random.choice(
-            (
-                None,
-                None,
-                random.choice(QUESTIONS),
-                "apple",
-                "pear",
-                "plum",
-                "apple",
-                "pear",
-                BOOK,
-                random.choice((BOOK, BOOK, ATLAS)),
-            )
-        )
+        items = ("apple", "pear", "plum", "apple", "pear", BOOK, ATLAS)
+        value = random.choice((None, None, random.choice(QUESTIONS), *items))
         return Sample(random.choice(("a", "a", "ann", "anna")), value)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
