@@ -30,6 +30,8 @@ from store.streams.topology import Topology
 COUNTED = "counted"
 NOW = "now"
 LARGE = 8
+_EARLIEST = 1
+"""No dead letter is of time 0, which the client takes for none."""
 READABLE: JsonSerde[int] = JsonSerde(int)
 
 
@@ -131,10 +133,11 @@ class Scenario(scenarios.Scenario):
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, value, counted = record.key, record.value, state[COUNTED]
         if isinstance(value, str):
-            return [Output("dead", key, value, headers=(*record.headers, ("why", "unreadable")))]
+            why = *record.headers, ("why", "unreadable")
+            return [Output("dead", key, value, max(_EARLIEST, record.timestamp), why)]
         time = self.time_of(state, record)
         if value < 0:
-            return [Output("dead", key, value, time, (*record.headers, ("why", "refused")))]
+            return [Output("dead", key, value, max(_EARLIEST, time), (*record.headers, ("why", "refused")))]
         counted[key] = counted.get(key, 0) + 1
         counted[NOW] = max(counted.get(NOW, 0), time)
         outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers)]
