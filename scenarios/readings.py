@@ -30,8 +30,8 @@ from store.streams.topology import Topology
 COUNTED = "counted"
 NOW = "now"
 LARGE = 8
-_EARLIEST = 1
-"""No dead letter is of time 0, which the client takes for none."""
+EARLIEST = 1
+"""The client takes 0 for no time at all."""
 READABLE: JsonSerde[int] = JsonSerde(int)
 
 
@@ -69,7 +69,7 @@ class BuryRefused(Bury):
 
 
 def time_of(record: ConsumedRecord, partition_time: int) -> int:
-    return record.timestamp if has_time(record.value) else max(partition_time, 0)
+    return record.timestamp if has_time(record.value) else max(partition_time, EARLIEST)
 
 
 def has_time(value: int) -> bool:
@@ -134,10 +134,10 @@ class Scenario(scenarios.Scenario):
         key, value, counted = record.key, record.value, state[COUNTED]
         if isinstance(value, str):
             why = *record.headers, ("why", "unreadable")
-            return [Output("dead", key, value, max(_EARLIEST, record.timestamp), why)]
+            return [Output("dead", key, value, max(EARLIEST, record.timestamp), why)]
         time = self.time_of(state, record)
         if value < 0:
-            return [Output("dead", key, value, max(_EARLIEST, time), (*record.headers, ("why", "refused")))]
+            return [Output("dead", key, value, max(EARLIEST, time), (*record.headers, ("why", "refused")))]
         counted[key] = counted.get(key, 0) + 1
         counted[NOW] = max(counted.get(NOW, 0), time)
         outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers)]
@@ -145,7 +145,7 @@ class Scenario(scenarios.Scenario):
 
     def time_of(self, state: State, record: InputRecord) -> int:
         own = isinstance(record.value, str) or has_time(record.value)
-        return record.timestamp if own else int(state[COUNTED].get(NOW, 0))
+        return record.timestamp if own else max(EARLIEST, state[COUNTED].get(NOW, 0))
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and type(record.value) in (int, str)
