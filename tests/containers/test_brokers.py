@@ -57,8 +57,8 @@ def test_a_broker_that_was_cut_off_is_waited_for_until_it_has_heard_of_the_leade
         until(lambda: not brokers._agree())
     finally:
         cut.heal()
+    # Returns once they do; leaders may move again after that.
     brokers.until_agreed()
-    assert brokers._agree()
 
 
 def test_a_broker_that_ended_a_transaction_without_its_markers_has_said_so() -> None:
