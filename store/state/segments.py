@@ -190,8 +190,7 @@ class SegmentedStore(EngineStore):
             self._back_to_commit()
         elif isinstance(self._rows, CachingLayer):
             # Gone is what the cache held back; all other rows are still there.
-            self._stream_time = self._written_time
-            self._lowest_segment = self._lowest_at(self._stream_time)
+            self._go_back(self._written_time)
 
     def restore_batch(
         self, records: Sequence[Record], changelog_offsets: Mapping[TopicPartition, int | None]
@@ -200,8 +199,7 @@ class SegmentedStore(EngineStore):
         try:
             super().restore_batch(records, changelog_offsets)
         except BaseException:
-            self._stream_time = before
-            self._lowest_segment = self._lowest_at(before)
+            self._go_back(before)
             raise
 
     def _begin_restore(self, records: Sequence[Record]) -> None:
@@ -228,8 +226,12 @@ class SegmentedStore(EngineStore):
         time = metadata.read_stream_time(self._engine, where=f"store {self._name}")
         # What rows alone tell is not committed: they may be deleted before the next commit.
         self._committed_time = _NO_TIME if time is None else time
-        self._stream_time = self._written_time = max(self._committed_time, self._opened_at)
-        self._lowest_segment = self._lowest_at(self._stream_time)
+        self._written_time = max(self._committed_time, self._opened_at)
+        self._go_back(self._written_time)
+
+    def _go_back(self, time: int) -> None:
+        self._stream_time = time
+        self._lowest_segment = self._lowest_at(time)
 
     def _stream_time_in(self, view: View) -> int:
         """The committed stream time, as the engine or a snapshot of it has it."""
