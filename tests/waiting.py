@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from store.log import Reader
@@ -22,6 +23,22 @@ def until(holds: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             pytest.fail(f"what was waited for did not come within {LONGEST_S:g} s")
         time.sleep(0.01)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process is gone, or a zombie that nobody has collected. It may go between any two questions."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def gone(pid: int) -> bool:
+    """Whether no process has this id, or a zombie does."""
+    try:
+        return ended(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
 
 
 def settle(reader: Reader, tp: TopicPartition) -> None:

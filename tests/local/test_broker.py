@@ -18,7 +18,7 @@ from harness.worlds.local.broker import BrokerError, LocalBroker, PortInUseError
 from store.log.kafka import KafkaLog
 from store.log.protocol import TopicSpec
 from store.types import IsolationLevel, TopicPartition
-from tests.waiting import settle, until
+from tests.waiting import ended, settle, until
 
 pytestmark = pytest.mark.xdist_group("own-broker")
 
@@ -66,14 +66,6 @@ def create(log: KafkaLog, topic: str) -> None:
     admin = log.admin()
     admin.create_topics([TopicSpec(topic, 1)])
     admin.close()
-
-
-def ended(process: psutil.Process) -> bool:
-    """Gone, or a zombie that nobody collects."""
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def await_end(process: psutil.Process) -> None:

@@ -30,7 +30,7 @@ from harness.worlds.sim.world import SimWorld
 from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
-from tests.waiting import LONGEST_S
+from tests.waiting import LONGEST_S, ended
 
 pytestmark = pytest.mark.xdist_group("local-world")
 
@@ -157,7 +157,7 @@ def ends(history: History) -> dict[int | None, str]:
 def await_gone(processes: list[psutil.Process]) -> None:
     """The timeout is only there so that a failure ends; a success does not wait for it."""
     _, alive = psutil.wait_procs(processes, timeout=LONGEST_S)
-    left = [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    left = [process for process in alive if not ended(process)]
     for process in left:
         process.kill()
     assert left == []

@@ -30,6 +30,7 @@ from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
 from store.types import Record
+from tests.waiting import ended, gone
 
 ORDERS = [Order(0, 0, {"in": 1})]
 DONE = [Carried(0, 0, {"in": 1}, 1)]
@@ -95,7 +96,7 @@ def test_a_host_that_stands_still_is_followed_by_another_one(deployed: Deployed)
     stopped.suspend()
     assert bring(deployment, 0, ORDERS, 1) == DONE
     assert known(deployment).pid != stopped.pid
-    assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+    assert ended(stopped)
 
 
 def test_a_host_that_comes_to_stand_still_in_an_order_is_killed_and_the_attempt_fails(
@@ -104,9 +105,7 @@ def test_a_host_that_comes_to_stand_still_in_an_order_is_killed_and_the_attempt_
     deployment = deployed(lambda: os.kill(os.getpid(), signal.SIGSTOP))
     with pytest.raises(TaskHostError, match="stood still, and was killed"):
         bring(deployment, 0, ORDERS, 1)
-    assert not psutil.pid_exists(known(deployment).pid) or (
-        psutil.Process(known(deployment).pid).status() == psutil.STATUS_ZOMBIE
-    )
+    assert gone(known(deployment).pid)
 
 
 def test_a_host_of_an_earlier_start_that_stands_still_keeps_no_later_one_waiting(deployed: Deployed) -> None:
@@ -114,7 +113,7 @@ def test_a_host_of_an_earlier_start_that_stands_still_keeps_no_later_one_waiting
     stopped = psutil.Process(known(deployed()).pid)
     stopped.suspend()
     assert bring(deployed(run="later"), 0, ORDERS, 1) == DONE
-    assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+    assert ended(stopped)
 
 
 def test_a_host_whose_order_takes_long_is_waited_for(deployed: Deployed) -> None:
@@ -198,7 +197,7 @@ def test_a_host_that_is_not_there_in_time_is_ended(
     with pytest.raises(TaskHostError, match="could not be started"):
         bring(deployed(), 0, ORDERS, 1)
     psutil.wait_procs(set(psutil.Process().children()) - children, 10)
-    assert all(one.status() == psutil.STATUS_ZOMBIE for one in set(psutil.Process().children()) - children)
+    assert all(map(ended, set(psutil.Process().children()) - children))
 
 
 def _descriptors() -> int:

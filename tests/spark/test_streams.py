@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, S
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.waiting import settle, until
+from tests.waiting import gone, settle, until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -166,9 +165,7 @@ def test_a_query_that_is_stopped_leaves_no_host_behind(running: Running) -> None
     pids = running.hosts()
     assert pids
     query.stop()
-    for pid in pids:
-        if psutil.pid_exists(pid):
-            psutil.Process(pid).wait(60)
+    until(lambda: all(map(gone, pids)))
     assert running.hosts() == []
     assert not query.is_active
     assert query.exception() is None
@@ -378,9 +375,7 @@ def test_what_is_due_by_the_wall_clock_is_done_without_any_input_for_as_long_as_
     until(lambda: len(ticked()) == 4 or not query.is_active)
     pids = running.hosts()
     query.stop()
-    for pid in pids:
-        if psutil.pid_exists(pid):
-            psutil.Process(pid).wait(60)
+    until(lambda: all(map(gone, pids)))
     assert running.hosts() == []
     assert query.exception() is None
 
