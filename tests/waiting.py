@@ -11,7 +11,7 @@ import pytest
 from store.log import Reader
 from store.types import IsolationLevel, TopicPartition
 
-LONGEST_S = 1_800.0
+LONGEST_S = 900.0
 """Only there so that a failure ends. A process that shares its machine with dozens of others, all of them more
 important, gets a hundredth of a processor."""
 
