@@ -180,6 +180,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     partition: int
     """Of the topic."""
     key: str
+    """Empty for a record without one."""
     value: Any = None
     """What the scenario takes; null is a deletion."""
     aborted: bool = False

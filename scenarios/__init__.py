@@ -1,8 +1,8 @@
 """Pipelines under test: what each does, its input, and a reference that says in plain Python what must come out.
 
-A scenario speaks JSON to the harness: keys are strings, values any JSON, None a deletion. On the wire a key is
-UTF-8 and a value is compact JSON, so that a schedule file can be read and edited by hand. Topics are named without
-the application id.
+A scenario speaks JSON to the harness: keys are strings, the empty one for none, values any JSON, None a deletion. On
+the wire a key is UTF-8 and a value is compact JSON, so that a schedule file can be read and edited by hand. Topics are
+named without the application id.
 
 A scenario of this package is found by being here. One of your own is a Python file, or a module, with a `SCENARIO`:
 `crashproof run path/to/my_scenario.py` and `crashproof run my_package.my_module:SCENARIO` take it.
@@ -79,7 +79,7 @@ class InputRecord(NamedTuple):
 
 
 KEYLESS = ""
-"""The key of a record that has none. It may be in any partition."""
+"""The key of a record that has none, in an input too. An output without one may be in any partition."""
 
 
 @dataclass(frozen=True)
@@ -401,10 +401,10 @@ def readable_value(scenario: Scenario, store: str, value: bytes) -> Json:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[str, Json]:
-    """The inverse of the two above; raises ValueError on anything else."""
-    if key is None:
-        raise ValueError("a record without a key")
-    return key.decode(), None if value is None else msgspec.json.decode(value)
+    """The inverse of the two above; raises ValueError on anything else. A key that is empty is not the same as none."""
+    if key == b"":
+        raise ValueError("a record with an empty key")
+    return KEYLESS if key is None else key.decode(), None if value is None else msgspec.json.decode(value)
 
 
 def words_of(error: BaseException) -> str:

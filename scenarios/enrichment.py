@@ -1,7 +1,7 @@
 """Orders with the names of their customers, by the DSL: a stream beside a global table, which every worker has whole.
 
-Input: to `customers`, keyed by customer, a name, null when there is no such customer any more; to `orders`, keyed by
-customer, a number.
+Input: to `customers`, keyed by customer, a name, null when there is no such customer any more, and what has no key is
+nobody's; to `orders`, keyed by customer, a number.
 
 Output, keyed by customer: how many orders of the customer there were, the number, and the name; null where the
 customer has no name. Nothing says when a worker hears of a name, so any that the customer ever had is right.
@@ -13,7 +13,7 @@ import struct
 from random import Random
 
 import scenarios
-from scenarios import InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
+from scenarios import KEYLESS, InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
 from store.streams.dsl.builder import GlobalKTable
@@ -68,7 +68,8 @@ class Scenario(scenarios.Scenario):
         customer = random.choice(("a", "ann", "anna"))
         if random.random() < 0.6:
             return Sample(customer, random.randint(1, 9), topic="orders")
-        return Sample(customer, random.choice(("Ann", "Bob", None)), topic="customers")
+        named = customer if random.random() < 0.9 else KEYLESS
+        return Sample(named, random.choice(("Ann", "Bob", None)), topic="customers")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         customers, counts = state[CUSTOMERS], state[COUNTS]
@@ -85,7 +86,7 @@ class Scenario(scenarios.Scenario):
     def accepts(self, record: InputRecord) -> bool:
         if record.topic == "customers":
             return isinstance(record.value, str | None)
-        return record.topic == "orders" and type(record.value) is int
+        return record.topic == "orders" and record.key != KEYLESS and type(record.value) is int
 
     def decode(self, store: str, value: bytes) -> Json:
         if store != COUNTS:

@@ -2,7 +2,8 @@
 regrouped.
 
 Input, keyed by product: to `prices` and `rebates`, a number, or null for one that is gone; to `orders`, how many are
-wanted, or null, which is left out.
+wanted, or null, which is left out. Without a key a price or rebate is none of any product, and an order is asked
+alone.
 
 Output, keyed by product: in `sold` an order with the price of that moment, if there is one; in `asked` with price and
 rebate, each null where there is none; in `bargains` only where the price is low, as text. Whatever the record cache
@@ -29,7 +30,7 @@ from random import Random
 from typing import ClassVar
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.topology import Topology
@@ -155,7 +156,7 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         topic = random.choice(("prices", "prices", "rebates", "orders"))
         value = None if random.random() < (0.1 if topic == "orders" else 0.3) else random.randint(1, 9)
-        return Sample(random.choice(("a", "a", "ann")), value, topic=topic)
+        return Sample(random.choice(("a", "a", "ann") * 3 + (KEYLESS,)), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.topic in AGGREGATES:
@@ -166,7 +167,11 @@ class Scenario(scenarios.Scenario):
         if record.topic == "orders":
             if value is None:
                 return []
+            if key == KEYLESS:
+                return [Output("asked", key, [value, None])]
             return [*self._order(value, key, before, rebates.get(key)), *self._ordered(state, record)]
+        if key == KEYLESS:
+            return []
         table = prices if record.topic == "prices" else rebates
         known, offered = table.get(key) is not None, _offer(before, rebates.get(key))
         if value is None:

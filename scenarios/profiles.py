@@ -1,6 +1,7 @@
 """Users joined with their addresses by the DSL: two tables, joined twice.
 
-Input, keyed by user: to `users` and `addresses`, a number, or null for a user or an address that is gone.
+Input, keyed by user: to `users` and `addresses`, a number, or null for a user or an address that is gone. What has no
+key is nobody's.
 
 Output, keyed by user: in `both` the two numbers for whoever has both, in `profiles` for every user, with null for an
 address that is not there; null where there is no such pair any more. Each has the later time of the two that it was
@@ -16,7 +17,7 @@ from random import Random
 from typing import ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.topology import Topology
@@ -48,10 +49,12 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.4 else random.randint(1, 9)
         topic = random.choice(("users", "addresses"))
-        return Sample(random.choice(("a", "a", "ann")), value, topic=topic)
+        return Sample(random.choice(("a", "a", "ann") * 4 + (KEYLESS,)), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, time = record.key, record.timestamp
+        if key == KEYLESS:
+            return []
         users, addresses, both = state[USERS], state[ADDRESSES], state[BOTH]
         own, other = (users, addresses) if record.topic == "users" else (addresses, users)
         known = key in own

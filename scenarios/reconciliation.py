@@ -1,8 +1,9 @@
 """Invoices and payments joined by the DSL: an outer join of two streams, both sides of which wait, and an inner one.
 
-Input, keyed by customer: to `invoices` and `payments`, a number, or null, which is joined with nothing. An invoice and
-a payment of the same key are joined when the payment comes from 10 s before the invoice to 20 s after it. Windows take
-late records for 10 s more. For the inner join the payment has to come from 5 s to 25 s after the invoice.
+Input, keyed by customer: to `invoices` and `payments`, a number, or null, which is joined with nothing; what has no
+key comes out alone, at once. An invoice and a payment of the same key are joined when the payment comes from 10 s
+before the invoice to 20 s after it. Windows take late records for 10 s more. For the inner join the payment has to
+come from 5 s to 25 s after the invoice.
 
 Output, keyed by customer: in `reconciled` the two numbers, with the later of the two times. What has had no partner
 when its window is closed comes out alone, with its own time and no headers: with the first record that has the stream
@@ -24,7 +25,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from scenarios.unpaid_orders import those_that_wait
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import JoinWindows, StreamJoined, StreamsBuilder
@@ -93,13 +94,22 @@ class Scenario(scenarios.Scenario):
         value = None if random.random() < 0.1 else random.randint(1, 9)
         headers = (("by", random.choice(("post", "hand"))),) if random.random() < 0.2 else ()
         topic = random.choice(("invoices", "payments"))
-        return Sample(random.choice(("a", "ann", "anna")), value, topic=topic, headers=headers)
+        return Sample(
+            random.choice(("a", "ann", "anna", "a", "ann", "anna", KEYLESS)),
+            value,
+            topic=topic,
+            headers=headers,
+        )
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, value, time, waiting = record.key, record.value, record.timestamp, state[WAITING]
         now = state[CLOCK][NOW] = max(state[CLOCK].get(NOW, 0), time)
         if value is None:
             return []
+        is_invoice = record.topic == "invoices"
+        alone = [value, None] if is_invoice else [None, value]
+        if key == KEYLESS:
+            return [Output("reconciled", key, alone, time, record.headers)]
         outputs = []
         if time == now:
             for name in sorted(waiting):
@@ -108,7 +118,6 @@ class Scenario(scenarios.Scenario):
                 for one in waiting.pop(name) if closed else ():
                     pair = [one, None] if int(side) == OF_INVOICES else [None, one]
                     outputs.append(Output("reconciled", of, pair, int(at)))
-        is_invoice = record.topic == "invoices"
         own, other = (INVOICES, PAYMENTS) if is_invoice else (PAYMENTS, INVOICES)
         before, after = (BEFORE_MS, AFTER_MS) if is_invoice else (AFTER_MS, BEFORE_MS)
         partners = state[other].fetch(key, time - before, time + after)
@@ -117,8 +126,7 @@ class Scenario(scenarios.Scenario):
             pair = [value, partner] if is_invoice else [partner, value]
             outputs.append(Output("reconciled", key, pair, max(at, time), record.headers))
         if not partners and time + after < now:
-            pair = [value, None] if is_invoice else [None, value]
-            outputs.append(Output("reconciled", key, pair, time, record.headers))
+            outputs.append(Output("reconciled", key, alone, time, record.headers))
         elif not partners:
             waiting.setdefault(_waiting(time, OF_INVOICES if is_invoice else OF_PAYMENTS, key), []).append(
                 value

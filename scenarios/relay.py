@@ -1,8 +1,8 @@
 """Numbers sorted into two topics, without any store: what is committed is the position and the output alone.
 
-Input, keyed by anything: a number, with headers. Even ones go to `even` as they are, with all their headers. Odd ones
-go to `odd` as many times as their first digit says, counted, each a second later than the one before, with a header
-for where they came from in place of their own. Null goes to both; negative numbers are left out.
+Input, keyed by anything or nothing: a number, with headers. Even ones go to `even` as they are, with all their
+headers. Odd ones go to `odd` as many times as their first digit says, counted, each a second later than the one
+before, with a header for where they came from in place of their own. Null goes to both; negative numbers are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
 from store.streams.topology import Context, Topology
 from store.types import Record
 
@@ -63,7 +63,7 @@ class Scenario(scenarios.Scenario):
             ("trace", random.choice((str(random.randint(1, 9)), "", None)))
             for _ in range(random.choice((0, 0, 1, 2)))
         )
-        return Sample(random.choice(("a", "ann", "b")), value, headers=headers)
+        return Sample(random.choice(("a", "ann", "b", KEYLESS)), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:  # noqa: ARG002 - there is none
         key, number = record.key, record.value

@@ -1,10 +1,10 @@
 """Visits by the DSL: sessions that are forwarded with each change, or once when they have ended; and windows that
 roll.
 
-Input, keyed by visitor: a number, or null, which counts nowhere, with headers. A processor puts the record's time
-before the number, and keeps the largest of these times in a store of its own, for the reference to find. A session
-goes on while visits are no more than 15 s apart, and takes late ones for 10 s more; what joins two sessions makes them
-one.
+Input, keyed by visitor: a number, or null, which counts nowhere, with headers. What has no key counts nowhere either.
+A processor puts the record's time before the number, and keeps the largest of these times in a store of its own, for
+the reference to find. A session goes on while visits are no more than 15 s apart, and takes late ones for 10 s more;
+what joins two sessions makes them one.
 
 Output, keyed by visitor and session, as in `ann@30000..41000`: in `sessions` all visits of the session, those of the
 earlier one first where two were joined; null for a session that has become another one. In `ended` the sum of a
@@ -28,7 +28,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import LATEST, Windowed
 from store.streams.dsl import (
@@ -67,7 +67,8 @@ class Stamp:
         if record.value is None:
             self.context.forward(None)
             return
-        self.clock.put(NOW, max(self.clock.get(NOW) or 0, record.timestamp))
+        if record.key is not None:
+            self.clock.put(NOW, max(self.clock.get(NOW) or 0, record.timestamp))
         self.context.forward([record.timestamp, record.value])
 
 
@@ -141,10 +142,10 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.1 else random.randint(1, 9)
         headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.4 else ()
-        return Sample(random.choice(("a", "ann", "anna")), value, headers=headers)
+        return Sample(random.choice(("a", "ann", "anna") * 2 + (KEYLESS,)), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
-        if record.value is None:
+        if record.value is None or record.key == KEYLESS:
             return []
         before = state[CLOCK].get(NOW, -1)
         now = state[CLOCK][NOW] = max(before, record.timestamp)

@@ -1,7 +1,7 @@
 """Words counted by the DSL: two sub-topologies with the repartition topic of a group between them.
 
-Input, keyed by anything: a line of words, or null, with headers. The first sub-topology splits lines and passes words
-on by themselves, the second counts them.
+Input, keyed by anything or nothing: a line of words, or null, with headers. The first sub-topology splits lines and
+passes words on by themselves, the second counts them.
 
 Output, keyed by the word: how often it has come so far, with the latest time of its lines and the headers of the last
 one. With a record cache that is each update, or what several have made of a word by the commit.
@@ -13,7 +13,7 @@ from random import Random
 from typing import ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.topology import Topology
@@ -47,7 +47,9 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         headers = (("trace", str(random.randint(1, 9))),) if random.random() < 0.4 else ()
         some = " ".join(random.choices(WORDS, k=random.randrange(4)))
-        return Sample(random.choice(("u", "v")), None if random.random() < 0.1 else some, headers=headers)
+        return Sample(
+            random.choice(("u", "v", KEYLESS)), None if random.random() < 0.1 else some, headers=headers
+        )
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.topic == "input":

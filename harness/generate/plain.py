@@ -20,7 +20,7 @@ from harness.generate import settings
 from harness.generate.themes import THEMES, Theme, Times, times
 from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of, topics_of
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
-from scenarios import Scenario, encode_key
+from scenarios import KEYLESS, Scenario, encode_key
 from store.log.partitioner import partition_for
 from store.points import Point
 from store.types import IsolationLevel
@@ -377,7 +377,8 @@ class _Generator:
         least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
         for _ in range(self._many or random.randint(max(least, self._least), MOST_RECORDS)):
             sample = sample_of(scenario, random)
-            key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many else sample.key
+            keyed = sample.key != KEYLESS
+            key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many and keyed else sample.key
             if self._times is not Times.USUAL:
                 time = next(shaped)
             elif seen and random.random() < exact:
@@ -390,7 +391,8 @@ class _Generator:
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
             seen.append(time)
-            partition = partition_for(encode_key(key), self._partitions)
+            partitions = self._partitions
+            partition = partition_for(encode_key(key), partitions) if keyed else random.randrange(partitions)
             self._filled.append(partition)
             items.append(
                 Input(

@@ -106,7 +106,7 @@ def _plain(value: Json) -> Json:
     """A value as its JSON gives it back, in which a tuple is a list, and the names of an object are texts."""
     if value is None or type(value) in (str, int, bool):
         return value
-    return decode_record(b"", encode_value(value))[1]
+    return decode_record(None, encode_value(value))[1]
 
 
 def _wrong(scenario: Scenario, sample: object) -> str:

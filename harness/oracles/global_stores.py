@@ -17,6 +17,7 @@ from harness.history import End, Ended, GlobalObserved, Injected, Reached, Row, 
 from harness.oracles.evidence import Evidence
 from harness.verdict import Anomaly, Finding
 from harness.worlds.images import fold, innermost
+from scenarios import KEYLESS
 from store.points import Point
 from store.suppliers import KeyValueSupplier, StoreSupplier
 
@@ -136,7 +137,11 @@ def _look(
     """What is wrong with a look, and how many records of each partition it has: as many as `before` at least, and all
     that are `below` an offset."""
     has: dict[int, int] = {}
-    topic = {number: evidence.rows(look.topic, number) for number in look.stable}
+    # Records without a key are passed over.
+    topic = {
+        number: [row for row in evidence.rows(look.topic, number) if row.key != KEYLESS]
+        for number in look.stable
+    }
     keys = [{row.key for row in rows} for rows in topic.values()]
     if len(set().union(*keys)) < sum(map(len, keys)):
         # A key of several partitions has the value of any of them.

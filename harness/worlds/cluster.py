@@ -26,7 +26,7 @@ class Written(NamedTuple):
 
     topic: str
     partition: int
-    key: bytes
+    key: bytes | None
     value: bytes | None
     timestamp: int
     headers: Headers
@@ -115,7 +115,7 @@ def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Inpu
         return Written(
             prefix + item.topic,
             item.partition,
-            encode_key(item.key),
+            encode_key(item.key) or None,
             encode_value(item.value),
             item.timestamp,
             headers,

@@ -78,7 +78,7 @@ class Run:
         assert sample.timestamp is not None
         self.broker.append(
             f"{APP}-{sample.topic}",
-            encode_key(sample.key),
+            encode_key(sample.key) or None,
             encode_value(sample.value),
             partition=0,
             timestamp=sample.timestamp,

@@ -1,0 +1,87 @@
+"""Mutants of records without a key, which joins hand on alone, groups and tables pass over, and partitioners send
+anywhere."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_OPERATORS = "store.streams.dsl.operators"
+_JOIN = "store.streams.dsl.joins:JoinSide.bind"
+_WINDOWS = "store.streams.dsl.windowed"
+
+MUTANTS = (
+    Mutant(
+        "an-outer-join-drops-what-has-no-key",
+        OWN,
+        "A record without a key finds no partner, and a left or outer join of streams forgets it.",
+        (
+            Edit(
+                _JOIN,
+                "if outer and value is not None:",
+                "if outer and value is not None and key is not None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "an-inner-join-hands-on-what-has-no-key",
+        OWN,
+        "A record without a key comes out of an inner join of streams, alone.",
+        (Edit(_JOIN, "if outer and value is not None:", "if value is not None:"),),
+    ),
+    Mutant(
+        "what-has-no-key-does-not-move-the-time-of-a-join",
+        OWN,
+        "A record that is joined with nothing, for want of a key, closes no windows.",
+        (
+            Edit(
+                _JOIN,
+                "now = -1 if waiting is None else waiting.observe(timestamp)",
+                "now = -1 if waiting is None or key is None else waiting.observe(timestamp)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-left-join-with-a-table-drops-what-has-no-key",
+        OWN,
+        "A record without a key does not come out of a left join with a table.",
+        (
+            Edit(
+                f"{_OPERATORS}:LookUp.bind",
+                "if value is None or (wanted is None and not left):",
+                "if value is None or wanted is None:",
+            ),
+        ),
+    ),
+    *(
+        Mutant(
+            f"what-has-no-key-moves-the-time-of-{windows}",
+            OWN,
+            "A record that is in no group, for want of a key, closes windows.",
+            (
+                Edit(
+                    f"{_WINDOWS}:{aggregate}.bind",
+                    "            if key is None or value is None:\n",
+                    "            if key is None or value is None:\n                observe(timestamp)\n",
+                ),
+            ),
+        )
+        for windows, aggregate in (
+            ("windows", "TimeWindowAggregate"),
+            ("sliding-windows", "SlidingWindowAggregate"),
+            ("sessions", "SessionAggregate"),
+        )
+    ),
+    Mutant(
+        "a-forwarded-record-without-a-key-has-an-empty-one",
+        OWN,
+        "A sink writes an empty key where there is none.",
+        (
+            Edit(
+                f"{_OPERATORS}:Sink.bind",
+                "keyed = None if key is None else key_bytes(key)",
+                'keyed = b"" if key is None else key_bytes(key)',
+            ),
+        ),
+    ),
+)
