@@ -165,7 +165,7 @@ class Standby:
                 total += len(fetch.records)
                 reach(Point.RESTORE_BATCH)
         place.reached_end(began)
-        if began - self._kept_ms.setdefault(copy.name, began) >= KEEP_TIME_EVERY_MS:
+        if abs(began - self._kept_ms.setdefault(copy.name, began)) >= KEEP_TIME_EVERY_MS:
             place.keep()
             self._kept_ms[copy.name] = began
         return total

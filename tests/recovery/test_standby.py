@@ -414,3 +414,21 @@ def test_a_real_task_takes_over_stores_of_both_kinds_in_the_middle_of_its_predec
     assert replayed.records == 2
     assert not list((tmp_path / "warm").glob("app/*/set-aside"))
     first.close()
+
+
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_copy_that_is_killed_after_the_wall_clock_was_set_back_is_not_rebuilt(kind: Kind) -> None:
+    """What it had noted was of the time that the clock was ahead."""
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    clock.now = 100 * DAY / 1000
+    standby = standby_over(disk, changelogs, {"orders": kind}, clock=clock)
+    standby.__enter__()
+    for clock.now in (100 * DAY / 1000, DAY / 1000):
+        standby.update()
+    disk.restart(power_lost=False)
+    log.append(*SECOND)
+    with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as again:
+        assert again.update() == len(SECOND)
+    assert disk.aside == []
