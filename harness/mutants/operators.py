@@ -107,7 +107,7 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.punctuation:_run",
-                "one.next_ms += (passed + 1) * one.interval_ms",
+                "one.next_ms = _next_after(now, one.next_ms, one.interval_ms)",
                 "one.next_ms = now + one.interval_ms",
             ),
         ),

@@ -400,10 +400,14 @@ class Place:
         self.graph.closes.append(close)
 
     def schedule(
-        self, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
+        self,
+        interval_ms: int,
+        kind: PunctuationType,
+        callback: Callable[[int], None],
+        start_ms: int | None = None,
     ) -> Callable[[], None]:
         """Call back every so often; see `store.streams.dsl.punctuation`. Returns what ends it."""
-        return self.graph.punctuators.schedule(self.name, interval_ms, kind, callback)
+        return self.graph.punctuators.schedule(self.name, interval_ms, kind, callback, start_ms)
 
     def observed_before(self, name: str) -> int:
         """The largest time that an operator had observed at the last commit, -1 for none; it is known from now on."""

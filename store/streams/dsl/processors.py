@@ -150,9 +150,19 @@ class _Context:
             ) from None
 
     def schedule(
-        self, interval: Duration, kind: PunctuationType, callback: Callable[[int], None]
+        self,
+        interval: Duration,
+        kind: PunctuationType,
+        callback: Callable[[int], None],
+        *,
+        start_ms: int | None = None,
     ) -> Callable[[], None]:
-        """Have `callback` called with the time, each time that `interval` has gone by. Returns what cancels it."""
+        """Have `callback` called with the time, each time that `interval` has gone by. Returns what cancels it.
+
+        With `start_ms`, milliseconds since the epoch, the calls are due then and at each multiple of the interval after
+        it; where that has passed, at the next of these times. None is made up for. Raises ValueError for an interval
+        below 1 ms, and for a time before the epoch.
+        """
 
         def call(now: int) -> None:
             record, self._record = self._record, None
@@ -161,7 +171,9 @@ class _Context:
             finally:
                 self._record = record
 
-        return self._place.schedule(milliseconds("interval", interval, lowest=1), PunctuationType(kind), call)
+        interval_ms = milliseconds("interval", interval, lowest=1)
+        first_ms = None if start_ms is None else milliseconds("start_ms", start_ms)
+        return self._place.schedule(interval_ms, PunctuationType(kind), call, first_ms)
 
     def commit(self) -> None:
         """Ask for a commit of the whole task after this record."""

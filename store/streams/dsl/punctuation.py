@@ -2,12 +2,13 @@
 
 Aligned as in Kafka Streams: by stream time the first call comes with the first record, and the others at multiples of
 the interval, none for those that were missed; by the wall clock the first comes an interval after it was asked for.
-Other than there, none waits for longer than its interval when the wall clock is set back.
+With a time to start at, calls come then and at multiples of the interval after it, whenever they were asked for
+(KIP-1146). Other than there, none waits for longer than its interval when the wall clock is set back.
 
 Must survive: a task that goes back to its last commit, or is opened elsewhere, and would have all that processors ask
 for as they begin anew. By stream time the calls are a part of the output, which crashes must not change: a call that
 was committed must not come again, and one that was due must come. Whenever those that are due are called, each is due
-next at the first multiple of its interval after the stream time of that moment. So that one time says it for all, and
+next at its first time after the stream time of that moment. So that one time says it for all, and
 it is noted beside the positions as those are that operators have observed (`TaskContext.observed`):
 
 * What is processed again after a crash or an abort is called for again: the time goes back with the positions, the
@@ -51,6 +52,8 @@ class PunctuationType(StrEnum):
 class _Schedule:
     next_ms: int
     interval_ms: int
+    start_ms: int | None
+    """The first of its times, if that was asked for."""
     callback: Callable[[int], None]
     name: tuple[str, int] | None = None
     """Operator and number, of what is asked for again after an abort."""
@@ -72,16 +75,21 @@ class Punctuators:
         """Whether processors begin: what they ask for then they ask for again after each crash, and each abort."""
 
     def schedule(
-        self, operator: str, interval_ms: int, kind: PunctuationType, callback: Callable[[int], None]
+        self,
+        operator: str,
+        interval_ms: int,
+        kind: PunctuationType,
+        callback: Callable[[int], None],
+        start_ms: int | None,
     ) -> Callable[[], None]:
         """Returns what cancels it."""
         if interval_ms < 1:
             raise ValueError(f"interval={interval_ms!r} is not allowed: at least 1 ms")
         if kind is PunctuationType.STREAM_TIME:
-            first, among = self._first_after_calls(interval_ms), self.stream_time
-            made = _Schedule(first, interval_ms, callback)
+            first, among = self._first_by_stream_time(interval_ms, start_ms), self.stream_time
+            made = _Schedule(first, interval_ms, start_ms, callback)
         else:
-            made, among = self._by_wall_clock(operator, interval_ms, callback), self.wall_clock
+            made, among = self._by_wall_clock(operator, interval_ms, start_ms, callback), self.wall_clock
         among.append(made)
 
         def cancel() -> None:
@@ -91,25 +99,30 @@ class Punctuators:
 
         return cancel
 
-    def _by_wall_clock(self, operator: str, interval_ms: int, callback: Callable[[int], None]) -> _Schedule:
+    def _by_wall_clock(
+        self, operator: str, interval_ms: int, start_ms: int | None, callback: Callable[[int], None]
+    ) -> _Schedule:
         task, name = self._task, None
-        due = task.wall_clock_ms + interval_ms
+        due = _first_by_wall_clock(task.wall_clock_ms, interval_ms, start_ms)
         if self.beginning:
             number = self._numbers[operator] = self._numbers.get(operator, 0) + 1
             name = operator, number
             due = min(task.due_before.get(name, due), due)
-        return _Schedule(due, interval_ms, callback, name)
+        return _Schedule(due, interval_ms, start_ms, callback, name)
 
     def _due(self) -> dict[tuple[str, int], int]:
         return {one.name: one.next_ms for one in self.wall_clock if one.name is not None}
 
-    def _first_after_calls(self, interval_ms: int) -> int:
-        """When one is due by stream time that is asked for now: at once, unless it has been called before."""
-        before = self._task.observed_before(PUNCTUATED) if self.beginning else -1
+    def _first_by_stream_time(self, interval_ms: int, start_ms: int | None) -> int:
+        """When one is due that is asked for now: at once or when it is to start, unless that was called before."""
+        if not self.beginning:
+            return 0 if start_ms is None else _first_from(start_ms, interval_ms, self._task.stream_time)
+        before = self._task.observed_before(PUNCTUATED)
         if before < 0:
-            return 0
+            return start_ms or 0
         self._task.observed[PUNCTUATED] = before
-        return (before // interval_ms + 1) * interval_ms
+        start = start_ms or 0
+        return start if start > before else _next_after(before, start, interval_ms)
 
     def punctuate_stream_time(self) -> None:
         now = self._task.stream_time
@@ -130,8 +143,22 @@ class Punctuators:
         """What those of the wall clock go by. Where it was set back they begin their interval anew."""
         now = self._task.wall_clock_ms
         for one in self.wall_clock:
-            one.next_ms = min(one.next_ms, now + one.interval_ms)
+            one.next_ms = min(one.next_ms, _first_by_wall_clock(now, one.interval_ms, one.start_ms))
         return now
+
+
+def _next_after(time_ms: int, start_ms: int, interval_ms: int) -> int:
+    """The first of the times that begin with `start_ms` which is later than one that is no earlier."""
+    return start_ms + ((time_ms - start_ms) // interval_ms + 1) * interval_ms
+
+
+def _first_from(start_ms: int, interval_ms: int, now: int) -> int:
+    """When one is called first that is asked for now. One that is to start in the past goes on from there."""
+    return start_ms if start_ms >= now else _next_after(now, start_ms, interval_ms)
+
+
+def _first_by_wall_clock(now: int, interval_ms: int, start_ms: int | None) -> int:
+    return now + interval_ms if start_ms is None else _first_from(start_ms, interval_ms, now)
 
 
 def _run(schedules: list[_Schedule], now: int, task: TaskContext) -> None:
@@ -146,5 +173,4 @@ def _run(schedules: list[_Schedule], now: int, task: TaskContext) -> None:
         # Not when it has raised: whoever hears of it takes the record for the one at fault.
         task.record = at
         if not one.cancelled:
-            passed = (now - one.next_ms) // one.interval_ms
-            one.next_ms += (passed + 1) * one.interval_ms
+            one.next_ms = _next_after(now, one.next_ms, one.interval_ms)

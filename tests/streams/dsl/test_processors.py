@@ -243,14 +243,16 @@ def test_a_processor_sees_where_its_record_comes_from() -> None:
     assert seen == [(("in", 0, 0), 5, 99), (("in", 0, 1), 5, 99)]
 
 
-def punctuated(kind: PunctuationType, seen: list[int]) -> Callable[[StreamsBuilder], None]:
+def punctuated(
+    kind: PunctuationType, seen: list[int], start_ms: int | None = None
+) -> Callable[[StreamsBuilder], None]:
     def build(b: StreamsBuilder) -> None:
         def begin(context: ProcessorContext) -> None:
             def punctuate(now: int) -> None:
                 seen.append(now)
                 context.forward("tick", now)
 
-            context.schedule(10, kind, punctuate)
+            context.schedule(10, kind, punctuate, start_ms=start_ms)
 
         b.stream("in").process(lambda: Calling(begin=begin)).to("out")
 
@@ -272,6 +274,81 @@ def test_wall_clock_punctuators_run_an_interval_after_they_were_scheduled() -> N
             running.advance_wall_clock(step)
         assert seen == [15, 49, 55]
         assert [value for _, value, _ in output(running)] == [15, 49, 55]
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "calls"),
+    [
+        (0, [1, 12, 33, 45]),
+        (3, [4, 13, 33, 45]),
+        (7, [7, 17, 33, 45]),
+        (15, [17, 33, 45]),
+        (100, []),
+    ],
+)
+def test_stream_time_punctuators_that_have_a_start_run_then_and_at_multiples_after_it(
+    start_ms: int, calls: list[int]
+) -> None:
+    """What Kafka Streams 4.3.1 does."""
+    seen: list[int] = []
+    with driver(punctuated(PunctuationType.STREAM_TIME, seen, start_ms)) as running:
+        pipe(running, [("in", "a", 1, time) for time in (1, 4, 7, 12, 13, 17, 33, 45)])
+    assert seen == calls
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "calls"),
+    [
+        (0, [1012, 1020, 1057, 1061]),
+        (3, [1004, 1016, 1057, 1065]),
+        (993, [1004, 1016, 1057, 1065]),
+        (997, [1008, 1020, 1057]),
+        (1000, [1004, 1012, 1020, 1057, 1061]),
+        (1015, [1016, 1057, 1065]),
+        (1100, []),
+    ],
+)
+def test_wall_clock_punctuators_that_have_a_start_run_then_and_at_multiples_after_it(
+    start_ms: int, calls: list[int]
+) -> None:
+    """What Kafka Streams 4.3.1 does."""
+    seen: list[int] = []
+    with driver(punctuated(PunctuationType.WALL_CLOCK_TIME, seen, start_ms), wall_clock_ms=1000) as running:
+        for step in (4, 4, 4, 4, 4, 37, 4, 4):
+            running.advance_wall_clock(step)
+    assert seen == calls
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "calls"), [(0, [33]), (3, [13, 33]), (7, [17, 33]), (15, [17, 33]), (100, [])]
+)
+def test_a_start_that_has_passed_when_it_is_asked_for_is_not_made_up_for(
+    start_ms: int, calls: list[int]
+) -> None:
+    """What Kafka Streams 4.3.1 does."""
+    seen: list[int] = []
+
+    def process(context: ProcessorContext, record: StreamRecord) -> None:
+        if record.value == 1:
+            context.schedule(10, PunctuationType.STREAM_TIME, seen.append, start_ms=start_ms)
+
+    with driver(lambda b: b.stream("in").process(lambda: Calling(process))) as running:
+        pipe(running, [("in", "a", int(time == 12), time) for time in (1, 12, 13, 17, 33)])
+    assert seen == calls
+
+
+def test_wall_clock_punctuators_wait_for_their_start_when_the_clock_is_set_back() -> None:
+    seen: list[int] = []
+    with driver(punctuated(PunctuationType.WALL_CLOCK_TIME, seen, 1_000), wall_clock_ms=900) as running:
+        for step in (105, -500, 490, 10, 10):
+            running.clock.advance(step)
+            running.advance_wall_clock(0)
+    assert seen == [1005, 1005, 1015]
+
+
+def test_a_start_before_the_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="start_ms=-1 is not allowed"):
+        driver(punctuated(PunctuationType.STREAM_TIME, [], -1))
 
 
 def test_wall_clock_punctuators_go_on_when_the_clock_is_set_back_or_far_ahead() -> None:
@@ -334,7 +411,9 @@ def test_a_punctuator_that_is_cancelled_runs_no_more() -> None:
 MINUTE = 60_000
 
 
-def passing_over(kind: PunctuationType, seen: list[int] | None = None) -> Callable[[StreamsBuilder], None]:
+def passing_over(
+    kind: PunctuationType, seen: list[int] | None = None, start_ms: int | None = None
+) -> Callable[[StreamsBuilder], None]:
     """Forwards a tick each minute, and raises for a bad key."""
 
     def build(b: StreamsBuilder) -> None:
@@ -344,7 +423,7 @@ def passing_over(kind: PunctuationType, seen: list[int] | None = None) -> Callab
                     seen.append(now)
                 context.forward("tick", now)
 
-            context.schedule(MINUTE, kind, punctuate)
+            context.schedule(MINUTE, kind, punctuate, start_ms=start_ms)
 
         def process(_: ProcessorContext, record: StreamRecord) -> None:
             if record.key == "bad":
@@ -358,10 +437,14 @@ def passing_over(kind: PunctuationType, seen: list[int] | None = None) -> Callab
 PASSING = {"statestore.cache.max.bytes": 0, "processing.exception.handler": "continue"}
 
 
+@pytest.mark.parametrize("start_s", [None, 0, 20, 1_000])
 @pytest.mark.parametrize("between", [300, 50, 30])
 @pytest.mark.parametrize("what", ["bad records", "crashes"])
-def test_stream_time_punctuators_run_as_often_whatever_goes_wrong(what: str, between: int) -> None:
-    with driver(passing_over(PunctuationType.STREAM_TIME), PASSING) as running:
+def test_stream_time_punctuators_run_as_often_whatever_goes_wrong(
+    what: str, between: int, start_s: int | None
+) -> None:
+    start_ms = None if start_s is None else start_s * 1_000
+    with driver(passing_over(PunctuationType.STREAM_TIME, start_ms=start_ms), PASSING) as running:
         for second in range(0, 3_601, 10):
             if second % between == 0:
                 if what == "crashes":
@@ -369,7 +452,8 @@ def test_stream_time_punctuators_run_as_often_whatever_goes_wrong(what: str, bet
                 else:
                     pipe(running, [("in", "bad", 1, second * 1_000)])
             pipe(running, [("in", "a", 1, second * 1_000)])
-        assert [value for _, value, _ in output(running)] == [minute * MINUTE for minute in range(61)]
+        calls = range(start_ms or 0, 3_600_001, MINUTE)
+        assert [value for _, value, _ in output(running)] == list(calls)
 
 
 def test_a_stream_time_punctuator_that_a_bad_record_made_due_runs_after_a_crash() -> None:
