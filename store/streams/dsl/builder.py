@@ -491,14 +491,16 @@ class KStream:
     def join_table(
         self,
         table: KTable,
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
         *,
+        with_key: bool = False,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         grace: Duration | None = None,
         name: str | None = None,
     ) -> KStream:
-        """Each record with what the table has for its key now: `joiner(value, table's value)`; no record without.
+        """Each record with what the table has for its key now: `joiner(value, table's value)`, with the key before them
+        if `with_key`; no record without.
 
         A versioned table is asked for what it had at the record's time. With a `grace` period, which is at most its
         history retention, a record waits so long, by the stream's time, for late updates. The serdes are those of the
@@ -506,13 +508,16 @@ class KStream:
         table does not allow.
         """
         stream = self._for_join(name, key_serde, value_serde)
-        return self._look_up(table, joiner, stream, value_serde, grace, left=False, name=name)
+        return self._look_up(
+            table, joiner, stream, value_serde, grace, with_key=with_key, left=False, name=name
+        )
 
     def left_join_table(
         self,
         table: KTable,
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
         *,
+        with_key: bool = False,
         key_serde: Serde[Any] | None = None,
         value_serde: Serde[Any] | None = None,
         grace: Duration | None = None,
@@ -520,23 +525,26 @@ class KStream:
     ) -> KStream:
         """Each record with what the table has for its key now, or None; see `join_table`."""
         stream = self._for_join(name, key_serde, value_serde)
-        return self._look_up(table, joiner, stream, value_serde, grace, left=True, name=name)
+        return self._look_up(
+            table, joiner, stream, value_serde, grace, with_key=with_key, left=True, name=name
+        )
 
     def _look_up(
         self,
         table: KTable,
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
         stream: KStream,
         value_serde: Serde[Any] | None,
         grace: Duration | None,
         *,
+        with_key: bool,
         left: bool,
         name: str | None,
     ) -> KStream:
         graph = self.builder.graph
         prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
         getter = table.getter()
-        operator: Any = LookUp(getter, joiner, left, versioned=table.versioned)
+        operator: Any = LookUp(getter, joiner, left, versioned=table.versioned, with_key=with_key)
         node_name = graph.new_name(prefix, name)
         stores = list(getter.stores)
         if grace is not None:
@@ -565,35 +573,39 @@ class KStream:
         self,
         table: GlobalKTable,
         key_of: Callable[[Any, Any], Any],
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
         *,
+        with_key: bool = False,
         name: str | None = None,
     ) -> KStream:
-        """Each record with what the global table has for `key_of(key, value)`; no record without."""
-        return self._look_up_globally(table, key_of, joiner, left=False, name=name)
+        """Each record with what the global table has for `key_of(key, value)`: `joiner(value, table's value)`, with the
+        record's key before them if `with_key`; no record without."""
+        return self._look_up_globally(table, key_of, joiner, with_key=with_key, left=False, name=name)
 
     def left_join_global(
         self,
         table: GlobalKTable,
         key_of: Callable[[Any, Any], Any],
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
         *,
+        with_key: bool = False,
         name: str | None = None,
     ) -> KStream:
-        """Each record with what the global table has for `key_of(key, value)`, or None."""
-        return self._look_up_globally(table, key_of, joiner, left=True, name=name)
+        """Each record with what the global table has for `key_of(key, value)`, or None; see `join_global`."""
+        return self._look_up_globally(table, key_of, joiner, with_key=with_key, left=True, name=name)
 
     def _look_up_globally(
         self,
         table: GlobalKTable,
         key_of: Callable[[Any, Any], Any],
-        joiner: Callable[[Any, Any], Any],
+        joiner: Callable[..., Any],
         *,
+        with_key: bool,
         left: bool,
         name: str | None,
     ) -> KStream:
         graph = self.builder.graph
-        operator = LookUp(FromGlobal(table.store), joiner, left, key_of)
+        operator = LookUp(FromGlobal(table.store), joiner, left, key_of, with_key=with_key)
         prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
         node = graph.add(graph.new_name(prefix, name), operator, [self.node], stores=[table.store])
         return self._stream(node, self.key_serde, None)
@@ -984,10 +996,11 @@ class KTable:
     def join(
         self,
         other: KTable,
-        foreign_key: Callable[[Any], Any],
+        foreign_key: Callable[..., Any],
         joiner: Callable[[Any, Any], Any],
         /,
         *,
+        with_key: bool = False,
         materialized: Stored = None,
         name: str | None = None,
         partitioner: Partitioner | None = None,
@@ -998,6 +1011,7 @@ class KTable:
         self,
         other: KTable,
         *functions: Callable[..., Any],
+        with_key: bool = False,
         materialized: Stored = None,
         name: str | None = None,
         partitioner: Partitioner | None = None,
@@ -1006,14 +1020,15 @@ class KTable:
         """The keys that both tables have: `joiner(value, other's value)`.
 
         Or, with a function before the joiner, the keys of this table for which the other has what `foreign_key(value)`
-        gives; None gives nothing. `partitioner` and `other_partitioner` say in which partitions the keys of the two
-        are, where it is not by their hash; they are called with None for a value.
+        gives, or `foreign_key(key, value)` with `with_key`; None gives nothing. `partitioner` and `other_partitioner`
+        say in which partitions the keys of the two are, where it is not by their hash; they are called with None for a
+        value.
         """
         if len(functions) == 2:
             return self._joined_by_foreign_key(
-                other, *functions, False, materialized, name, partitioner, other_partitioner
+                other, *functions, with_key, False, materialized, name, partitioner, other_partitioner
             )
-        (joiner,) = _only_joiner(functions, partitioner, other_partitioner)
+        (joiner,) = _only_joiner(functions, with_key, partitioner, other_partitioner)
         return self._joined(other, joiner, "inner", materialized, name)
 
     @overload
@@ -1031,10 +1046,11 @@ class KTable:
     def left_join(
         self,
         other: KTable,
-        foreign_key: Callable[[Any], Any],
+        foreign_key: Callable[..., Any],
         joiner: Callable[[Any, Any], Any],
         /,
         *,
+        with_key: bool = False,
         materialized: Stored = None,
         name: str | None = None,
         partitioner: Partitioner | None = None,
@@ -1045,6 +1061,7 @@ class KTable:
         self,
         other: KTable,
         *functions: Callable[..., Any],
+        with_key: bool = False,
         materialized: Stored = None,
         name: str | None = None,
         partitioner: Partitioner | None = None,
@@ -1053,9 +1070,9 @@ class KTable:
         """The keys of this table; None for what the other has not. See `join`."""
         if len(functions) == 2:
             return self._joined_by_foreign_key(
-                other, *functions, True, materialized, name, partitioner, other_partitioner
+                other, *functions, with_key, True, materialized, name, partitioner, other_partitioner
             )
-        (joiner,) = _only_joiner(functions, partitioner, other_partitioner)
+        (joiner,) = _only_joiner(functions, with_key, partitioner, other_partitioner)
         return self._joined(other, joiner, "left", materialized, name)
 
     def outer_join(
@@ -1114,8 +1131,9 @@ class KTable:
     def _joined_by_foreign_key(
         self,
         other: KTable,
-        foreign_key: Callable[[Any], Any],
+        foreign_key: Callable[..., Any],
         joiner: Callable[[Any, Any], Any],
+        with_key: bool,
         left: bool,
         materialized: Stored,
         name: str | None,
@@ -1140,7 +1158,7 @@ class KTable:
         topic = graph.internal_topic(f"{named(registration, '-subscription-registration')}-topic")
         subscribe = graph.add(
             named(registration, "-subscription-registration-processor"),
-            Subscribe(foreign_key, other.key_serde, values, left, self.versioned),
+            Subscribe(foreign_key, with_key, other.key_serde, values, left, self.versioned),
             [self.node],
         )
         sent = SubscriptionSerde(self.key_serde)
@@ -1230,12 +1248,14 @@ class _JoinTable(KTable):
 
 
 def _only_joiner(
-    functions: tuple[Callable[..., Any], ...], *partitioners: Partitioner | None
+    functions: tuple[Callable[..., Any], ...], with_key: bool, *partitioners: Partitioner | None
 ) -> tuple[Callable[[Any, Any], Any]]:
     if len(functions) != 1:
         raise TypeError(
             f"a join takes a joiner, and may take a foreign key's function before it, not {functions}"
         )
+    if with_key:
+        raise ConfigError("with_key", with_key, "False for tables that are joined by their keys")
     if any(partitioners):
         raise ConfigError("partitioner", partitioners, "none for tables that are joined by their keys")
     return (functions[0],)

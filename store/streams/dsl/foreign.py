@@ -169,7 +169,9 @@ class Digested:
 class Subscribe:
     """Updates of rows as subscriptions to their foreign keys."""
 
-    foreign_key: Callable[[Any], Any]
+    foreign_key: Callable[..., Any]
+    """Takes the value of a row, with its key before it if `with_key`."""
+    with_key: bool
     foreign_key_serde: Serde[Any]
     value_serde: Serde[Any]
     left: bool = False
@@ -178,18 +180,18 @@ class Subscribe:
 
     def bind(self, place: Place) -> Forward:
         forward: Forward = place.forward
-        foreign_key, key_bytes = self.foreign_key, self.foreign_key_serde.serialize
+        foreign_key, key_bytes = self._foreign_key(), self.foreign_key_serde.serialize
         digest_of = Digested(self.value_serde, place.name)
         partition = place.task.task_partition
 
         def process(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-            before = None if old is None else foreign_key(old)
+            before = None if old is None else foreign_key(key, old)
             if new is None:
                 if old is not None:
                     says = Instruction.SUBSCRIBE if before is None else Instruction.LEAVE_AND_ANSWER
                     forward(before, Subscription(None, says, key, partition), timestamp, headers)
                 return
-            now = foreign_key(new)
+            now = foreign_key(key, new)
             digest = digest_of(new)
             if before is not None and now is None and not self.left:
                 # The deletion is no older than the result that it deletes: the answer has the time of both.
@@ -201,6 +203,10 @@ class Subscribe:
             forward(now, Subscription(digest, Instruction.SUBSCRIBE, key, partition), timestamp, headers)
 
         return current_only(process, place) if self.versioned else process
+
+    def _foreign_key(self) -> Callable[[Any, Any], Any]:
+        of_value = self.foreign_key
+        return of_value if self.with_key else lambda _key, value: of_value(value)
 
 
 @dataclass(frozen=True)

@@ -984,17 +984,19 @@ class LookUp:
     stay."""
 
     table: Finder
-    joiner: Callable[[Any, Any], Any]
+    joiner: Callable[..., Any]
+    """(value, table's value), with the record's key before them if `with_key`."""
     left: bool
     key_of: Callable[[Any, Any], Any] | None = None
     """(key, value) → the key to look up, for global tables."""
     versioned: bool = False
     """Whether the table is, and so has what it had at the record's time."""
+    with_key: bool = False
 
     def bind(self, place: Place) -> Forward:
         if self.versioned:
             return self._as_of(place)
-        forward, get, joiner = place.forward, self.table.bind(place), self.joiner
+        forward, get, join = place.forward, self.table.bind(place), self._join()
         left, key_of, dropped = self.left, self.key_of, place.dropped()
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -1004,14 +1006,14 @@ class LookUp:
                 return
             found = None if wanted is None else get(wanted)
             if found is not None:
-                forward(key, joiner(value, found[0]), timestamp, headers)
+                forward(key, join(key, value, found[0]), timestamp, headers)
             elif left:
-                forward(key, joiner(value, None), timestamp, headers)
+                forward(key, join(key, value, None), timestamp, headers)
 
         return process
 
     def _as_of(self, place: Place) -> Forward:
-        forward, get, joiner = place.forward, self.table.as_of(place), self.joiner
+        forward, get, join = place.forward, self.table.as_of(place), self._join()
         left, dropped = self.left, place.dropped()
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -1020,9 +1022,13 @@ class LookUp:
                 return
             found = None if key is None else get(key, timestamp)
             if found is not None or left:
-                forward(key, joiner(value, None if found is None else found[0]), timestamp, headers)
+                forward(key, join(key, value, None if found is None else found[0]), timestamp, headers)
 
         return process
+
+    def _join(self) -> Callable[[Any, Any, Any], Any]:
+        joiner = self.joiner
+        return joiner if self.with_key else lambda _key, value, found: joiner(value, found)
 
 
 @dataclass(frozen=True)

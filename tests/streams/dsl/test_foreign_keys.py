@@ -105,6 +105,31 @@ def test_a_left_join_has_all_rows(config: dict[str, object]) -> None:
     ]
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_foreign_key_may_be_in_the_key_of_a_row(left: bool) -> None:
+    def build(made: StreamsBuilder) -> None:
+        orders, people = made.table("orders"), made.table("people")
+        join = orders.left_join if left else orders.join
+        joined = join(people, lambda key, value: key[:3] + value[0], both, with_key=True)
+        joined.to_stream().to("out")
+
+    assert steps(
+        build,
+        [
+            ("people", "anna", "Ann", 1),
+            ("orders", "ann-1", ["a", 1], 2),
+            ("people", "anna", "Anna", 3),
+            ("orders", "ann-1", None, 4),
+        ],
+    ) == [[], [("ann-1", [1, "Ann"], 2)], [("ann-1", [1, "Anna"], 3)], [("ann-1", None, 4)]]
+
+
+def test_a_join_on_the_key_has_no_foreign_key_that_would_take_the_key() -> None:
+    made = StreamsBuilder("app")
+    with pytest.raises(ConfigError, match="with_key"):
+        made.table("a").join(made.table("b"), both, with_key=True)  # type: ignore[call-overload]
+
+
 @EACH
 @pytest.mark.parametrize("left", [False, True])
 def test_a_row_goes_where_its_foreign_key_goes(config: dict[str, object], left: bool) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
-from store.streams.dsl import KTable, StreamsBuilder
+from store.streams.dsl import KTable, Materialized, StreamsBuilder
+from store.suppliers import persistent_versioned_key_value_store
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -291,6 +292,36 @@ def test_a_left_join_has_every_record_with_a_value() -> None:
 
     got = results(build, [("left", "a", 1, 1), ("left", None, 1, 1), ("left", "a", None, 2)])
     assert got == [("a", "1+None", 1), (None, "1+None", 1)]
+
+
+@pytest.mark.parametrize("grace", [None, 5])
+@pytest.mark.parametrize("left", [False, True])
+def test_a_joiner_of_a_stream_and_a_table_may_take_the_key(left: bool, grace: int | None) -> None:
+    def build(b: StreamsBuilder) -> None:
+        prices = persistent_versioned_key_value_store("prices", 10)
+        table = b.table("right", materialized=Materialized.as_(prices) if grace else None)
+        stream = b.stream("left")
+        join = stream.left_join_table if left else stream.join_table
+        join(table, lambda *found: list(found), with_key=True, grace=grace).to("out")
+
+    got = results(
+        build, [("right", "a", 2, 1), ("left", "a", 3, 2), ("left", "b", 4, 8), ("left", "z", 0, 19)]
+    )
+    assert got[: 1 + left] == [("a", ["a", 3, 2], 2)] + [("b", ["b", 4, None], 8)] * left
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_joiner_of_a_stream_and_a_global_table_may_take_the_stream_s_key(left: bool) -> None:
+    def build(b: StreamsBuilder) -> None:
+        rates = b.global_table("rates")
+        stream = b.stream("in")
+        join = stream.left_join_global if left else stream.join_global
+        join(rates, lambda _, currency: currency, lambda *found: list(found), with_key=True).to("out")
+
+    with driver(build) as running:
+        pipe(running, [("rates", "EUR", 2, 1), ("in", "a", "EUR", 3), ("in", "b", "USD", 4)])
+        expected = [("a", ["a", "EUR", 2], 3), ("b", ["b", "USD", None], 4)]
+        assert output(running) == expected[: 1 + left]
 
 
 def test_a_stream_with_new_keys_is_repartitioned_before_it_joins() -> None:
