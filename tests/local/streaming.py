@@ -1,6 +1,6 @@
 """A process that runs `Streams` over the counting pipeline, until it is told to stop or is killed.
 
-python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE
+python -m tests.local.streaming BOOTSTRAP STATE_DIR APPLICATION INSTANCE GUARANTEE SESSION_TIMEOUT_MS
 
 Once there is a file `dies` in STATE_DIR, it kills itself when it is told to give a task up, before it has done so.
 """
@@ -22,6 +22,8 @@ from store.streams.topology import Context, Topology
 from store.types import Record, TopicPartition
 
 STORE = "counts"
+LONG_MS = 300_000
+"""A session that outlasts any time for which a busy machine stands still: the group takes nothing from who lives."""
 
 
 class Count:
@@ -42,14 +44,21 @@ def application(name: str) -> Application:
     return Application.of(Topology(name, (f"{name}-in",), (f"{name}-out",), (STORE,), Count(f"{name}-out")))
 
 
-def streams(bootstrap: str, state_dir: str, name: str, instance: str, guarantee: str) -> Streams:
+def streams(
+    bootstrap: str,
+    state_dir: str,
+    name: str,
+    instance: str,
+    guarantee: str,
+    session_timeout_ms: int | str = LONG_MS,
+) -> Streams:
     return Streams(
         application(name),
         {"processing.guarantee": guarantee, "num.stream.threads": "2", "commit.interval.ms": "100"},
         bootstrap=bootstrap,
         state_dir=state_dir,
         instance_id=instance or None,
-        session_timeout_ms=6_000,
+        session_timeout_ms=int(session_timeout_ms),
     )
 
 

@@ -48,7 +48,9 @@ class Place:
         admin = KafkaLog(self.bootstrap).admin()
         admin.create_topics([TopicSpec(f"{self.name}-{end}", PARTITIONS) for end in ("in", "out")])
         admin.close()
-        self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        self._producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 5, "enable.idempotence": True}
+        )
 
     def feed(self, each: int = 200) -> None:
         """So many records of each key."""
@@ -61,6 +63,7 @@ class Place:
     def start(
         self, host: str, instance: str = "", guarantee: str = "exactly_once_v2"
     ) -> subprocess.Popen[bytes]:
+        """One without an instance id may be killed for good, and others soon get its tasks."""
         where = self.directory / host
         where.mkdir(exist_ok=True)
         with (where / "output").open("ab") as output:
@@ -74,6 +77,7 @@ class Place:
                     self.name,
                     instance,
                     guarantee,
+                    str(streaming.LONG_MS if instance else 6_000),
                 ],
                 stdout=output,
                 stderr=output,
@@ -163,7 +167,8 @@ def test_a_static_member_that_dies_before_it_has_given_up_a_task_leaves_none_wit
     dies = place.directory / "a" / "dies"
     dies.touch()
     other = place.start("b", "other")
-    assert one.wait() == -signal.SIGKILL
+    until(lambda: one.poll() is not None)
+    assert one.returncode == -signal.SIGKILL
     dies.unlink()
     one = place.start("a", "one")
     place.feed()
@@ -256,15 +261,15 @@ def test_inputs_with_other_partitions_and_tasks_that_go_on_while_members_come_an
             {"processing.guarantee": guarantee, "num.stream.threads": 2, "commit.interval.ms": 100},
             bootstrap=place.bootstrap,
             state_dir=place.directory / host,
-            session_timeout_ms=6_000,
+            session_timeout_ms=streaming.LONG_MS,
         )
 
     def tasks(streams: Streams) -> dict[str, Task]:
         return {
             task.task_id: task
-            for member in streams._members.values()
-            for worker in member._workers.values()
-            for task in worker.tasks.values()
+            for member in tuple(streams._members.values())
+            for worker in tuple(member._workers.values())
+            for task in tuple(worker.tasks.values())
         }
 
     def feed() -> None:
@@ -273,7 +278,7 @@ def test_inputs_with_other_partitions_and_tasks_that_go_on_while_members_come_an
                 place._producer.produce(narrow, b"v", b"%d" % key, key, timestamp=number + 1)
         place.feed(100)
 
-    earlier = log.member(place.name, [f"{place.name}-in"], Mock())
+    earlier = log.member(place.name, [f"{place.name}-in"], Mock(), session_timeout_ms=streaming.LONG_MS)
     until(lambda: earlier.poll(0.1) or admin.group_members(place.name))  # type: ignore[func-returns-value]
     with make("a") as first:
         feed()
