@@ -110,7 +110,7 @@ def test_while_a_transaction_is_open_it_is_told_from_what_is_stable(
     cluster: PlainCluster, log: KafkaLog, topic: str, unique: Unique
 ) -> None:
     group, place = unique("group"), TopicPartition(topic, 0)
-    producer = log.producer(unique("id"), 60_000)
+    producer = log.producer(unique("id"), 600_000)
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(topic, b"a", b"value", partition=0)
