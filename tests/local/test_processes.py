@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import psutil
@@ -22,17 +23,27 @@ from harness.oracles import judge
 from harness.schedule import Input, Schedule, Step, config_of
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
-from harness.worlds.led import Ready
+from harness.worlds.led import Message, Ready
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.local.world import LocalWorld
-from harness.worlds.real.processes import Job, LocalForkServer, SlowForkServerError, WorkerProcessError
+from harness.worlds.local.world import LocalRun, LocalWorld
+from harness.worlds.real import processes
+from harness.worlds.real.processes import (
+    ANSWER_SECONDS,
+    Job,
+    LocalForkServer,
+    SlowForkServerError,
+    WorkerProcess,
+    WorkerProcessError,
+)
 from harness.worlds.sim.world import SimWorld
 from scenarios import load
 from scenarios.balances import SCENARIO
 from store.points import Point
-from tests.waiting import LONGEST_S, ended
+from tests.waiting import LONGEST_S, ended, until
 
 pytestmark = pytest.mark.xdist_group("local-world")
+
+T = TypeVar("T")
 
 WORKER_POINTS = [point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED)]
 
@@ -154,13 +165,14 @@ def ends(history: History) -> dict[int | None, str]:
     return {event.incarnation: event.reason for event in history.events if isinstance(event, Ended)}
 
 
-def await_gone(processes: list[psutil.Process]) -> None:
-    """The timeout is only there so that a failure ends; a success does not wait for it."""
-    _, alive = psutil.wait_procs(processes, timeout=LONGEST_S)
-    left = [process for process in alive if not ended(process)]
-    for process in left:
-        process.kill()
-    assert left == []
+def await_gone(doomed: list[psutil.Process]) -> None:
+    try:
+        until(lambda: all(map(ended, doomed)))
+    finally:
+        for process in doomed:
+            if not ended(process):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 def test_after_a_kill_at_every_point_of_the_worker_the_verdict_holds(told: Callable[[str], History]) -> None:
@@ -286,8 +298,14 @@ def test_a_planted_bug_is_in_the_workers_and_not_in_the_harness(world: LocalWorl
 
 
 def test_a_worker_that_reports_nothing_makes_the_run_inconclusive(
-    broker: LocalBroker, tmp_path: Path
+    broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def next_of(run: LocalRun, process: WorkerProcess) -> Message:
+        """One that has not begun yet could not say where it stands, and a busy machine takes its time for that."""
+        return process.next(run.machine.answer_seconds if process.last else ANSWER_SECONDS)
+
+    monkeypatch.setattr(LocalRun, "next_of", next_of)
+    monkeypatch.setattr(processes, "_DUMP_SECONDS", LONGEST_S)
     scenario = load("tests.local.broken:HANGS")
     schedule = Schedule(scenario.reference_name, records(6))
     with LocalWorld(tmp_path, broker=broker, answer_seconds=3) as world:
@@ -341,6 +359,13 @@ def test_a_killed_worker_has_really_been_killed(fork_server: LocalForkServer, tm
     assert not process.is_running()
 
 
+def patiently(ask: Callable[[], T]) -> T:
+    """The answer of a fork server that may be too slow any number of times."""
+    while True:
+        with suppress(SlowForkServerError):
+            return ask()
+
+
 def test_a_fork_server_that_was_too_slow_once_does_not_mistake_one_worker_for_another(tmp_path: Path) -> None:
     server = LocalForkServer(tmp_path / "fork-server.log", answer_seconds=0.5)
     try:
@@ -349,12 +374,9 @@ def test_a_fork_server_that_was_too_slow_once_does_not_mistake_one_worker_for_an
         with pytest.raises(SlowForkServerError, match=r"did not answer within 0\.5 s"):
             server.start(job(tmp_path))
         process.resume()
-        worker = None
-        while worker is None:
-            with suppress(SlowForkServerError):
-                worker = server.start(job(tmp_path))
+        worker = patiently(lambda: server.start(job(tmp_path)))
         assert worker.next() == Ready()
-        assert worker.kill()
+        assert patiently(worker.kill)
         assert worker.exit_code == -signal.SIGKILL
     finally:
         server.close()
@@ -364,8 +386,9 @@ def test_a_kill_of_a_worker_that_died_before_does_not_count(
     fork_server: LocalForkServer, tmp_path: Path
 ) -> None:
     worker = fork_server.start(job(tmp_path))
-    psutil.Process(worker.pid).terminate()
-    await_gone([psutil.Process(worker.pid)])
+    process = psutil.Process(worker.pid)
+    process.terminate()
+    await_gone([process])
     assert not worker.kill()
     assert "signal SIGTERM" in worker.fate()
 
