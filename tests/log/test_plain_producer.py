@@ -105,7 +105,7 @@ def test_another_producer_fences_nobody(place: Place) -> None:
 def test_a_transaction_that_is_open_in_front_of_them_holds_plain_records_back(
     place: Place, unique: Callable[[str], str]
 ) -> None:
-    transactional = place.log.producer(unique("id"), 60_000)
+    transactional = place.log.producer(unique("id"), 600_000)
     transactional.init_transactions()
     transactional.begin_transaction()
     transactional.produce(place.tp.topic, b"k", b"open", partition=0)
