@@ -40,6 +40,7 @@ from tests.recovery.layouts import (
     topology,
     write,
 )
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.requirement("13627.1")
 OUTCOMES = pytest.mark.requirement("13627.2")
@@ -344,7 +345,7 @@ def test_processes_of_a_host_that_start_at_once_move_each_store_once(tmp_path: P
     processes = [context.Process(target=_start, args=(tmp_path, answers)) for _ in range(4)]
     for process in processes:
         process.start()
-    moved = [answers.get(timeout=60) for _ in processes]
+    moved = [answers.get(timeout=LONGEST_S) for _ in processes]
     for process in processes:
         process.join()
     assert sorted(moved) == [0, 0, 0, 2 * 4]

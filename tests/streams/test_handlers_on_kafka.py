@@ -20,6 +20,7 @@ from store.streams.context import Context
 from store.streams.topology import Topology
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.waiting import settle
 
 RECORDS = 40
 BAD = (7, 8, 23)
@@ -34,9 +35,10 @@ SELDOM: dict[str, Any] = {
 
 def outputs(log: KafkaLog, topic: str) -> list[tuple[bytes | None, Mapping[str, bytes | None]]]:
     """Keys and headers of what is committed."""
-    reader = log.reader()
+    reader, place = log.reader(), TopicPartition(topic, 0)
     try:
-        records = reader.read(TopicPartition(topic, 0), 0, 1_000, IsolationLevel.READ_COMMITTED).records
+        settle(reader, place)
+        records = reader.read(place, 0, 1_000, IsolationLevel.READ_COMMITTED).records
         return [(record.key, dict(record.headers)) for record in records]
     finally:
         reader.close()

@@ -19,6 +19,7 @@ from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import MOST_FAILURES, Worker
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.waiting import settle
 
 RC = IsolationLevel.READ_COMMITTED
 RU = IsolationLevel.READ_UNCOMMITTED
@@ -350,6 +351,7 @@ def test_a_real_broker_gives_a_transaction_up_and_the_worker_goes_on(
     try:
         while 0 not in worker.tasks or worker.tasks[0].committed_position(source) < 2:
             worker.poll()
+        settle(reader, sink)
         assert [row.key for row in reader.read(sink, 0, 10, RC).records] == [b"a", b"b"]
         assert not slow
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from harness.worlds.sim.disk import Host, HostStorage
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, HangingTransactionError, LogError
+from store.errors import ConfigError, HangingTransactionError, LogError, RetriableError
 from store.log import Log, TopicSpec
 from store.log.kafka import KafkaLog
 from store.points import Point, arm
@@ -26,6 +27,7 @@ from store.streams.worker import Worker
 from store.suppliers import StoreSupplier, key_value_store_builder, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.streams.test_lost_tasks import BrokerClock
+from tests.waiting import settle, until
 
 RC = IsolationLevel.READ_COMMITTED
 GUARANTEES = [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE]
@@ -219,13 +221,28 @@ def test_on_a_real_broker_a_pipeline_without_stores_goes_on_when_the_groups_posi
         producer.flush()
         work(topology, log, StateDirectory(tmp_path, name), config)
 
+    reader = log.reader()
+
+    def position() -> int | None:
+        """Of the group, once the transaction that it comes with has ended."""
+        found: list[int | None] = []
+
+        def ask() -> bool:
+            with suppress(RetriableError):
+                found.append(reader.committed(name, source))
+            return bool(found)
+
+        until(ask)
+        return found[0]
+
     run(b"a", b"b", b"c")
+    assert position() == 3
     forget(log, name)
     run(b"d")
     producer.close()
     admin.close()
-    reader = log.reader()
-    assert reader.committed(name, source) == 4
+    assert position() == 4
+    settle(reader, sink)
     assert [record.key for record in reader.read(sink, 0, 10, RC).records] == [b"a", b"b", b"c", b"d"]
     reader.close()
 

@@ -36,6 +36,7 @@ from store.suppliers import KeyValueSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
 from tests.recovery.layouts import interrupted
+from tests.waiting import settle
 
 RC = IsolationLevel.READ_COMMITTED
 ON = StreamsConfig()
@@ -667,6 +668,10 @@ def test_on_a_real_broker_state_is_found_and_a_zombie_cannot_commit(
         assert restores.records == 0
         with pytest.raises(FencedError):
             zombie.commit()
+    reader = log.reader()
+    for made in former:
+        settle(reader, TopicPartition(made.sinks[0], 0))
+    reader.close()
     for one in "ab":
         assert outputs(log, one, application_id=name) == [b"1", b"2", b"3"]
     producer.close()

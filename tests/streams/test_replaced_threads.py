@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -14,7 +13,6 @@ from harness.worlds.sim.broker import SimLog
 from store.config import StreamsConfig
 from store.errors import ConfigError, ProtocolError, ShutdownRequestedError, UnreachableError
 from store.streams.streams import (
-    _LISTEN_S,
     State,
     Streams,
     StreamThreadExceptionResponse,
@@ -103,8 +101,16 @@ def test_a_handler_that_does_not_answer_ends_the_process(tmp_path: Path, answer:
 
 
 def test_whoever_asks_all_instances_to_end_fails_by_its_own_error_and_may_be_started_again(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    heard: list[str | None] = []
+    ask = _Requests.heard
+
+    def noted(requests: _Requests) -> str | None:
+        heard.append(ask(requests))
+        return heard[-1]
+
+    monkeypatch.setattr(_Requests, "heard", noted)
     cluster = Cluster(pipeline(failing(2)), [b"a", b"b", b"a", b"a"])
     running = streams(cluster, tmp_path, lambda _: SHUTDOWN_APPLICATION)
     with pytest.raises(ValueError, match="no good"):
@@ -112,9 +118,12 @@ def test_whoever_asks_all_instances_to_end_fails_by_its_own_error_and_may_be_sta
     (asked,) = SimLog(cluster.broker).reader().read(TopicPartition("app-shutdown", 0), 0, 9, RC).records
     assert (asked.value or b"").endswith(b": ValueError: no good")
     # The function fails once in all, and who starts now has not heard of the request.
+    heard.clear()
     with streams(cluster, tmp_path, lambda _: SHUTDOWN_APPLICATION) as again:
         until(lambda: len(counted(cluster)) == 4)
-        time.sleep(2 * _LISTEN_S)
+        until(lambda: len(heard) >= 2)
+        assert not any(heard)
+        until(lambda: again.state is not State.REBALANCING)
         assert again.state is State.RUNNING
 
 

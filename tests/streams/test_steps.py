@@ -11,8 +11,7 @@ from itertools import repeat as endlessly
 import pytest
 
 from store.streams.steps import Steps, complete, side_by_side
-
-PATIENCE_S = 30.0
+from tests.waiting import LONGEST_S as PATIENCE_S
 
 
 @pytest.fixture
