@@ -110,6 +110,9 @@ def _collected_afterwards() -> Iterator[None]:
         gc.unfreeze()
 
 
+_LEAST_ALARMS = 10
+
+
 class DidNotEndError(BaseException):
     """The watchdog's alarm. Not an `Exception`, so that production code does not take it for one of its own."""
 
@@ -119,8 +122,8 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
     """Raise `DidNotEndError` inside the block when it takes longer. Only in the main thread, where signals arrive.
 
     That is time of the processor, so that a busy machine makes no difference; and who takes none, for it waits for
-    something, has ten times as long by the clock. Gives a function that lets the time begin anew, also after the
-    error. A timer that runs already goes on afterwards.
+    something, has ten times as long by the clock, and ten alarms, of which a process that is stopped hears one. Gives a
+    function that lets the time begin anew, also after the error. A timer that runs already goes on afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -128,19 +131,22 @@ def watchdog(seconds: float) -> Iterator[Callable[[], None]]:
 
     worked = time.process_time()
     waited = time.monotonic()
+    alarms = 0
     barked = False
 
     def bark(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal barked
+        nonlocal alarms, barked
+        alarms += 1
         left = worked + seconds - time.process_time()
-        if left <= 0 or time.monotonic() >= waited + 10 * seconds:
+        waits = alarms >= _LEAST_ALARMS and time.monotonic() >= waited + _LEAST_ALARMS * seconds
+        if left <= 0 or waits:
             barked = True
             raise DidNotEndError
         signal.setitimer(signal.ITIMER_REAL, max(0.001, left))
 
     def begin() -> None:
-        nonlocal worked, waited, barked
-        worked, waited = time.process_time(), time.monotonic()
+        nonlocal worked, waited, alarms, barked
+        worked, waited, alarms = time.process_time(), time.monotonic(), 0
         if barked:
             barked = False
             signal.setitimer(signal.ITIMER_REAL, seconds)

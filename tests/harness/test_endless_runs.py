@@ -65,6 +65,18 @@ def test_a_run_that_the_machine_gives_no_time_is_not_broken_off() -> None:
             signal.pause()
 
 
+def test_a_run_of_a_process_that_was_stopped_for_long_is_not_broken_off() -> None:
+    class Stopped:
+        """A clock that goes on while the process does not."""
+
+        process_time = staticmethod(lambda: 0.0)
+        monotonic = staticmethod(iter((0.0, 0.0, *[3_600.0] * 9)).__next__)
+
+    with patch("harness.replay.time", Stopped), watchdog(0.01):
+        for _ in range(9):
+            signal.pause()
+
+
 def test_a_campaign_ends_although_a_run_does_not_and_leaves_its_schedule_as_it_is() -> None:
     plan = Plan(("balances",), seed=0, schedules=1)
     with looping_forever(), patch("harness.campaign.WATCHDOG_SECONDS", 0.2):
