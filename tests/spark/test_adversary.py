@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -24,7 +25,9 @@ from store.spark import streams
 from store.spark.host import Place
 from store.streams.topology import Context, Topology
 from store.types import Record
+from tests.spark.hosts import lasting
 from tests.spark.test_streams import KEYS, Count, Running, counting, rows_of
+from tests.waiting import LONGEST_S, gone, until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -54,18 +57,19 @@ def test_a_query_that_is_stopped_while_it_waits_to_be_started_again_ends(
         raise ArithmeticError("no plan")
 
     monkeypatch.setattr(streams, "_planned_ends", fail)
-    query = running.start(counting(running), restarts=5)
+    # It would go on for longer than is waited for.
+    query = running.start(counting(running), restarts=1_000)
     running.queries.clear()
     failed = query.query
     running.feed("in", (b"a", b""))
-    while failed.isActive:
-        time.sleep(0.05)
-    assert within(30, query.stop)
+    until(lambda: not failed.isActive)
+    assert within(LONGEST_S, query.stop)
     assert not query.is_active
 
 
 def test_a_caller_that_says_nothing_keeps_no_order_from_its_host(running: Running) -> None:
-    query = running.start(counting(running))
+    # Nobody is given up, so one that is kept waiting waits for ever.
+    query = running.start(counting(running), host=lasting, silence_s=None)
     running.feed("in", *[(key, b"") for key in KEYS])
     query.process_all_available()
     places = list((running.directory / "state" / running.name / ".hosts").glob("slot-*.json"))
@@ -75,7 +79,7 @@ def test_a_caller_that_says_nothing_keeps_no_order_from_its_host(running: Runnin
     ]
     try:
         running.feed("in", *[(key, b"") for key in KEYS])
-        assert within(30, query.process_all_available)
+        assert within(LONGEST_S, query.process_all_available)
     finally:
         for one in silent:
             one.close()
@@ -83,29 +87,28 @@ def test_a_caller_that_says_nothing_keeps_no_order_from_its_host(running: Runnin
 
 
 class Slow:
-    """Counts, and takes its time."""
+    """Counts, and takes its time. Its process says that it has begun."""
 
-    def __init__(self, sink: str, seconds: float) -> None:
-        self.count, self.seconds = Count(sink), seconds
+    def __init__(self, sink: str, seconds: float, begun: Path) -> None:
+        self.count, self.seconds, self.begun = Count(sink), seconds, begun
 
     def __call__(self, context: Context, record: Record) -> None:
+        (self.begun / f"{os.getpid()}").touch()
         time.sleep(self.seconds)
         self.count(context, record)
 
 
 def test_a_query_that_is_stopped_in_the_middle_of_a_long_batch_ends_its_hosts_soon(running: Running) -> None:
     topology = counting(running)
-    slow = Slow(topology.sinks[0], 0.1)
+    begun = running.directory / "begun"
+    begun.mkdir()
+    slow = Slow(topology.sinks[0], 1.0, begun)
     running.feed("in", *[(key, b"") for key in KEYS for _ in range(200)])
     query = running.start(Topology(running.name, topology.sources, topology.sinks, ("counts",), slow))
-    while not (pids := running.hosts()):
-        time.sleep(0.05)
-    time.sleep(3)
+    until(lambda: len(list(begun.iterdir())) >= 2)
     query.stop()
-    deadline = time.monotonic() + 10
-    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(psutil.pid_exists, pids))
+    until(lambda: all(gone(int(one.name)) for one in begun.iterdir()))
+    assert len(running.output()) < len(rows_of(200))
     again = running.start(topology)
     again.process_all_available()
     assert sorted(running.output()) == sorted(rows_of(200))
@@ -136,16 +139,19 @@ def test_partitions_that_are_added_while_it_runs_are_not_passed_over_in_silence(
     admin = AdminClient({"bootstrap.servers": running.log.bootstrap})
     for future in admin.create_partitions([NewPartitions(f"{name}-in", 4)]).values():
         future.result()
-    deadline = time.monotonic() + 60
-    while query.is_active and time.monotonic() < deadline:
+
+    def fed_until_it_ended() -> bool:
         running.feed("in", *[(b"%d" % number, b"") for number in range(100)])
-        time.sleep(1)
+        return query.await_termination(1)
+
     with pytest.raises(StreamingQueryException, match="partitions"):
-        query.await_termination(1)
+        until(fed_until_it_ended)
     with pytest.raises(LogError, match="exists with 2 partitions, 4 were asked for"):
         running.start(topology)
-    for future in admin.create_partitions([NewPartitions(f"{name}-0-positions", 4)]).values():
+    positions = f"{name}-0-positions"
+    for future in admin.create_partitions([NewPartitions(positions, 4)]).values():
         future.result()
+    until(lambda: len(admin.list_topics(positions).topics[positions].partitions) == 4)
     running.start(topology).process_all_available()
     assert len(running.output(partitions=2)) > len(KEYS)
 
@@ -168,7 +174,7 @@ def test_records_that_cannot_be_processed_or_sent_become_dead_letters_once(runni
         "production.exception.handler": "continue",
         "errors.dead.letter.queue.topic.name": f"{running.name}-dead",
     }
-    query = running.start(refusing, config=config)
+    query = running.start(refusing, config=config, host=lasting)
     for _ in range(2):
         running.feed("in", *[(key, b"") for key in KEYS], (b"1", b"bad"), (b"2", b"large"), (b"3", b""))
         query.process_all_available()
@@ -192,7 +198,7 @@ def test_input_that_has_expired_before_it_was_processed_is_missed(running: Runni
     running.feed("in", *[(key, b"") for key in KEYS])
     query = running.start(topology, restarts=1_000)
     with pytest.raises(StreamingQueryException, match="It was cut by retention"):
-        query.await_termination(300)
+        query.await_termination(LONGEST_S)
     assert len(running.output()) == len(KEYS)
 
 
@@ -211,7 +217,7 @@ def test_a_source_that_is_made_anew_under_a_running_query_ends_it_at_once(runnin
     make_anew(running, "in")
     running.feed("in", *[(key, b"") for key in KEYS * 4])
     with pytest.raises(StreamingQueryException, match=f"made anew .*: {running.name}-in"):
-        query.await_termination(120)
+        query.await_termination(LONGEST_S)
     assert sorted(running.output()) == sorted((key, b"") for key in KEYS)
 
 
@@ -240,5 +246,5 @@ def test_a_query_that_cannot_be_started_again_ends_with_that(
     monkeypatch.setattr(query, "_start", fail)
     running.feed("in", (b"a", b""))
     with pytest.raises(ArithmeticError, match="no plan"):
-        query.await_termination(60)
+        query.await_termination(LONGEST_S)
     assert not query.is_active

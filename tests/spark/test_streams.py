@@ -25,7 +25,8 @@ from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, S
 from store.streams.topology import Context, Topology
 from store.suppliers import global_store, persistent_key_value_store
 from store.types import IsolationLevel, Record, TopicPartition
-from tests.waiting import gone, settle, until
+from tests.spark.hosts import lasting
+from tests.waiting import LONGEST_S, gone, settle, until
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -50,7 +51,7 @@ class Running:
         producer.close()
 
     def start(
-        self, application: Application | Topology, *, silence_s: float = SILENCE_S, **options: object
+        self, application: Application | Topology, *, silence_s: float | None = SILENCE_S, **options: object
     ) -> SparkStreamsQuery:
         made = SparkStreams(
             application,
@@ -121,7 +122,8 @@ def rows_of(rounds: int) -> list[tuple[bytes, bytes]]:
 def test_tasks_stay_open_in_one_host_over_several_micro_batches(running: Running) -> None:
     topology = counting(running)
     running.feed("in", *[(key, b"") for key in KEYS])
-    query = running.start(topology)
+    # Hosts end, and are killed, where a machine has them wait for long.
+    query = running.start(topology, host=lasting, silence_s=None)
     query.process_all_available()
     before = running.hosts()
     running.feed("in", *[(key, b"") for key in KEYS])
@@ -134,7 +136,7 @@ def test_tasks_stay_open_in_one_host_over_several_micro_batches(running: Running
 def test_a_task_host_that_is_killed_is_followed_by_another_one_and_nothing_counts_twice(
     running: Running,
 ) -> None:
-    query = running.start(counting(running))
+    query = running.start(counting(running), host=lasting)
     for round_ in range(3):
         running.feed("in", *[(key, b"") for key in KEYS])
         query.process_all_available()
@@ -148,7 +150,7 @@ def test_a_task_host_that_is_killed_is_followed_by_another_one_and_nothing_count
 def test_a_task_host_that_stands_still_is_followed_by_another_one_and_nothing_counts_twice(
     running: Running,
 ) -> None:
-    query = running.start(counting(running), silence_s=2.0)
+    query = running.start(counting(running), host=lasting, silence_s=2.0)
     for round_ in range(2):
         running.feed("in", *[(key, b"") for key in KEYS])
         query.process_all_available()
@@ -159,7 +161,8 @@ def test_a_task_host_that_stands_still_is_followed_by_another_one_and_nothing_co
 
 
 def test_a_query_that_is_stopped_leaves_no_host_behind(running: Running) -> None:
-    query = running.start(counting(running))
+    # One that was killed would leave word of where it was.
+    query = running.start(counting(running), host=lasting, silence_s=None)
     running.feed("in", (b"a", b""))
     query.process_all_available()
     pids = running.hosts()
@@ -235,7 +238,7 @@ def test_a_query_that_fails_for_good_says_of_what(running: Running) -> None:
     query = running.start(failing(running, 1_000))
     running.feed("in", (b"a", b"bad"))
     with pytest.raises(StreamingQueryException, match="ArithmeticError: no such account"):
-        query.await_termination(300)
+        query.await_termination(LONGEST_S)
     assert not query.is_active
 
 
@@ -331,7 +334,7 @@ def test_a_query_that_ends_by_itself_has_processed_all_through_every_sub_topolog
     for rounds in (1, 2):
         running.feed("in", (b"1", b"to be or not to be"), (b"2", b"that is the question"))
         query = running.start(application(), trigger={"availableNow": True})
-        assert query.await_termination(300)
+        assert query.await_termination(LONGEST_S)
         counts = {b"t": 4, b"b": 2, b"o": 1, b"n": 1, b"i": 1, b"q": 1}
         last: dict[bytes | None, int] = {}
         for key, value in running.output():
@@ -361,7 +364,7 @@ def test_what_is_due_by_the_wall_clock_is_done_without_any_input_for_as_long_as_
     name = running.name
     builder = StreamsBuilder(name)
     builder.stream(f"{name}-in").process(Ticks).to(f"{name}-out")
-    query = running.start(builder.build())
+    query = running.start(builder.build(), silence_s=None)
 
     def ticked() -> set[int]:
         return {int(key or b"") for key, _ in running.output()}
@@ -396,7 +399,7 @@ def test_a_query_whose_punctuator_raises_without_any_input_ends_with_that(
     builder.stream(f"{running.name}-in").process(Breaks).to(f"{running.name}-out")
     query = running.start(builder.build())
     with pytest.raises(TaskHostError, match="ArithmeticError: nobody is paid at"):
-        query.await_termination(300)
+        query.await_termination(LONGEST_S)
 
 
 class Priced:
@@ -431,4 +434,4 @@ def test_a_host_that_cannot_begin_says_why(running: Running) -> None:
     query = running.start(topology)
     running.feed("in", *[(key, b"") for key in KEYS])
     with pytest.raises(StreamingQueryException, match="TaskHostError: StoreIOError"):
-        query.await_termination(300)
+        query.await_termination(LONGEST_S)
