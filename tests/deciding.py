@@ -25,7 +25,16 @@ def decided(
     What a busy machine leaves inconclusive, such as a fault that came after the end, says nothing of the pipeline. A
     violation is never tried again.
     """
+    history, verdict, _ = decided_and_killed(world, scenario, schedule, mutant)
+    return history, verdict
+
+
+def decided_and_killed(
+    world: World, scenario: Scenario, schedule: Schedule, mutant: str | None = None
+) -> tuple[History, Verdict, int]:
+    """`decided`, and how many processes that run has killed."""
     for left in reversed(range(TRIES)):
+        before = world.killed
         history = world.run(scenario, schedule, mutant)
         verdict = judge(scenario, schedule, history)
         if verdict.outcome is not Outcome.INCONCLUSIVE or not left:
@@ -34,4 +43,4 @@ def decided(
     if verdict.findings:
         # Shown where a test fails.
         _log.error("%s", "\n".join([*(one.sentence for one in verdict.findings), *map(str, history.events)]))
-    return history, verdict
+    return history, verdict, world.killed - before

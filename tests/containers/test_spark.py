@@ -15,20 +15,20 @@ from harness.worlds.containers.standalone import workers_of
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
-from tests.deciding import decided
+from tests.deciding import decided, decided_and_killed
 from tests.waiting import until
 
 pytestmark = pytest.mark.xdist_group("containers")
 
 
-def run(world: ContainerWorld, *steps: Step, mutant: str | None = None) -> tuple[History, Verdict]:
+def plan(*steps: Step) -> Schedule:
     """Deposits, closed accounts, audits and aborted records, in turn over two partitions, and these faults."""
     values = (5, -2, "audit", None, 3)
     items = [
         Input(number % 2, "ann" if number % 3 else "bob", values[number % 5], aborted=number % 7 == 4)
         for number in range(16)
     ]
-    plan = Schedule(
+    return Schedule(
         SCENARIO.name,
         tuple(items),
         steps,
@@ -37,7 +37,10 @@ def run(world: ContainerWorld, *steps: Step, mutant: str | None = None) -> tuple
         batch_records=4,
         settings={"commit.records": 2},
     )
-    return decided(world, SCENARIO, plan, mutant)
+
+
+def run(world: ContainerWorld, *steps: Step, mutant: str | None = None) -> tuple[History, Verdict]:
+    return decided(world, SCENARIO, plan(*steps), mutant)
 
 
 def struck(history: History) -> Injected:
@@ -69,12 +72,12 @@ def test_the_tasks_run_on_two_machines_each_with_a_disk_of_its_own(world: Contai
 
 @pytest.mark.requirement("card.2", "card.3")
 def test_a_killed_python_worker_leaves_neither_duplicates_nor_gaps(world: ContainerWorld) -> None:
-    before = world.killed
     places = (Point.OFFSETS_SENT, Point.KAFKA_COMMITTED, Point.STORE_COMMITTED)
-    history, verdict = run(world, *(Step("kill", at=point) for point in places))
+    asked = plan(*(Step("kill", at=point) for point in places))
+    history, verdict, killed = decided_and_killed(world, SCENARIO, asked)
     assert verdict == Verdict(Outcome.HOLDS)
     assert [event.point for event in history.events if isinstance(event, Injected)] == list(places)
-    assert world.killed - before == len(places)
+    assert killed == len(places)
 
 
 @pytest.mark.requirement("card.2", "card.3")
@@ -138,10 +141,10 @@ def test_a_wrong_clock_of_a_worker_or_of_the_driver_changes_nothing(
 
 @pytest.mark.requirement("card.2", "card.3")
 def test_a_killed_driver_goes_on_from_its_checkpoint_in_another_process(world: ContainerWorld) -> None:
-    before = world.killed
-    history, verdict = run(world, Step("kill", at=Point.BATCH_APPLIED))
+    asked = plan(Step("kill", at=Point.BATCH_APPLIED))
+    history, verdict, killed = decided_and_killed(world, SCENARIO, asked)
     assert verdict == Verdict(Outcome.HOLDS)
-    assert world.killed - before == 1
+    assert killed == 1
     drivers = [event for event in history.events if isinstance(event, Started) and is_driver(event.task)]
     assert len(drivers) == 2
     assert ends(history, struck(history)) == []

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from harness.history import Final, History, Injected, Started
-from harness.oracles import judge
 from harness.schedule import Input, Runtime, Schedule, Step, load
 from harness.verdict import Outcome, Verdict
 from harness.worlds.actors import is_driver
@@ -15,6 +14,7 @@ from harness.worlds.local.world import LocalWorld
 from scenarios import load as load_scenario
 from scenarios.balances import SCENARIO
 from store.points import Point
+from tests.deciding import decided, decided_and_killed
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -46,8 +46,7 @@ def struck(history: History) -> list[tuple[str, Point | None]]:
 
 
 def run(world: LocalWorld, plan: Schedule, mutant: str | None = None) -> tuple[History, Verdict]:
-    history = world.run(SCENARIO, plan, mutant)
-    return history, judge(SCENARIO, plan, history)
+    return decided(world, SCENARIO, plan, mutant)
 
 
 @pytest.mark.requirement("card.2", "card.3", "129.3")
@@ -61,13 +60,11 @@ def test_killed_python_workers_leave_neither_duplicates_nor_gaps(world: LocalWor
         Point.STORE_COMMITTED,
         Point.TASK_CLOSED,
     )
-    before = world.killed
-    history, verdict = run(
-        world, schedule(*(Step("kill", at=point) for point in places), partitions=2, records=16)
-    )
+    plan = schedule(*(Step("kill", at=point) for point in places), partitions=2, records=16)
+    history, verdict, killed = decided_and_killed(world, SCENARIO, plan)
     assert verdict == Verdict(Outcome.HOLDS)
     assert struck(history) == [("kill", point) for point in places]
-    assert world.killed - before == len(places)
+    assert killed == len(places)
 
 
 @pytest.mark.requirement("card.2", "card.3")
@@ -110,8 +107,8 @@ def test_sub_topologies_that_answer_each_other_are_run_until_nothing_is_left(wor
         Input(0, "2", {"from": None, "weight": 2}, topic="shipments"),
     )
     plan = Schedule(scenario.name, items, (Step("kill", at=Point.KAFKA_COMMITTED),), Runtime.SPARK)
-    history = world.run(scenario, plan)
-    assert judge(scenario, plan, history) == Verdict(Outcome.HOLDS)
+    history, verdict = decided(world, scenario, plan)
+    assert verdict == Verdict(Outcome.HOLDS)
     final = history.events[-1]
     assert isinstance(final, Final)
     assert [row.value for row in final.outputs["leaving"].rows] == [[1, "Rome"]]
@@ -139,7 +136,7 @@ def test_a_pipeline_that_fails_by_itself_is_a_violation_and_ends_the_run(
 ) -> None:
     scenario = load_scenario(f"tests.local.broken:{name}")
     plan = schedule(partitions=2, records=10)
-    verdict = judge(scenario, plan, world.run(scenario, plan))
+    _, verdict = decided(world, scenario, plan)
     assert verdict.outcome is Outcome.VIOLATED
     assert verdict.findings[0].oracle == "errors"
 

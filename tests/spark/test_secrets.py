@@ -13,6 +13,7 @@ from harness.worlds.local.broker import LocalBroker, _free_port
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from tests.spark.with_secrets import KAFKA, SECRETS
+from tests.waiting import LONGEST_S
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -23,8 +24,12 @@ class GuardedBroker(LocalBroker):
     guarded: str = ""
 
     def _configure(self, session_ms: int) -> None:
-        if not self.guarded:
-            self.guarded = f"127.0.0.1:{_free_port()}"
+        # Made anew where somebody else has taken one of its ports before it could listen.
+        listeners = str(self._settings["listeners"])
+        if "GUARDED" not in listeners:
+            while (port := str(_free_port())) in listeners:
+                pass
+            self.guarded = f"127.0.0.1:{port}"
             added = f",GUARDED://{self.guarded}"
             login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
             self._settings |= {
@@ -60,7 +65,7 @@ def test_no_password_is_in_any_log_page_or_file(
     ended = subprocess.run(
         [sys.executable, "-m", "tests.spark.with_secrets", str(tmp_path), guarded.guarded, name],
         capture_output=True,
-        timeout=400,
+        timeout=LONGEST_S,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr.decode()[-4000:]

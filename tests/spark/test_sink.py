@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -332,7 +333,8 @@ def test_a_transaction_that_the_broker_gave_up_is_told_with_the_time_it_took(
         until(lambda: reader.offsets(place, IsolationLevel.READ_COMMITTED).end)
         yield a_row(query, 2)
 
-    part = driver(timeout_ms=2_000).begin("x", 0)
+    part = driver().begin("x", 0)
+    part = replace(part, sink=replace(part.sink, timeout_ms=2_000))
     with (
         closing(query.log.reader()) as reader,
         pytest.raises(TransactionTimedOutError, match=r"open for \d{4,} ms, .* transaction_timeout_ms=2000"),

@@ -21,6 +21,7 @@ from harness.worlds.local import session
 from store.spark import SparkStreams, exactly_once_kafka_sink
 from store.streams.topology import Context, Topology
 from store.types import Record
+from tests.spark.hosts import lasting
 
 SECRETS = ("OpenSesame-1001", "OpenTheKey-1002", "OpenTheStore-1003")
 
@@ -105,6 +106,7 @@ def main(directory: Path, bootstrap: str, name: str) -> None:
             bootstrap=bootstrap,
             state_dir=directory / "state",
             checkpoint=directory / "checkpoint",
+            host=lasting,
             **{"kafka": KAFKA, "spark_kafka": SPARK_KAFKA, **options},  # type: ignore[arg-type]
         )
 
@@ -125,7 +127,7 @@ def main(directory: Path, bootstrap: str, name: str) -> None:
     producer.flush()
     producer.close()
     try:
-        query.await_termination(300)
+        query.await_termination()
     except Exception as error:  # noqa: BLE001 - what it says is what is looked at
         said.append(str(error))
 
