@@ -5,6 +5,9 @@ the generation that each is in, its partitions and what its owner was told since
 random on a real broker, but for their beginning; each member therefore has a client id of its own, in the order in
 which they join, so that both sides put them in the same order.
 
+A real session may end because the machine has stood still for longer than it. The broker says so, and the sequence is
+cut there: nothing is known of it.
+
 What cannot be compared is kept out of sequences. What happens while a rebalance is under way: both sides let it end
 first, as there is no telling where a real client is in between. Members that do not poll: a real client lets its
 group wait for longer than its session. Generations of a group that nobody is in: nobody can ask for them.
@@ -20,6 +23,7 @@ from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient
 
+from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog, SimMember
 from harness.worlds.sim.group import SimMembership
 from store.errors import CrashproofError, LogError
@@ -244,8 +248,11 @@ class SimCluster:
 class KafkaCluster:
     """A real cluster, where members are heard of ten times a second."""
 
-    def __init__(self, bootstrap: str, group_id: str, deadline_s: float) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, broker: LocalBroker, group_id: str, deadline_s: float) -> None:
+        self.bootstrap = bootstrap = broker.bootstrap
+        self.said = broker.directory / "broker.log"
+        self.read = self.said.stat().st_size
+        self.expired = 0
         self.group_id = group_id
         self.deadline_s = deadline_s
         config: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": LOGGER}
@@ -267,6 +274,16 @@ class KafkaCluster:
             f"group {self.group_id} still has other members than {len(members)} after {self.deadline_s:g} s"
         )
 
+    def sessions_ended(self) -> int:
+        """How many sessions of members of the group have ended, wanted or not."""
+        with self.said.open("rb") as file:
+            file.seek(self.read)
+            # The last line may be half written.
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self.read += len(whole + newline)
+        self.expired += whole.count(f" in group {self.group_id} has failed, removing it from".encode())
+        return self.expired
+
     def generation(self, membership: Membership, /) -> int:
         assert isinstance(membership, KafkaMembership)
         assert isinstance(membership.native, bytes)
@@ -276,19 +293,16 @@ class KafkaCluster:
 
 
 def compare(
-    name: str, assignor: Assignor, ops: Sequence[Op], bootstrap: str, deadline_s: float
+    name: str, assignor: Assignor, ops: Sequence[Op], real_broker: LocalBroker, deadline_s: float
 ) -> Comparison:
-    """Run `ops` on a new group of a simulated cluster and of the real one, until the first difference."""
+    """Run `ops` on a new group of a simulated cluster and of the real one, until the first difference, or until a
+    session has ended there that nobody let end."""
     broker = SimBroker()
     session_ms = SESSION_MS if {"leave", "crash"} & {op[0] for op in ops} else LONG_SESSION_MS
     simulated = Side("sim", SimLog(broker), SimCluster(broker), assignor, session_ms)
-    real = Side(
-        name,
-        KafkaLog(bootstrap, timeout=deadline_s),
-        KafkaCluster(bootstrap, name, deadline_s),
-        assignor,
-        session_ms,
-    )
+    cluster = KafkaCluster(real_broker, name, deadline_s)
+    real = Side(name, KafkaLog(cluster.bootstrap, timeout=deadline_s), cluster, assignor, session_ms)
+    may_end = 0
     done: list[Op] = []
     ours: list[Answer] = []
     theirs: list[Answer] = []
@@ -296,6 +310,7 @@ def compare(
         for op in ops:
             simulated.forget()
             real.forget()
+            may_end += op[0] == "crash" or (op[0] == "leave" and real.instances[op[1]] is not None)
             expected = simulated.apply(op)
             got = real.apply(op)
             if op[0] == "committed":
@@ -310,8 +325,10 @@ def compare(
             there: Answer = ()
             for _ in until(deadline_s):
                 there = real.see()
-                if there == seen:
+                if there == seen or cluster.sessions_ended() > may_end:
                     break
+            if expected != got + there and cluster.sessions_ended() > may_end:
+                return Comparison(done, ours, theirs, cut=True)
             done.append(op)
             ours.append(expected)
             theirs.append(got + there)

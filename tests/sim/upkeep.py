@@ -251,7 +251,14 @@ class KafkaCluster:
         config: dict[str, Any] = {"bootstrap.servers": bootstrap, "logger": LOGGER}
         self.client = AdminClient(config)
         # Without a producer id, as the plain records of the simulation.
-        self.plain = ClientProducer({**config, "linger.ms": 0})
+        # It sends a record again when no answer came in time, and there it is then twice.
+        timeout_ms = int(deadline_s * 1000)
+        patient = {
+            "request.timeout.ms": timeout_ms,
+            "socket.timeout.ms": timeout_ms,
+            "message.timeout.ms": timeout_ms,
+        }
+        self.plain = ClientProducer({**config, **patient, "linger.ms": 0})
         admin = self.log.admin()
         admin.create_topics([TopicSpec(self.canary.topic, 1, {"retention.ms": "-1"})])
         admin.close()
@@ -299,7 +306,11 @@ class KafkaCluster:
     def layout(self, tp: TopicPartition, /) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []
         for file in sorted((self.data / f"{tp.topic}-{tp.partition}").glob("*.log")):
-            data = file.read_bytes()
+            try:
+                data = file.read_bytes()
+            except FileNotFoundError as error:
+                # The broker has just replaced or deleted it.
+                raise LogError(str(error)) from error
             at = 0
             while at + _HEADER.size <= len(data):
                 base, length, attributes, last, count = _HEADER.unpack_from(data, at)
