@@ -16,7 +16,7 @@ from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
 from store.points import Point
 from tests.deciding import decided, decided_and_killed
-from tests.waiting import until
+from tests.waiting import ended, until
 
 pytestmark = pytest.mark.xdist_group("containers")
 
@@ -198,16 +198,16 @@ def test_a_worker_that_its_master_has_given_up_is_started_again(
     monkeypatch.setattr(spark, "_COMES_BACK_S", 1.0)
     cluster.settle()
     assert given_up.address in workers_of(cluster.master.address)
-    assert not java.is_running()
+    until(lambda: ended(java))
 
 
 def test_a_worker_that_has_ended_by_itself_is_started_again(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = world._cluster()
-    ended, _ = cluster.workers
-    ended.kill()
-    until(lambda: ended.address not in workers_of(cluster.master.address))
+    killed, _ = cluster.workers
+    killed.kill()
+    until(lambda: killed.address not in workers_of(cluster.master.address))
     monkeypatch.setattr(spark, "_COMES_BACK_S", 1.0)
     cluster.settle()
-    assert ended.address in workers_of(cluster.master.address)
+    assert killed.address in workers_of(cluster.master.address)

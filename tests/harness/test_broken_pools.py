@@ -31,17 +31,18 @@ def test_a_campaign_whose_processes_are_ended_while_it_is_given_up_ends_without_
     monkeypatch.setattr(spread, "simulate_part", run)
     # More than a pool takes out of reach of a cancellation.
     monkeypatch.setattr(spread, "AHEAD", 5)
-    before = {process.pid for process in multiprocessing.active_children()}
+    before, threads = set(multiprocessing.active_children()), set(threading.enumerate())
     chunks = (Chunk("balances", number, number + 1) for number in range(20))
     parts = spread.Processes(2).parts(Plan(scenarios=("balances",), seed=1), chunks)
     for _ in range(QUICK):
         next(parts)
-    [manager] = [one for one in threading.enumerate() if type(one).__name__ == "_ExecutorManagerThread"]
+    # Those of earlier pools may still be about to end.
+    begun = set(threading.enumerate()) - threads
+    [manager] = [one for one in begun if type(one).__name__ == "_ExecutorManagerThread"]
     parts.close()
-    until(lambda: len(multiprocessing.active_children()) - len(before) == 2)
-    for process in multiprocessing.active_children():
-        if process.pid not in before:
-            process.terminate()
+    until(lambda: len(set(multiprocessing.active_children()) - before) == 2)
+    for process in set(multiprocessing.active_children()) - before:
+        process.terminate()
     manager.join(LONGEST_S)
     assert not manager.is_alive()
     assert errors == []

@@ -37,7 +37,7 @@ from harness.spread.shipped import ship
 from harness.spread.spark import TASK_SECONDS, seconds_of_a_task
 from store.errors import ConfigError
 from tests.harness.test_cli import crashproof, interruptible, refused
-from tests.waiting import LONGEST_S, until
+from tests.waiting import LONGEST_S, gone, until
 
 pytestmark = pytest.mark.xdist_group("campaigns-on-spark")
 
@@ -124,7 +124,7 @@ def nothing_stays(place: Path) -> None:
     assert not [
         one.name for one in place.iterdir() if one.name in ("spark-warehouse", "metastore_db", "derby.log")
     ]
-    assert not [process.pid for process in named(str(left))]
+    until(lambda: not list(named(str(left))))
 
 
 def named(text: str) -> Iterator[psutil.Process]:
@@ -191,7 +191,7 @@ def test_an_interrupt_ends_driver_and_executors(place: Path) -> None:
     assert command.returncode == 130, told
     assert told.endswith("crashproof: interrupted; the report says what was run until then\n")
     nothing_stays(place)
-    until(lambda: not psutil.pid_exists(at_work))
+    until(lambda: gone(at_work))
 
 
 def test_a_spark_that_dies_is_one_clear_error(place: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_spark_that_dies_is_one_clear_error(place: Path) -> None:
     assert "Spark gave the campaign up" in told
     assert "Traceback" not in told
     nothing_stays(place)
-    until(lambda: not psutil.pid_exists(at_work))
+    until(lambda: gone(at_work))
 
 
 class Cluster:
@@ -304,7 +304,7 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(place: Path) -> N
             command.kill()
         assert command.returncode == 0, told
         assert f"starting Spark on {running.url}" in told
-        until(lambda: not psutil.pid_exists(halted))
+        until(lambda: gone(halted))
     report = json.loads((place / "crashproof-report" / "report.json").read_text())
     assert report["environment"]["spark master"] == running.url
     nothing_stays(place)

@@ -22,9 +22,14 @@ class Runs:
         self.begun: list[str] = []
         self.refused: list[str] = []
 
+    def waiting(self) -> int:
+        """How many have to wait. Who need not is in line for a moment too, in which nobody else has the lock."""
+        with self.turns._changed:
+            return len(self.turns._line)
+
     def start(self, name: str, *, alone: bool = False, on_spark: bool = False) -> Callable[[], None]:
         """Start one, and have it in line. Returns what ends it."""
-        end, waits = threading.Event(), len(self.turns._line)
+        end, waits = threading.Event(), self.waiting()
 
         def run() -> None:
             try:
@@ -36,7 +41,7 @@ class Runs:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        until(lambda: name in self.begun or len(self.turns._line) > waits)
+        until(lambda: name in self.begun or self.waiting() > waits)
 
         def ended() -> None:
             end.set()
