@@ -150,7 +150,7 @@ def test_a_disk_that_was_not_lost_does_not_come_back(world: ContainerWorld) -> N
 def test_a_schedule_means_the_same_in_the_simulation_and_in_containers(world: ContainerWorld) -> None:
     asked = schedule(Step("kill", at=Point.KAFKA_COMMITTED), Step("pause", at=Point.FLUSHED, wait=1))
     simulated, _ = simulate(SCENARIO, asked)
-    real = world.run(SCENARIO, asked)
+    real, _ = decided(world, SCENARIO, asked)
 
     def struck(events: object) -> list[tuple[object, ...]]:
         assert isinstance(events, list)

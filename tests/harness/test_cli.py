@@ -73,7 +73,7 @@ def test_a_run_that_holds_exits_0_and_writes_every_report(tmp_path: Path) -> Non
 def test_a_planted_bug_exits_1_and_its_schedule_replays_as_failed_and_as_fixed(tmp_path: Path) -> None:
     name = "restore-drops-deletions"
     answer = crashproof(
-        "run", "balances", "--world", "sim", "--for", "20s", "--mutant", name, "--json", cwd=tmp_path
+        "run", "balances", "--world", "sim", "--for", "1h", "--mutant", name, "--json", cwd=tmp_path
     )
     assert answer.returncode == 1, answer.stderr
     result = json.loads(answer.stdout)

@@ -41,7 +41,12 @@ def test_production_code_that_loops_between_two_points_is_a_violation() -> None:
 
 
 def test_each_run_that_does_not_end_is_a_violation_and_those_beside_it_are_judged() -> None:
-    with looping_forever("process_batch"):
+    class Working:
+        """Clocks by which time passes while the processor works alone. By another one those beside it may not end."""
+
+        process_time, monotonic = staticmethod(time.process_time), staticmethod(lambda: 0.0)
+
+    with looping_forever("process_batch"), patch("harness.replay.time", Working):
         judged = simulate_all(
             0.2, BALANCES, [Schedule("balances", items) for items in (RECORDS, (), RECORDS, ())]
         )

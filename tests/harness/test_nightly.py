@@ -28,6 +28,7 @@ from harness.worlds.sim.world import SimWorld
 from scenarios import Scenario
 from store.errors import CrashproofError, UnreachableError
 from tests.harness.test_cli import crashproof, refused
+from tests.waiting import LONGEST_S
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 KEPT = tuple(
@@ -169,7 +170,7 @@ def test_a_night_that_is_killed_stays_unfinished_and_the_next_one_goes_on(tmp_pa
 def test_a_violated_night_keeps_its_schedules_beyond_their_files(tmp_path: Path, inner: Inner) -> None:
     inner.planted = "restore-drops-deletions"
     # Time for a schedule that finds it; the campaign ends with the first.
-    result = spend(with_time(plan(tmp_path, ("inner",), corpus=()), 600.0))
+    result = spend(with_time(plan(tmp_path, ("inner",), corpus=()), LONGEST_S))
     assert (result.standing, result.exit_code) == (Standing.VIOLATED, 1)
     [failing] = result.night.worlds[0].failures
     assert failing.schedule == (tmp_path / "out" / "inner" / "failures" / failing.file).read_text()
