@@ -63,7 +63,7 @@ class Pipeline:
         admin.close()
 
     def feed(self, *rows: Row, source: int = 0, partition: int = 0, aborted: bool = False) -> None:
-        producer = self.log.producer(f"{self.topology.application_id}-upstream", 60_000)
+        producer = self.log.producer(f"{self.topology.application_id}-upstream", 600_000)
         producer.init_transactions()
         producer.begin_transaction()
         for key, value, headers in rows:

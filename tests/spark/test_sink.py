@@ -251,7 +251,7 @@ def test_a_batch_that_was_written_in_part_is_completed_by_its_query(query: Query
 @pytest.fixture
 def driver(query: Query) -> Callable[..., sinks._Driver]:
     def make(
-        continues: str | None = None, made: type[sinks._Driver] = sinks._Driver, timeout_ms: int = 60_000
+        continues: str | None = None, made: type[sinks._Driver] = sinks._Driver, timeout_ms: int = 600_000
     ) -> sinks._Driver:
         sink = sinks._Sink(query.log.bootstrap, {}, query.name, 2, continues, timeout_ms)
         return made(sink, f"{query.name}-out")
