@@ -267,7 +267,9 @@ class KafkaCluster:
             # Without being polled no member would join again.
             for member in members:
                 member.poll(0)
-            (future,) = self.admin.describe_consumer_groups([self.group_id]).values()
+            (future,) = self.admin.describe_consumer_groups(
+                [self.group_id], request_timeout=self.deadline_s
+            ).values()
             if len(future.result().members) == len(members):
                 return
         raise LogError(

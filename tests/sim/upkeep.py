@@ -281,7 +281,9 @@ class KafkaCluster:
             raise LogError(f"a plain record for {tp} did not arrive: {failed}")
 
     def delete_records(self, tp: TopicPartition, offset: int, /) -> int:
-        (future,) = self.client.delete_records([ClientPartition(tp.topic, tp.partition, offset)]).values()
+        (future,) = self.client.delete_records(
+            [ClientPartition(tp.topic, tp.partition, offset)], request_timeout=self.deadline_s
+        ).values()
         try:
             return int(future.result().low_watermark)
         except KafkaException as error:
@@ -336,7 +338,8 @@ class KafkaCluster:
     def _set_retention(self, topic: str, ms: int) -> None:
         entry = ConfigEntry("retention.ms", str(ms), incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        for future in self.client.incremental_alter_configs([resource]).values():
+        asked = self.client.incremental_alter_configs([resource], request_timeout=self.deadline_s)
+        for future in asked.values():
             future.result()
 
 
