@@ -118,7 +118,15 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
                     return _call(found, silence_s)
             else:
                 _send_off(found, silence_s)
-        return _call(_start(deployment, place), silence_s)
+        started = _start(deployment, place)
+        try:
+            return _call(started, silence_s)
+        except (OSError, EOFError, AuthenticationError) as error:
+            log = place.with_suffix(".log")
+            raise TaskHostError(
+                f"the task host was started and did not answer ({error or 'without a word'}); its log {log} ends with: "
+                f"{_tail(log)}"
+            ) from error
 
 
 def _exclusively(place: Path) -> AbstractContextManager[object]:

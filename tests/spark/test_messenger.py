@@ -125,6 +125,19 @@ def test_a_host_that_comes_to_stand_still_in_an_order_is_killed_and_the_attempt_
     until(lambda: gone(known(deployment).pid))
 
 
+def test_a_host_that_stands_still_before_it_has_an_order_is_killed_and_the_attempt_fails(
+    deployed: Deployed,
+) -> None:
+    def stand_still(_deployment: Deployment) -> Host:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        raise AssertionError
+
+    deployment = replace(deployed(), host=stand_still)
+    with pytest.raises(TaskHostError, match="stood still, and was killed"):
+        bring(deployment, 0, ORDERS, 1)
+    until(lambda: gone(known(deployment).pid))
+
+
 def test_a_host_of_an_earlier_start_that_stands_still_keeps_no_later_one_waiting(deployed: Deployed) -> None:
     bring(deployed(), 0, ORDERS, 1)
     stopped = psutil.Process(known(deployed()).pid)
