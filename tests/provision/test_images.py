@@ -20,6 +20,9 @@ from harness.provision.images import Context, Images, Machine, Wanted, engine_st
 from harness.provision.wheel import Wheel, wheel
 from tests.provision.containers import needs_docker
 
+alone = pytest.mark.xdist_group("containers")
+"""Who makes images removes what others were making, and says so where it has to wait for them."""
+
 TAG = re.compile(r"crashproof-(base|kafka|deps|host):[0-9a-f]{12}")
 
 
@@ -285,6 +288,7 @@ def client() -> Iterator[Any]:
 
 
 @needs_docker
+@alone
 def test_images_have_all_that_runs_in_them(built: Images, client: Any) -> None:
     program = (
         "import store, harness.cli.app, scenarios, reports, pyspark, rocksdict, confluent_kafka, pandas;"
@@ -302,6 +306,7 @@ def test_images_have_all_that_runs_in_them(built: Images, client: Any) -> None:
 
 
 @needs_docker
+@alone
 def test_a_base_whose_making_was_killed_is_not_used(built: Images, client: Any) -> None:
     base = images._base(client)
     client.api.tag(base, "crashproof-base", "unnamed", force=True)
@@ -312,6 +317,7 @@ def test_a_base_whose_making_was_killed_is_not_used(built: Images, client: Any) 
 
 
 @needs_docker
+@alone
 def test_provided_images_are_provided_at_once(built: Images) -> None:
     said: list[str] = []
     assert images.provide(said.append) == built
@@ -319,6 +325,7 @@ def test_provided_images_are_provided_at_once(built: Images) -> None:
 
 
 @needs_docker
+@alone
 def test_a_build_that_fails_is_one_error_and_leaves_nothing(
     built: Images, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
