@@ -1,11 +1,12 @@
 """Readings of sensors, some of which cannot be read, or are refused, or have no time of their own, by the DSL.
 
 Input, keyed by sensor: a number. One that can be divided by three has no time of its own, nor has a negative one: it
-has the partition time, the latest of those that were read before. Text cannot be read.
+has the partition time, the latest of those that were read before. A five is of a negative time, and passed over. Text
+cannot be read.
 
-Output, keyed by sensor: in `output` its how manieth reading that is, and the stream time. In `dead`, with a header that
-says why, what cannot be read; negative ones, which are refused once they have been counted and forwarded; and copies
-of those that are suspiciously large.
+Output, keyed by sensor: in `output` its how manieth reading that is, and the stream time. In `dead`, with headers that
+say why and of which record, what cannot be read; negative ones, which are refused once they have been counted and
+forwarded; sevens, of which an output cannot be written; and copies of those that are suspiciously large.
 
 What is refused leaves nothing behind but that. The processor keeps the stream time, which is the partition time too, in
 its store for the reference to find. So a refused one has no time of its own: it would move them, and be in no store.
@@ -14,22 +15,38 @@ its store for the reference to find. So a refused one has no time of its own: it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
 import scenarios
 from scenarios import InputRecord, Output, Sample, State, Stores
-from store.errors import DeserializationError
+from store.errors import DeserializationError, SerdeError
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
-from store.streams.handlers import DeadLetter, ErrorHandlerContext, Response
+from store.streams.handlers import (
+    EXCEPTION,
+    MESSAGE,
+    OFFSET,
+    PARTITION,
+    STACKTRACE,
+    TIMESTAMP,
+    TOPIC,
+    DeadLetter,
+    ErrorHandlerContext,
+    LogAndContinueExceptionHandler,
+    Response,
+)
 from store.streams.timestamps import ConsumedRecord
 from store.streams.topology import Topology
 
 COUNTED = "counted"
 NOW = "now"
 LARGE = 8
+PASSED_OVER = 5
+NO_TIME = -1
+UNWRITABLE = 7
 EARLIEST = 1
 """The client takes 0 for no time at all."""
 READABLE: JsonSerde[int] = JsonSerde(int)
@@ -39,7 +56,7 @@ class RefusedError(Exception):
     """A reading is not taken."""
 
 
-class Bury:
+class Bury(LogAndContinueExceptionHandler):
     """An `ExceptionHandler` that goes on, with dead letters that say the same on every machine."""
 
     why: ClassVar[str]
@@ -49,9 +66,16 @@ class Bury:
         if not isinstance(error, self.of):
             return Response.fail()
         topic = f"{context.topic.removesuffix('-input')}-dead"
-        headers = (*context.headers, ("why", self.why.encode()))
-        raw_key, raw_value = context.source_raw_key, context.source_raw_value
-        return Response.resume([DeadLetter(topic, raw_key, raw_value, context.timestamp, headers)])
+        response = super().handle_error(replace(context, dead_letter_topic=topic), error)
+        return Response.resume(map(self._alike, response.dead_letters))
+
+    def _alike(self, letter: DeadLetter) -> DeadLetter:
+        headers = [
+            (name, said.rpartition(b"-")[2] if said is not None and name == TOPIC else said)
+            for name, said in letter.headers
+            if name not in (MESSAGE, STACKTRACE)
+        ]
+        return letter._replace(headers=(*headers, ("why", self.why.encode())))
 
 
 class BuryUnreadable(Bury):
@@ -68,7 +92,16 @@ class BuryRefused(Bury):
     of = RefusedError
 
 
+class BuryUnwritable(Bury):
+    """Of an output that cannot be serialized."""
+
+    why = "unwritable"
+    of = SerdeError
+
+
 def time_of(record: ConsumedRecord, partition_time: int) -> int:
+    if record.value == PASSED_OVER:
+        return NO_TIME
     return record.timestamp if has_time(record.value) else max(partition_time, EARLIEST)
 
 
@@ -92,6 +125,14 @@ class Count:
             raise RefusedError(f"a reading of {record.value}")
 
 
+def is_unwritable(_key: str, value: int) -> bool:
+    return value == UNWRITABLE
+
+
+def something(_value: int) -> object:
+    return object()
+
+
 def is_large(_key: str, value: int) -> bool:
     return value >= LARGE
 
@@ -111,6 +152,7 @@ class Scenario(scenarios.Scenario):
         "processing.guarantee": "exactly_once_v2",
         "deserialization.exception.handler": "scenarios.readings.BuryUnreadable",
         "processing.exception.handler": "scenarios.readings.BuryRefused",
+        "production.exception.handler": "scenarios.readings.BuryUnwritable",
     }
     # An attempt of Spark ends with what is refused, and forgets what was decided about it.
     runtimes = ("worker",)
@@ -123,32 +165,52 @@ class Scenario(scenarios.Scenario):
             f"{application_id}-input", value_serde=READABLE, timestamp_extractor=time_of
         )
         readings.process_values(Count, COUNTED).to(f"{application_id}-output")
+        readings.filter(is_unwritable).map_values(something).to(f"{application_id}-output")
         readings.filter(is_large).to(f"{application_id}-dead")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = random.choice((0, 3, 6, 9, 1, 2, 4, 8, 10, -1, -2, "?"))
-        return Sample(random.choice(("hall", "roof")), value)
+        value = random.choice((0, 3, 6, 9, 1, 2, 4, 5, 7, 8, 10, -1, -2, "?"))
+        headers = (("by", random.choice(("radio", "wire"))),) if random.random() < 0.3 else ()
+        return Sample(random.choice(("hall", "roof")), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, value, counted = record.key, record.value, state[COUNTED]
         if isinstance(value, str):
-            why = *record.headers, ("why", "unreadable")
-            return [Output("dead", key, value, max(EARLIEST, record.timestamp), why)]
+            return [_dead(record, record.timestamp, "unreadable", DeserializationError)]
         time = self.time_of(state, record)
+        if value == PASSED_OVER:
+            return []
         if value < 0:
-            return [Output("dead", key, value, max(EARLIEST, time), (*record.headers, ("why", "refused")))]
+            return [_dead(record, time, "refused", RefusedError)]
         counted[key] = counted.get(key, 0) + 1
         counted[NOW] = max(counted.get(NOW, 0), time)
         outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers)]
+        if value == UNWRITABLE:
+            return [*outputs, _dead(record, time, "unwritable", SerdeError)]
         return [*outputs, Output("dead", key, value, time, record.headers)] if value >= LARGE else outputs
 
     def time_of(self, state: State, record: InputRecord) -> int:
+        if record.value == PASSED_OVER:
+            return NO_TIME
         own = isinstance(record.value, str) or has_time(record.value)
         return record.timestamp if own else max(EARLIEST, state[COUNTED].get(NOW, 0))
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and type(record.value) in (int, str)
+
+
+def _dead(record: InputRecord, time: int, why: str, error: type[Exception]) -> Output:
+    """A dead letter, with the headers of the record and its own."""
+    said = {
+        EXCEPTION: f"{error.__module__}.{error.__name__}",
+        TOPIC: record.topic,
+        PARTITION: str(record.partition),
+        OFFSET: str(record.offset),
+        TIMESTAMP: str(time),
+        "why": why,
+    }
+    return Output("dead", record.key, record.value, max(EARLIEST, time), (*record.headers, *said.items()))
 
 
 SCENARIO = Scenario()

@@ -45,4 +45,30 @@ MUTANTS = (
         "A record whose processing raised counts as processed, with what it had written until then.",
         (Edit(f"{_TASK}._goes_on", "if untouched or self._producer is None:", "if True:"),),
     ),
+    Mutant(
+        "dead-letters-lose-the-headers-of-their-record",
+        OWN,
+        "A dead letter has its own headers, and none of the record that it is about.",
+        (Edit("store.streams.handlers:dead_letter", "(*context.headers, *added)", "added"),),
+        oracle="output",
+    ),
+    Mutant(
+        "an-output-that-cannot-be-written-has-no-dead-letter",
+        OWN,
+        "An output that cannot be serialized is left out without the dead letters that the handler has for it.",
+        (
+            Edit(
+                "store.streams.context:TaskContext.leave_out",
+                "        self.bury(response.dead_letters)\n",
+                "",
+            ),
+        ),
+        oracle="output",
+    ),
+    Mutant(
+        "a-record-of-a-negative-time-is-processed",
+        OWN,
+        "A record that an extractor gives a negative time is not passed over.",
+        (Edit("store.streams.dsl.operators:_timed", "if timestamp < 0:", "if timestamp < -1:"),),
+    ),
 )
