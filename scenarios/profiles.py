@@ -1,14 +1,16 @@
-"""Users joined with their addresses by the DSL: two tables, joined twice.
+"""Users joined with their addresses by the DSL: two tables, joined twice; and what is made of them, joined again.
 
-Input, keyed by user: to `users` and `addresses`, a number, or null for a user or an address that is gone. What has no
-key is nobody's.
+Input, keyed by user: to `users`, `addresses` and `notes`, a number, or null for what is gone. What has no key is
+nobody's.
 
 Output, keyed by user: in `both` the two numbers for whoever has both, in `profiles` for every user, with null for an
-address that is not there; null where there is no such pair any more. Each has the later time of the two that it was
-made of. With a record cache there is at a commit what a user has come to, and there may be more before it: of one
-side's new value and the other side's old one; and a deletion that finds nothing may count for the time, or not.
+address that is not there; null where there is no such pair any more. In `cards` what is in `profiles`, and the note
+beside it, with null for whichever is not there. In `titled` the user as text and the note, for whoever has both. In
+`grown` the users above 4, which are kept, with null for one that is none of them any more. Each has the latest time of
+what it was made of. With a record cache there is at a commit what a user has come to, and there may be more before it:
+of one side's new value and the other side's old one; and a deletion that finds nothing may count for the time, or not.
 
-The order in which records of the two topics come is free. The reference takes them as the task did.
+The order in which records of the three topics come is free. The reference takes them as the task did.
 """
 
 from __future__ import annotations
@@ -17,24 +19,37 @@ from random import Random
 from typing import ClassVar
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.topology import Topology
 
-USERS, ADDRESSES, BOTH = "users-table", "addresses-table", "both-table"
+USERS, ADDRESSES, NOTES, BOTH, GROWN = (
+    f"{what}-table" for what in ("users", "addresses", "notes", "both", "grown")
+)
+GROWN_UP = 5
 
 
-def pair(user: int, address: int | None) -> list[int | None]:
+def pair(user: Json, address: int | None) -> list[Json]:
     return [user, address]
+
+
+def title(user: int) -> str:
+    return f"user {user}"
+
+
+def is_grown(_user: str, number: int) -> bool:
+    return number >= GROWN_UP
 
 
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
     name = "profiles"
-    summary = "Two tables joined by the DSL, inner and left, with deletions on both sides."
-    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles"})
+    summary = (
+        "Tables joined by the DSL, inner and left, with deletions on all sides; and what is made of them."
+    )
+    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -44,11 +59,18 @@ class Scenario(scenarios.Scenario):
         both.to_stream().to(f"{application_id}-both", value_serde=JsonSerde())
         profiles = users.left_join(addresses, pair)
         profiles.to_stream().to(f"{application_id}-profiles", value_serde=JsonSerde())
+        notes = builder.table(f"{application_id}-notes", materialized=Materialized(NOTES))
+        cards = profiles.outer_join(notes, pair)
+        cards.to_stream().to(f"{application_id}-cards", value_serde=JsonSerde())
+        titled = users.map_values(title).join(notes, pair)
+        titled.to_stream().to(f"{application_id}-titled", value_serde=JsonSerde())
+        grown = users.filter(is_grown, materialized=Materialized(GROWN))
+        grown.to_stream().to(f"{application_id}-grown")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.4 else random.randint(1, 9)
-        topic = random.choice(("users", "addresses"))
+        topic = random.choice(("users", "users", "addresses", "addresses", "notes"))
         return Sample(random.choice(("a", "a", "ann") * 4 + (KEYLESS,)), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
@@ -56,6 +78,9 @@ class Scenario(scenarios.Scenario):
         if key == KEYLESS:
             return []
         users, addresses, both = state[USERS], state[ADDRESSES], state[BOTH]
+        if record.topic == "notes":
+            return self._noted(state, record)
+        note = state[NOTES].get(key)
         own, other = (users, addresses) if record.topic == "users" else (addresses, users)
         known = key in own
         if record.value is None:
@@ -76,10 +101,49 @@ class Scenario(scenarios.Scenario):
         if partner is not None or (own is users and (known or user is not None)):
             profile = None if user is None else [user[0], None if address is None else address[0]]
             outputs.append(Output("profiles", key, profile, latest))
+            if note is not None or profile is not None or (own is users and known):
+                at = latest if note is None else max(latest, note[1])
+                outputs.append(Output("cards", key, _card(profile, note), at))
+        if own is users:
+            if note is not None:
+                titled = None if user is None else [title(user[0]), note[0]]
+                outputs.append(Output("titled", key, titled, max(time, note[1])))
+            had_grown, grown = key in state[GROWN], user is not None and user[0] >= GROWN_UP
+            if grown:
+                state[GROWN][key] = user
+            else:
+                state[GROWN].pop(key, None)
+            if grown or had_grown:
+                outputs.append(Output("grown", key, record.value if grown else None))
+        return outputs
+
+    def _noted(self, state: State, record: InputRecord) -> list[Output]:
+        key, time, value, notes = record.key, record.timestamp, record.value, state[NOTES]
+        known = key in notes
+        if value is None:
+            notes.pop(key, None)
+        else:
+            notes[key] = [value, time]
+        user, address = state[USERS].get(key), state[ADDRESSES].get(key)
+        profile = None if user is None else [user[0], None if address is None else address[0]]
+        outputs = []
+        if profile is not None or known or value is not None:
+            latest = max([time, *(row[1] for row in (user, user and address) if row is not None)])
+            outputs.append(Output("cards", key, _card(profile, None if value is None else [value]), latest))
+        if user is not None:
+            outputs.append(
+                Output("titled", key, None if value is None else [title(user[0]), value], max(time, user[1]))
+            )
         return outputs
 
     def accepts(self, record: InputRecord) -> bool:
-        return record.topic in ("users", "addresses") and (record.value is None or type(record.value) is int)
+        return record.topic in ("users", "addresses", "notes") and (
+            record.value is None or type(record.value) is int
+        )
+
+
+def _card(profile: Json, note: Json) -> Json:
+    return None if profile is note is None else [profile, None if note is None else note[0]]
 
 
 SCENARIO = Scenario()
