@@ -23,6 +23,7 @@ from store.suppliers import global_store
 
 CUSTOMERS = "customers"
 COUNTS = "counts"
+ANONYMOUS = 0
 SERDES: Serdes = (StrSerde(), JsonSerde())
 
 
@@ -39,12 +40,12 @@ class Number:
         self.context.forward([count, record.value])
 
 
-def customer_of(customer: str, _order: list[int]) -> str:
-    return customer
+def customer_of(customer: str, order: list[int]) -> str | None:
+    return None if order[1] == ANONYMOUS else customer
 
 
 def with_name(order: list[int], name: str | None) -> list[Json] | None:
-    return None if name is None else [*order, name]
+    return None if name is None and order[1] != ANONYMOUS else [*order, name]
 
 
 class Scenario(scenarios.Scenario):
@@ -67,13 +68,15 @@ class Scenario(scenarios.Scenario):
     def input(self, random: Random) -> Sample:
         customer = random.choice(("a", "ann", "anna"))
         if random.random() < 0.6:
-            return Sample(customer, random.randint(1, 9), topic="orders")
+            return Sample(customer, random.randint(ANONYMOUS, 9), topic="orders")
         named = customer if random.random() < 0.9 else KEYLESS
         return Sample(named, random.choice(("Ann", "Bob", None)), topic="customers")
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         customers, counts = state[CUSTOMERS], state[COUNTS]
         count = counts[record.key] = counts.get(record.key, 0) + 1
+        if record.value == ANONYMOUS:
+            return [Output("output", record.key, [count, record.value, None])]
         names = customers.ever(record.key)
         return [
             Output(
