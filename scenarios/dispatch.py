@@ -6,6 +6,8 @@ sender, and split: heavy ones become one record for their receiver, even ones on
 sender with half the weight each, null for no weight at all. Both go by a repartition topic, as [weight, number]; the
 odd ones too. These are grouped by receiver as well, but for those that somebody sends to nobody else but himself.
 
+Whatever a parcel leads to has its headers, but for what a punctuator sends.
+
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
 light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
 and sets all balances of its task to 0 when that one is too low; of this the table tells nobody. In `due` everything
@@ -30,6 +32,7 @@ from scenarios import InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.operators import RecordContext
 from store.streams.dsl.processors import FixedKeyContext, ProcessorContext, StreamRecord
 from store.streams.dsl.punctuation import PunctuationType
 from store.streams.topology import Topology
@@ -156,12 +159,20 @@ def other_receiver(sender: str, event: Event) -> str | None:
     return None if event[0] == sender else str(event[0])
 
 
-def parcel_of(event: Event) -> Parcel:
-    return event[1:]
+def parcel_of(receiver: str, event: Event) -> Parcel | None:
+    return event[1:] if event[0] == receiver else None
 
 
 def is_light(_key: str, parcel: Parcel) -> bool:
     return parcel[0] <= LIGHT
+
+
+def is_too_low(_key: str, balance: int) -> bool:
+    return balance < TOO_LOW
+
+
+def owed_beside(_key: str, _balance: int, context: RecordContext) -> str:
+    return context.topic.removesuffix(PARCELS) + "owed"
 
 
 def plus(_key: str, parcel: Parcel, balance: int) -> int:
@@ -198,7 +209,7 @@ class Scenario(scenarios.Scenario):
         split = sizes.default_branch(name="odd")
         odd = split["size-odd"]
         heavy, even = split["size-heavy"].map(to_receiver), split["size-even"].flat_map(halves)
-        rest = odd.select_key(receiver_of).map_values(parcel_of)
+        rest = odd.select_key(receiver_of).map_values(parcel_of, with_key=True)
         parcels = heavy.merge(even).merge(rest).repartition(name="parcels")
         last = parcels.to_table(materialized=Materialized(LAST))
         last.to_stream().to(f"{application_id}-last")
@@ -206,7 +217,9 @@ class Scenario(scenarios.Scenario):
         light, not_light = known.filter(is_light).group_by_key(), known.filter_not(is_light).group_by_key()
         balance = light.cogroup(plus).cogroup(not_light, minus).aggregate(int, materialized=BALANCE)
         balance.to_stream().to(f"{application_id}-balance")
-        known.process_values(Owe, BALANCE).to(f"{application_id}-owed")
+        owed = known.process_values(Owe, BALANCE)
+        owed.filter(is_too_low).to(f"{application_id}-owed")
+        owed.filter_not(is_too_low).to(owed_beside)
         delivered = parcels.process(Deliver, TIMERS, name="deliver")
         delivered.to(f"{application_id}-due", name="due-sink")
         delivered.to(f"{application_id}-reminders", name="reminders-sink")
@@ -219,9 +232,11 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.1 else [random.choice("abc"), random.randint(0, 9)]
-        return Sample(random.choice("abc"), value)
+        headers = (("by", random.choice(("van", "bike"))),) if random.random() < 0.3 else ()
+        return Sample(random.choice("abc"), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
+        headers = record.headers
         if record.topic == PARCELS:
             return self._parcel(state, record)
         if record.topic == ODD:
@@ -230,33 +245,34 @@ class Scenario(scenarios.Scenario):
                 return []
             _, weight, _ = record.value
             heaviest, latest = state[HEAVIEST].get(record.key, [0, -1])
-            row = [max(heaviest, weight), max(latest, record.timestamp)]
-            state[HEAVIEST][record.key] = row
-            return [Output("heaviest", record.key, *row)]
+            heaviest, latest = max(heaviest, weight), max(latest, record.timestamp)
+            state[HEAVIEST][record.key] = [heaviest, latest]
+            return [Output("heaviest", record.key, heaviest, latest, headers)]
         if record.value is None:
             return []
         receiver, weight = record.value
         number = state[NUMBERS][record.key] = state[NUMBERS].get(record.key, 0) + 1
         if weight <= HEAVY and weight % 2 == 0:
             half = [weight // 2, number] if weight else None
-            return [Output(PARCELS, receiver, half), Output(PARCELS, record.key, half)]
-        outputs = [Output(PARCELS, receiver, [weight, number])]
+            return [Output(PARCELS, one, half, headers=headers) for one in (receiver, record.key)]
+        outputs = [Output(PARCELS, receiver, [weight, number], headers=headers)]
         if weight <= HEAVY and receiver != record.key:
-            outputs.append(Output(ODD, receiver, [receiver, weight, number]))
+            outputs.append(Output(ODD, receiver, [receiver, weight, number], headers=headers))
         return outputs
 
     def _parcel(self, state: State, record: InputRecord) -> list[Output]:
-        key, value, timers = record.key, record.value, state[TIMERS]
-        outputs = [Output("last", key, value)]
+        key, value, timers, headers = record.key, record.value, state[TIMERS], record.headers
+        outputs = [Output("last", key, value, headers=headers)]
         if value is None:
             state[LAST].pop(key, None)
         else:
             state[LAST][key] = [value, record.timestamp]
             balance, latest = state[BALANCE].get(key, [0, -1])
             balance += value[0] if value[0] <= LIGHT else -value[0]
-            state[BALANCE][key] = [balance, max(latest, record.timestamp)]
-            outputs.append(Output("balance", key, *state[BALANCE][key]))
-            outputs.append(Output("owed", key, balance))
+            latest = max(latest, record.timestamp)
+            state[BALANCE][key] = [balance, latest]
+            outputs.append(Output("balance", key, balance, latest, headers))
+            outputs.append(Output("owed", key, balance, headers=headers))
             if balance < TOO_LOW:
                 for name in sorted(state[BALANCE]):
                     state[BALANCE][name] = [0, record.timestamp]
