@@ -186,15 +186,25 @@ class Scenario(scenarios.Scenario):
     def decode_key(self, store: str, key: bytes) -> str:
         if store != UNTIL_CLOSED:
             return super().decode_key(store, key)
-        (start,) = struct.unpack(">q", key[-8:])
-        return f"{key[:-8].decode()} {start:015}"
+        return name_of_window(key)
 
     def decode(self, store: str, value: bytes) -> Json:
         if store not in (UNTIL_CLOSED, UNTIL_LATER):
             return super().decode(store, value)
-        place, time, headers, *sums = msgspec.msgpack.decode(value)
-        told = [[name, None if one is None else one.decode()] for name, one in headers]
-        return [place, time, told, *(None if one is None else msgspec.json.decode(one) for one in sums)]
+        return update_that_waits(value)
+
+
+def name_of_window(key: bytes) -> str:
+    """A row that is held back until its window is closed. Names are in the order of the rows."""
+    (start,) = struct.unpack(">q", key[-8:])
+    return f"{key[:-8].decode()} {start:015}"
+
+
+def update_that_waits(value: bytes) -> Json:
+    """Place in time, time, headers, what went last and what is to go."""
+    place, time, headers, *results = msgspec.msgpack.decode(value)
+    told = [[name, None if one is None else one.decode()] for name, one in headers]
+    return [place, time, told, *(None if one is None else msgspec.json.decode(one) for one in results)]
 
 
 def as_json(headers: Headers) -> Json:

@@ -11,7 +11,8 @@ earlier one first where two were joined; null for a session that has become anot
 session, once, with its end as time and the headers of the record that has ended it. Keyed by visitor and start, as in
 `ann@30000`: in `hops` how many visits there were in each window of 20 s, one of which begins every 8 s. In `rolled`
 the visits that were no more than 10 s apart, in windows that end with a visit or begin after one, each once, when it
-is closed; those take late visits for 12 s more. A visit that comes when the window that ends with it is closed is not
+is closed; those take late visits for 12 s more. In `rolling` the same with each change, and in `final` what `suppress`
+has let go of that: the last of each. A visit that comes when the window that ends with it is closed is not
 in those that are made later, as in Kafka Streams.
 
 What ended comes out with the first record whose time ends it, of any visitor of the partition, and before that record
@@ -28,7 +29,8 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import KEYLESS, InputRecord, Output, Sample, State, Stores
+from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
+from scenarios.top_k import as_headers, as_json, name_of_window, update_that_waits
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import LATEST, Windowed
 from store.streams.dsl import (
@@ -37,6 +39,7 @@ from store.streams.dsl import (
     SessionWindows,
     SlidingWindows,
     StreamsBuilder,
+    Suppressed,
     TimeWindows,
 )
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
@@ -49,7 +52,8 @@ ADVANCE_MS = 8_000
 HOP_GRACE_MS = 5_000
 APART_MS = 10_000
 ROLL_GRACE_MS = 12_000
-GOING, SUMS, HOPS, ROLLING, CLOCK = "going", "session-sums", "hop-counts", "rolling", "clock"
+GOING, SUMS, HOPS, CLOCK = "going", "session-sums", "hop-counts", "clock"
+ROLLING, CHANGING, HELD = "rolling", "changing", "final-store"
 NOW = "now"
 
 Visit = list[int]
@@ -108,7 +112,7 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (GAP_MS, GAP_MS + SESSION_GRACE_MS, SIZE_MS, APART_MS, APART_MS + ROLL_GRACE_MS)
-    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops"})
+    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops", "rolling"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         values = JsonSerde[Any]()
@@ -137,6 +141,10 @@ class Scenario(scenarios.Scenario):
             .aggregate(list, insert, materialized=Materialized(ROLLING))
         )
         rolled.to_stream(window_of).to(f"{application_id}-rolled", key_serde=StrSerde())
+        changing = grouped.windowed_by(near).aggregate(list, insert, materialized=Materialized(CHANGING))
+        changing.to_stream(window_of).to(f"{application_id}-rolling", key_serde=StrSerde())
+        final = changing.suppress(Suppressed.until_window_closes(name="final"))
+        final.to_stream(window_of).to(f"{application_id}-final", key_serde=StrSerde())
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -225,15 +233,42 @@ class Scenario(scenarios.Scenario):
                 made[left] = sorted([*(over[-1][0] if over and over[-1][1] >= left else []), visit])
             if time + 1 not in held and inside and held[inside[-1]][1] > time:
                 after = held[inside[-1]][0]
-        for start, visits in made.items():
-            if start + wait >= now:
-                rolling.put(key, [visits, visits[-1][0]], start)
-        if after:
-            rolling.put(key, [after, after[-1][0]], time + 1)
+        new = [start for start in made if start not in held]
+        later = [time + 1] if after else []
+        if time < APART_MS:
+            changed = [*filter(None, inside), *later, *filter(None, new), 0]
+        else:
+            changed = [*reversed(inside), *new, *later]
+        made[time + 1] = after
+        for start in changed:
+            if start == time + 1 or start + wait >= now:
+                visits, latest = made[start], made[start][-1][0]
+                rolling.put(key, [visits, latest], start)
+                state[CHANGING].put(key, [visits, latest], start)
+                outputs.append(Output("rolling", f"{key}@{start}", visits, latest, record.headers))
+                waits = [start + APART_MS, latest, as_json(record.headers), None, visits]
+                state[HELD][f"{key} {start:015}"] = waits
+        return [*outputs, *self._final(state, now)]
+
+    def _final(self, state: State, now: int) -> list[Output]:
+        """What is not held back any more."""
+        held = state[HELD]
+        closed = [name for name, row in held.items() if row[0] + ROLL_GRACE_MS < now]
+        outputs = []
+        for name in sorted(closed, key=lambda name: (held.get(name)[0], name)):
+            _, at, headers, _, visits = held.pop(name)
+            key, start = name.split(" ")
+            outputs.append(Output("final", f"{key}@{int(start)}", visits, at, as_headers(headers)))
         return outputs
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and (record.value is None or type(record.value) is int)
+
+    def decode_key(self, store: str, key: bytes) -> str:
+        return name_of_window(key) if store == HELD else super().decode_key(store, key)
+
+    def decode(self, store: str, value: bytes) -> Json:
+        return update_that_waits(value) if store == HELD else super().decode(store, value)
 
 
 def has_value(_visitor: str, visit: Visit | None) -> bool:
