@@ -5,7 +5,7 @@ has none, `{"pair": n}` sets that of the product and takes out its twin, or puts
 "raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names
 start with this one while it reads them; `{"last": n}` sets the price of what comes after all products that begin with
 this one, and "sweep last" takes that out as "sweep" does; "list" lists all, "near" those from the product b down to
-this one.
+this one, or, where that is b, from the last one.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
 last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for
@@ -87,7 +87,7 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                     return [_readable(met), _name(left.peek_next_key()) if left.has_next() else None]
         case "near":
             near = []
-            with catalog.reverse_range(product, LAST) as rows:
+            with catalog.reverse_range(product, None if product == LAST else LAST) as rows:
                 for name, price in rows:
                     peeks = int(price) % 2 and rows.has_next()
                     after = _name(rows.peek_next_key()) if peeks else None
@@ -153,7 +153,8 @@ class Scenario(scenarios.Scenario):
         if record.value == "list":
             return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
         if record.value == "near":
-            near = [list(row) for row in reversed(catalog.between(product, LAST.decode()))]
+            upper = None if product == LAST.decode() else LAST.decode()
+            near = [list(row) for row in reversed(catalog.between(product, upper))]
             after = [*(name for name, _ in near[1:]), None] if near else []
             return [
                 Output(

@@ -190,4 +190,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-backward-range-without-an-end-has-no-beginning",
+        OWN,
+        "A range without an upper bound that is read backward goes on below its lower one.",
+        (
+            Edit(
+                "store.state.keyvalue:ReadOnlyKeyValueStore._range",
+                "return self._iterator(lower, None, reverse=reverse)",
+                "return self._iterator(None if reverse else lower, None, reverse=reverse)",
+            ),
+        ),
+    ),
 )
