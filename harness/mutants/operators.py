@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
+_OPERATORS = "store.streams.dsl.operators"
 _SIDE = "store.streams.dsl.joins:JoinSide.bind"
 _WAITING = "store.streams.dsl.joins:Waiting"
 _SESSIONS = "store.streams.dsl.windowed:SessionAggregate.bind"
@@ -136,5 +137,47 @@ MUTANTS = (
                 "partition_for(keyed, count(topic))",
             ),
         ),
+    ),
+    Mutant(
+        "flat-map-loses-headers",
+        OWN,
+        "What a record is split into has none of its headers.",
+        (
+            Edit(
+                f"{_OPERATORS}:FlatMap.bind",
+                "forward(new_key, new_value, timestamp, headers)",
+                "forward(new_key, new_value, timestamp, ())",
+            ),
+        ),
+    ),
+    Mutant(
+        "processors-forward-no-headers",
+        OWN,
+        "What a processor forwards without saying which headers it has does not have those of the record.",
+        (
+            Edit(
+                "store.streams.dsl.processors:_Context._send",
+                "headers = () if current is None else current.headers",
+                "headers = ()",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-left-join-drops-what-asks-for-nothing",
+        OWN,
+        "A left join with a global table drops a record that has no key to look up.",
+        (
+            Edit(
+                f"{_OPERATORS}:LookUp.bind",
+                "value is None or (wanted is None and not left)",
+                "value is None or wanted is None",
+            ),
+        ),
+    ),
+    Mutant(
+        "an-outer-join-drops-what-has-no-key",
+        OWN,
+        "A record without a key is dropped by the side of a join that has its records come out alone.",
+        (Edit("store.streams.dsl.joins:JoinSide.bind", "if outer and value is not None:", "if False:"),),
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
+_OPERATORS = "store.streams.dsl.operators"
 _JOIN = "store.streams.dsl.operators:TableJoin.bind"
 _WAITING = "store.streams.dsl.joins:Waiting"
 _TABLE = "store.streams.dsl.cache:Table"
@@ -290,6 +291,42 @@ MUTANTS = (
                 f"{_TABLE}.find",
                 "if self.sends_old and not immutable(value):",
                 "if self.sends_old and value is None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-left-join-that-is-looked-up-is-an-inner-one",
+        OWN,
+        "What is joined with a left join of tables finds nothing where the right one has nothing.",
+        (
+            Edit(
+                f"{_OPERATORS}:OfBoth._joining",
+                '(two is None and kind == "inner")',
+                '(two is None and kind != "outer")',
+            ),
+        ),
+    ),
+    Mutant(
+        "rows-that-a-kept-filter-drops-stay",
+        OWN,
+        "A row that does not pass the filter of a table any more stays where what passes is kept.",
+        (
+            Edit(
+                f"{_OPERATORS}:TableMap.bind",
+                "if filters and sends_old and mapped is None and get(key) is None:",
+                "if filters and mapped is None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "windows-that-are-held-back-are-not-found",
+        OWN,
+        "A record does not find the last window that it may be in where a cache holds that back.",
+        (
+            Edit(
+                "store.streams.dsl.cache:WindowTable.windows",
+                "if first <= start <= last:",
+                "if first <= start < last:",
             ),
         ),
     ),
