@@ -189,4 +189,30 @@ MUTANTS = (
         ),
         oracle="progress",
     ),
+    Mutant(
+        "the-default-isolation-is-ignored",
+        OWN,
+        "Queries that say no isolation level see what is uncommitted, whatever the configuration says.",
+        (
+            Edit(
+                "store.streams.task:Task._open_store",
+                "            isolation=config.default_state_isolation_level,\n",
+                "",
+            ),
+        ),
+        oracle="queries",
+    ),
+    Mutant(
+        "read-committed-is-answered-uncommitted",
+        OWN,
+        "A query that asks for what is committed is answered as if it had asked for all, position and rows alike.",
+        (
+            Edit(
+                "store.query.answer:query",
+                "level = inner.context.isolation if isolation is None else isolation",
+                "level = IsolationLevel.READ_UNCOMMITTED",
+            ),
+        ),
+        oracle="queries",
+    ),
 )

@@ -1,13 +1,13 @@
 """A query is answered with what was there at one moment, and says which: its rows are those of the model at the
 answer's own position, in the store's order, complete and of one commit.
 
-At READ_COMMITTED that is a committed state, no older than the last one when the query began; at READ_UNCOMMITTED the
-state with everything that the task had processed then. An iterator that is held open goes on showing its moment. A
-bound is respected both ways. A store without transactions has nothing to keep uncommitted writes apart with: there
-READ_COMMITTED may show them, and with a cache a part of them, so that is not judged. Another process that reads such a
-store in its files finds the stream time there as of the last commit: to it, what has expired since may still be there.
-A table of the DSL with a record cache has what was committed, and of any row it may have what was made of it since:
-that is its answer at READ_UNCOMMITTED, and the position is that of the commit.
+At READ_COMMITTED that is a committed state: the last one when the query began, or a later one where it is asked slowly;
+at READ_UNCOMMITTED the state with everything that the task had processed then. An iterator that is held open goes on
+showing its moment. A bound is respected both ways. A store without transactions has nothing to keep uncommitted writes
+apart with: there READ_COMMITTED may show them, and with a cache a part of them, so that is not judged. Another process
+that reads such a store in its files finds the stream time there as of the last commit: to it, what has expired since
+may still be there. A table of the DSL with a record cache has what was committed, and of any row it may have what was
+made of it since: that is its answer at READ_UNCOMMITTED, and the position is that of the commit.
 
 What nobody can answer is refused with the reason for it: a partition that is elsewhere or nowhere, a standby where the
 active copy is wanted, a query of an unknown type, an iterator that was closed, uncommitted data of another process.
@@ -267,20 +267,21 @@ class _Judge:
                 expected=least,
                 actual=event.positions,
             )
-        most = model.vector(event.uncommitted)
         if self._query.slow:
             # The task went on before the answer was of any moment.
             return
+        isolated = self._query.isolation is IsolationLevel.READ_COMMITTED
+        most = event.committed if isolated else event.uncommitted
         if (
-            told
+            (told or isolated)
             and not self._evidence.uncaused
-            and any(now > last for now, last in zip(at, most, strict=True))
+            and any(now > last for now, last in zip(at, model.vector(most), strict=True))
         ):
             yield self._finding(
-                f"was answered as of {positions_text(event.positions)}, but the task had processed "
-                f"{positions_text(event.uncommitted)} alone",
-                Anomaly.DIVERGED,
-                expected=event.uncommitted,
+                f"was answered as of {positions_text(event.positions)}, but the task had "
+                f"{'committed' if isolated else 'processed'} {positions_text(most)} alone",
+                Anomaly.UNCOMMITTED_READ if isolated else Anomaly.DIVERGED,
+                expected=most,
                 actual=event.positions,
             )
 

@@ -96,8 +96,10 @@ class Questions:
         prefix: str,
         report: Callable[[Queried], None],
         elsewhere: Elsewhere | None = None,
+        default: IsolationLevel | None = None,
     ) -> None:
-        """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does."""
+        """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does.
+        `default` is the isolation of queries that do not say one; None: all say it."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
@@ -105,6 +107,7 @@ class Questions:
         self._prefix = prefix
         self._report = report
         self._elsewhere = elsewhere
+        self._default = default
         self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._open: list[_Open] = []
         self._processed = 0
@@ -207,9 +210,10 @@ class Questions:
                 _failed(answer, f"a {type(supplier).__name__} cannot be asked for {asked.kind}")
             )
         try:
-            parameters = StoreQueryParameters.from_name(asked.store).with_read_committed(
-                asked.isolation is IsolationLevel.READ_COMMITTED
-            )
+            parameters = StoreQueryParameters.from_name(asked.store)
+            # What the configuration says need not be said. Every other query says it all the same.
+            if asked.isolation is not self._default or asked.elsewhere or step % 2:
+                parameters = parameters.with_read_committed(asked.isolation is IsolationLevel.READ_COMMITTED)
             place = {self._partition: _Slow(store) if asked.slow else store}
             everywhere = query_by(parameters, place, question, bound=self._bound(asked))
             result = everywhere.partition_results[self._partition]

@@ -718,11 +718,14 @@ class SimRun(Run):
         """The topology as that process runs it, with what the schedule wants to watch."""
         if self.watch.queries:
             disk = process.disk
+            default = self.config_for(process.actor).default_state_isolation_level
 
             def questions(task: str) -> Questions:
                 elsewhere = partial(disk.reader, task) if isinstance(disk, FileStorage) else None
                 place = partition_of(task)
-                return Questions(self.scenario, topology, place, self.prefix, self.events.append, elsewhere)
+                return Questions(
+                    self.scenario, topology, place, self.prefix, self.events.append, elsewhere, default
+                )
 
             process.questions = questions
         return watched(topology, self.watch, process, process.storage, self.config_for(process.actor))
