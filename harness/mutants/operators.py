@@ -174,10 +174,4 @@ MUTANTS = (
             ),
         ),
     ),
-    Mutant(
-        "an-outer-join-drops-what-has-no-key",
-        OWN,
-        "A record without a key is dropped by the side of a join that has its records come out alone.",
-        (Edit("store.streams.dsl.joins:JoinSide.bind", "if outer and value is not None:", "if False:"),),
-    ),
 )
