@@ -159,10 +159,6 @@ class Scenario(scenarios.Scenario):
             record.value is None or type(record.value) is int
         )
 
-    def decode_output(self, topic: str, key: bytes | None, value: bytes | None) -> tuple[str, Json]:
-        name, found = super().decode_output(topic, key or b"", value)
-        return KEYLESS if key is None else name, found
-
     def decode_key(self, store: str, key: bytes) -> str:
         if store != WAITING:
             return super().decode_key(store, key)
