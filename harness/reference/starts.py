@@ -394,7 +394,15 @@ class Starts:
 
     def _replay(self, event: Replayed) -> None:
         life = self._lives.get(event.incarnation)
-        if life is not None and life.stage is _Stage.STARTING:
+        if life is None:
+            return
+        if life.stage is None:
+            # What is read before the producer is ready goes into a store that nobody has seen open. One that was made
+            # anew is as young as that.
+            disk = self._disk(event.task, life.host, event.store)
+            if disk.left is Left.NOTHING:
+                disk.current_ms = None
+        elif life.stage is _Stage.STARTING:
             first, number = life.replayed.get(event.store, (event.first, 0))
             life.replayed[event.store] = min(first, event.first), number + event.records
 
@@ -407,7 +415,8 @@ class Starts:
                 yield self._restart(index, life, event.store, kind, None, set_aside=True)
             life.aside.add(event.store)
             life.replayed.pop(event.store, None)
-        disk.left, disk.held, disk.current_ms = Left.NOTHING, 0, self._now_ms
+        # A copy is followed from then on, and nobody tells up to when.
+        disk.left, disk.held, disk.current_ms = Left.NOTHING, 0, None if life is None else self._now_ms
 
     def _look(self, index: int, event: StateObserved) -> Iterator[Restart]:
         if event.standby or event.incarnation is None:
