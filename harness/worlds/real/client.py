@@ -25,6 +25,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from harness.schedule import TRANSACTION_TIMEOUT_MS
 from harness.worlds.cluster import Bounds, Written
 from store.errors import CrashproofError
 from store.log import TopicSpec
@@ -33,8 +34,9 @@ from store.types import Record
 PATIENCE_S = 300.0
 """How long something may take that a cluster does in milliseconds."""
 
-SETTLE_S = 60.0
-"""How long transactions may stay undecided that nobody works on any more."""
+SETTLE_S = 1.5 * TRANSACTION_TIMEOUT_MS / 1000
+"""How long transactions may stay undecided that nobody works on any more: until the broker ends them, and somewhat
+longer, for they may have begun only just now."""
 
 _TRANSACTIONS = "__transaction_state"
 _PAUSE_S = 0.005
