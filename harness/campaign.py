@@ -28,7 +28,7 @@ from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
 from harness.replay import WATCHDOG_SECONDS, bounded, check_input, simulate, simulate_all, simulate_within
-from harness.result import WorldResult
+from harness.result import Missing, WorldResult
 from harness.schedule import Runtime, Schedule, ScheduleError, validate
 from harness.shrink import Reduction
 from harness.spread import Chunk, Spread
@@ -39,6 +39,10 @@ from store.errors import CrashproofError
 
 CHUNK = 20
 """Schedules per unit of work: some tenths of a second."""
+
+MORE_ROUNDS = 3
+"""How often a campaign that has to be enough, and has not met all that it has to meet, goes on with a chunk of each
+scenario. One in some ten has not."""
 
 MOST_EVENTS = 1_000_000
 """A reduction ends when its runs had so many events together, so that one of runs that hardly end ends itself."""
@@ -249,6 +253,16 @@ class Total:
         """Whether it is over, by failures or by time."""
         return self.failed or self.left_s == 0.0
 
+    def missing(self) -> list[Missing]:
+        """What had to be met and was not so far."""
+        kind = WORLDS[self._world]
+        return self._met.missing(
+            [load(name) for name in self._plan.scenarios],
+            kind.capabilities,
+            whole=self._plan.whole and kind.spreads,
+            faults=self._plan.faults,
+        )
+
     def close(self) -> Part:
         result = self._met.close()
         result.seconds = time.monotonic() - self._started
@@ -256,14 +270,7 @@ class Total:
         if self._interrupted:
             self.inconclusive.append(f"the world {self._world} was interrupted")
         elif not self.found:
-            scenarios = [load(name) for name in self._plan.scenarios]
-            kind = WORLDS[self._world]
-            result.missing = self._met.missing(
-                scenarios,
-                kind.capabilities,
-                whole=self._plan.whole and kind.spreads,
-                faults=self._plan.faults,
-            )
+            result.missing = self.missing()
         if self._unsaid:
             self.inconclusive.insert(MOST_REASONS, f"as inconclusive were {self._unsaid} schedules more")
         return Part(result, self.found, self.inconclusive, self._traceback, self._interrupted)
@@ -272,14 +279,22 @@ class Total:
 def run_simulation(plan: Plan, spread: Spread, progress: Progress) -> Part:
     """The campaign in the simulation, run by `spread`. Stops at the first failures.
 
-    What was found is taken in the order of the schedules, so that it does not depend on who was faster.
+    What was found is taken in the order of the schedules, so that it does not depend on who was faster; and whether it
+    goes on is asked when all of them are there.
     """
     total = Total(plan, SIMULATION, progress)
-    with total.until_interrupted(), closing(spread.parts(plan, chunks_of(plan))) as parts:
-        for part in parts:
-            total.add(part)
-            if total.enough:
+    rounds = [chunks_of(plan)]
+    if plan.whole:
+        rounds += [_one_chunk_more(plan, number) for number in range(MORE_ROUNDS)]
+    with total.until_interrupted():
+        for number, chunks in enumerate(rounds):
+            if number and (total.enough or not total.missing()):
                 break
+            with closing(spread.parts(plan, chunks)) as parts:
+                for part in parts:
+                    total.add(part)
+                    if total.enough:
+                        break
     return total.close()
 
 
@@ -294,7 +309,7 @@ def schedules_of(plan: Plan, world: str) -> int | None:
 def chunks_of(plan: Plan) -> Iterator[Chunk]:
     """The units of work: the tours, then all scenarios in turns."""
     schedules = WORLDS[SIMULATION].schedules if plan.whole else plan.schedules
-    tours = {name: 0 if plan.faults else tours_of(load(name)) for name in plan.scenarios}
+    tours = _tours(plan)
     for name, number in tours.items():
         yield Chunk(name, -number, 0 if schedules is None else min(0, schedules - number))
     for start in count(0, CHUNK):
@@ -304,6 +319,18 @@ def chunks_of(plan: Plan) -> Iterator[Chunk]:
             stop = start + CHUNK if schedules is None else min(start + CHUNK, schedules - number)
             if stop > start:
                 yield Chunk(name, start, stop)
+
+
+def _one_chunk_more(plan: Plan, number: int) -> Iterator[Chunk]:
+    """Of each scenario, beyond those of `chunks_of` and of rounds before this one."""
+    for name, tours in _tours(plan).items():
+        start = WORLDS[SIMULATION].schedules - tours + number * CHUNK
+        yield Chunk(name, start, start + CHUNK)
+
+
+def _tours(plan: Plan) -> dict[str, int]:
+    """Scenario → how many of its schedules are tours."""
+    return {name: 0 if plan.faults else tours_of(load(name)) for name in plan.scenarios}
 
 
 def run_world(plan: Plan, name: str, world: World, progress: Progress) -> Part:

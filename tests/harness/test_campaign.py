@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from harness.campaign import (
+    CHUNK,
+    MORE_ROUNDS,
     Found,
     Part,
     Plan,
@@ -74,6 +77,32 @@ def test_a_campaign_stops_at_as_many_failures_as_were_asked_for(most: int) -> No
     assert len(part.found) == most
     assert part.result.schedules < 2_000
     assert part.result.missing == []
+
+
+def few_schedules(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """As if so many of each scenario were enough."""
+    few = replace(WORLDS[SIMULATION], schedules=number)
+    monkeypatch.setattr("harness.campaign.WORLDS", {**WORLDS, SIMULATION: few})
+
+
+def test_a_whole_campaign_that_has_not_met_all_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_schedules(monkeypatch, 30)
+    part = run_simulation(Plan(("balances",), seed=0), over(1), quiet)
+    assert part.result.missing
+    assert part.result.schedules == 30 + MORE_ROUNDS * CHUNK
+    same = run_simulation(Plan(("balances",), seed=0, schedules=part.result.schedules), over(1), quiet)
+    assert part.result.cells == same.result.cells
+
+
+def test_a_whole_campaign_that_has_met_all_ends() -> None:
+    part = run_simulation(Plan(("balances",), seed=0), over(2), quiet)
+    assert part.result.missing == []
+    most = WORLDS[SIMULATION].schedules
+    assert part.result.schedules in range(most, most + MORE_ROUNDS * CHUNK + 1, CHUNK)
+
+
+def test_a_campaign_of_a_number_ends_whatever_it_has_met() -> None:
+    assert run_simulation(Plan(("balances",), seed=0, schedules=30), over(1), quiet).result.schedules == 30
 
 
 class Recorded:
