@@ -420,7 +420,11 @@ class Run(ABC):
             self.runnable.append(actor)
             return
         standby = any(one.standby for one in actor.crew)
-        self.resting[actor] = self.input_of(actor) if self.wakes or standby else None
+        self.resting[actor] = self.seen_by(actor) if self.wakes or standby else None
+
+    def seen_by(self, actor: Actor) -> object:
+        """What `input_of` was when the process looked last."""
+        return self.input_of(actor)
 
     def yields(self, actor: Actor) -> None:
         """The process goes on after all others, also those that rested and have something to read by now."""

@@ -151,19 +151,26 @@ class RealRun(Run):
     def write(self, items: Sequence[Input]) -> None:
         clusters.write(self.machine.cluster, self.topologies, items)
 
+    def seen_by(self, actor: Actor) -> object:
+        # Not what is there once open transactions have ended: it has not seen that.
+        return tuple(self.machine.cluster.bounds(*place).stable for place in self._places_of(actor))
+
     def input_of(self, actor: Actor) -> object:
+        places = self._places_of(actor)
+        # What has stayed open once is waited for at the end again, and not each time that a process comes to rest.
+        self.undecided |= set(
+            self.machine.cluster.undecided(place for place in places if place not in self.undecided)
+        )
+        return tuple(self.machine.cluster.bounds(*place).stable for place in places)
+
+    def _places_of(self, actor: Actor) -> list[tuple[str, int]]:
         topology = self.topologies[ordinal_of(actor.task)]
         topics = (
             list(topology.changelogs.values())
             if actor.standby
             else [*topology.sources, *(store.topic for store in topology.global_stores)]
         )
-        places = [(topic, number) for topic in topics for number in range(self.schedule.partitions)]
-        # What has stayed open once is waited for at the end again, and not each time that a process comes to rest.
-        self.undecided |= set(
-            self.machine.cluster.undecided(place for place in places if place not in self.undecided)
-        )
-        return tuple(self.machine.cluster.bounds(*place).stable for place in places)
+        return [(topic, number) for topic in topics for number in range(self.schedule.partitions)]
 
     def disk(self, host: int) -> Path:
         """The root of the state directories of a host, for this run alone."""
