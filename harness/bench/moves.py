@@ -23,8 +23,9 @@ from confluent_kafka import Producer
 from store.config import StreamsConfig
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
-from store.spark.host import Carried, Deployment, Order, Place
+from store.spark.host import Carried, Deployment, Order
 from store.spark.messenger import bring, dismiss
+from store.spark.process import Place
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
 from store.types import Record

@@ -36,7 +36,8 @@ import psutil
 from filelock import FileLock
 
 from store.errors import StateDirectoryError, TaskHostError
-from store.spark.host import Answer, Carried, Deployment, Order, Orders, Place, become_host, born
+from store.spark.host import Carried, Deployment, Order, Orders
+from store.spark.process import Answer, Place, become_host, born
 
 _log = logging.getLogger(__name__)
 

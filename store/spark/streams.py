@@ -56,8 +56,9 @@ from store.errors import (
 )
 from store.log.kafka import KafkaLog
 from store.points import Point, reach
-from store.spark.host import BETWEEN_ORDERS, LEASE_S, Carried, Deployment, Host, Order
+from store.spark.host import BETWEEN_ORDERS, Carried, Deployment, Host, Order
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
+from store.spark.process import LEASE_S
 from store.spark.settings import check_settings, security_of_spark
 from store.streams.application import Application
 from store.streams.dsl.processors import Process, TransformTable

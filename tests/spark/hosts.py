@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from store.spark import host
+from store.spark import process
 from store.spark.host import Deployment, TaskHost
 from tests.waiting import LONGEST_S
 
 
 def lasting(deployment: Deployment) -> TaskHost:
     """Called in the process of a host: it does not end because the next order is long in coming."""
-    host.LEASE_S = LONGEST_S
+    process.LEASE_S = LONGEST_S
     return TaskHost.of(deployment)

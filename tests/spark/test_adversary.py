@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from store.errors import InputChangedError, LogError
 from store.log.kafka import KafkaLog
 from store.spark import streams
-from store.spark.host import Place
+from store.spark.process import Place
 from store.streams.topology import Context, Topology
 from store.types import Record
 from tests.spark.hosts import lasting

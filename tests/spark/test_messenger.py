@@ -26,8 +26,9 @@ import store.spark
 from store.config import StreamsConfig
 from store.errors import ConfigError, StateDirectoryError, TaskHostError
 from store.spark import messenger
-from store.spark.host import Carried, Deployment, Host, Order, Orders, Place, _trace, born
+from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
+from store.spark.process import Place, _trace, born
 from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology

@@ -19,7 +19,8 @@ from store.errors import TaskHostError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.spark import SparkStreams, SparkStreamsQuery, streams
-from store.spark.host import SILENCE_S, Place
+from store.spark.host import SILENCE_S
+from store.spark.process import Place
 from store.streams.application import Application
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
 from store.streams.topology import Context, Topology

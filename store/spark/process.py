@@ -1,0 +1,303 @@
+"""The process of a task host, beside the executors of one machine: where it listens, and how long it lives.
+
+    state_dir/application/.hosts/slot-3.json    where the host of slot 3 listens, and whose it is
+    state_dir/application/.hosts/slot-3.log     what it has logged and printed
+
+Tasks stay open in it over micro-batches. What is done with an order is `store.spark.host`'s.
+
+Must survive: its own death at any moment (the attempt fails, and the next one starts another host, which restores the
+difference); the death of the attempt that it works for (it finishes, commits, and waits for the next); the end of
+the executor that started it (it ends as well, see `_end_with`); a query of which nobody has heard for `LEASE_S`; two
+attempts that bring orders at once (one after the other); a host of an earlier start of the query, which is told to go;
+its own standstill, stopped or swapped out: whoever waits for it hears nothing, sees that it uses no time of a processor
+either, and kills it, which is a death like any other (`store.spark.messenger`).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import queue
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import psutil
+
+from store.errors import CrashproofError, SerdeError
+from store.spark.host import Carried, Deployment, Host, Orders, TaskHost, message_of
+
+_log = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+"""A host that is given no order for so long commits, closes its tasks and ends: its query has stopped, or moved on."""
+
+_ALIVE_S = 1.0
+"""How often a host says that it lives to those whose orders it carries out, or has yet to."""
+
+_SAID_BYTES = 2000
+"""A pipe takes these at once, whether anybody reads them or not."""
+
+_TRACE_CHARACTERS = 3000
+"""What is told of a traceback at most: its end, where the function is that has raised."""
+
+_TICK_S = 0.1
+_ADDRESS = "127.0.0.1"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    carried: list[Carried] = []
+    error: str | None = None
+    """The class of what was raised, of `store.errors` where it is one of those."""
+    message: str = ""
+    trace: str = ""
+    """The last lines of the traceback, where it is not an error of `store.errors` that says all."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a host listens. Its file can be read by its owner alone."""
+
+    run: str
+    pid: int
+    port: int
+    key: str
+    born: float = -1.0
+    """When the process began; a later one may have its number. -1: from a version that did not say."""
+
+
+class Call:
+    """Orders that somebody has brought, and the way back. Until they are answered he hears that the host lives."""
+
+    def __init__(self, orders: Orders, connection: Connection) -> None:
+        self.orders = orders
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._answered = threading.Event()
+
+    def stay(self) -> None:
+        """Say that the host lives, over and over until the orders are answered."""
+        while not self._answered.wait(_ALIVE_S):
+            with self._sending:
+                if not self._answered.is_set() and not self._send(b""):
+                    return
+
+    def reply(self, answer: Answer) -> None:
+        """The last that is said."""
+        with self._sending, self._connection:
+            self._answered.set()
+            self._send(msgspec.json.encode(answer))
+
+    def _send(self, said: bytes) -> bool:
+        # Whoever asked may be gone by now: killed, or overtaken. What was done is done.
+        try:
+            self._connection.send_bytes(said)
+        except OSError:
+            return False
+        return True
+
+
+def serve(deployment: Deployment, place: Path) -> None:
+    """Carry out orders until the lease ends, or until told to go."""
+    key = os.urandom(32)
+    waiting: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    leaving = threading.Event()
+    # Without the key: whoever calls and says nothing would keep all others waiting.
+    with Listener((_ADDRESS, 0)) as listener:
+        threading.Thread(target=_listen, args=(listener, key, waiting, leaving), daemon=True).start()
+        pid = os.getpid()
+        _publish(place, Place(deployment.run, pid, listener.address[1], key.hex(), born(pid)))
+        try:
+            host = (deployment.host or TaskHost.of)(deployment)
+        except Exception as error:
+            # Told to whoever has started it, so that it need not be guessed from a log.
+            waiting.get(timeout=LEASE_S).reply(_refusal(error))
+            _withdraw(place)
+            raise
+        threading.Thread(target=_when_set, args=(leaving, host.leave), daemon=True).start()
+        try:
+            _serve(host, deployment.run, waiting)
+        finally:
+            # Gone before the tasks are closed, so that nobody brings an order to a host that is about to end.
+            _withdraw(place)
+            host.close()
+
+
+def _serve(host: Host, run: str, waiting: queue.SimpleQueue[Call]) -> None:
+    heard = time.monotonic()
+    while time.monotonic() - heard < LEASE_S:
+        try:
+            call = waiting.get(timeout=_TICK_S)
+        except queue.Empty:
+            host.tick()
+            continue
+        if not call.orders.orders or call.orders.run != run:
+            call.reply(Answer())
+            return
+        try:
+            answer = Answer(host.carry_out(call.orders))
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and Spark is told of it
+            if not isinstance(error, CrashproofError):
+                _log.exception("an order failed")
+            answer = _refusal(error)
+        call.reply(answer)
+        heard = time.monotonic()
+
+
+def _refusal(error: Exception) -> Answer:
+    # A serde is the user's own, and raises within ours.
+    ours = isinstance(error, CrashproofError) and not isinstance(error, SerdeError)
+    return Answer(error=type(error).__name__, message=message_of(error), trace="" if ours else _trace(error))
+
+
+def _trace(error: Exception) -> str:
+    text = "".join(traceback.format_exception(error)).rstrip()
+    if len(text) <= _TRACE_CHARACTERS:
+        return text
+    return "…\n" + text[-_TRACE_CHARACTERS:].partition("\n")[2]
+
+
+def _when_set(event: threading.Event, call: Callable[[], None]) -> None:
+    event.wait()
+    call()
+
+
+def _listen(
+    listener: Listener,
+    key: bytes,
+    waiting: queue.SimpleQueue[Call],
+    leaving: threading.Event,
+) -> None:
+    while True:
+        try:
+            connection = listener.accept()
+        except OSError as error:
+            _log.warning("a caller was turned away: %s", error)
+            continue
+        threading.Thread(target=_hear, args=(connection, key, waiting, leaving), daemon=True).start()
+
+
+def _hear(
+    connection: Connection,
+    key: bytes,
+    waiting: queue.SimpleQueue[Call],
+    leaving: threading.Event,
+) -> None:
+    try:
+        deliver_challenge(connection, key)
+        answer_challenge(connection, key)
+        orders = msgspec.json.decode(connection.recv_bytes(), type=Orders)
+    except Exception as error:  # noqa: BLE001 - AuthenticationError is no OSError; a stranger ends nothing
+        _log.warning("a caller was turned away: %s", error)
+        connection.close()
+        return
+    call = Call(orders, connection)
+    waiting.put(call)
+    if not orders.orders:
+        leaving.set()
+    call.stay()
+
+
+def _publish(place: Path, what: Place) -> None:
+    new = place.with_name(f"{place.name}.{os.getpid()}")
+    new.touch(mode=0o600)
+    new.write_bytes(msgspec.json.encode(what))
+    new.replace(place)
+
+
+def born(pid: int) -> float:
+    """When a process began, by a clock that nobody sets. Raises `psutil.NoSuchProcess`."""
+    try:
+        # Ticks since the machine did. What psutil makes of them moves with the time of day.
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:
+        return psutil.Process(pid).create_time()
+
+
+def _withdraw(place: Path) -> None:
+    with suppress(FileNotFoundError, msgspec.DecodeError):
+        if msgspec.json.decode(place.read_bytes(), type=Place).pid == os.getpid():
+            place.unlink()
+
+
+def _end_with(pid: int, end: Callable[[], object]) -> None:
+    """Call `end` once that process is gone. Its memory and its cores were given by Spark for that long."""
+    try:
+        handle = os.pidfd_open(pid)
+    except (ProcessLookupError, AttributeError, OSError):
+        handle = None
+
+    def wait() -> None:
+        if handle is not None:
+            select.select([handle], [], [])
+        while handle is None and psutil.pid_exists(pid):
+            time.sleep(1.0)
+        end()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+_former: list[logging.Handler] = []
+"""Never let go of: their finalizers close by number."""
+
+
+def _log_here() -> None:
+    """Log to the standard error alone. Handlers that the process was forked with write to numbers that are files of a
+    store by now."""
+    root = logging.getLogger()
+    others = [one for one in root.manager.loggerDict.values() if isinstance(one, logging.Logger)]
+    for logger in (root, *others):
+        _former.extend(logger.handlers)
+        logger.handlers = []
+        logger.propagate = True
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("store").setLevel(logging.INFO)
+
+
+def become_host(deployment: Deployment, place: Path, log: Path, executor: int, said: int) -> NoReturn:
+    """Serve in this process, which was just forked, until the host ends, and the process with it.
+
+    What it ends with is written to its log, and to the pipe `said`: a disk that is full takes no word of that.
+    Nothing of what it was forked with is used or closed by its finalizer: not Spark's connections, whose numbers new
+    files get.
+    """
+    status = 1
+    try:
+        gc.freeze()
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for given, taken in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(given, taken)
+        os.closerange(3, said)
+        os.closerange(said + 1, os.sysconf("SC_OPEN_MAX"))
+        # By lines: a process that is killed, or ends by itself, flushes nothing.
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        _log_here()
+        # Not by leave of anybody: who was killed closes nothing either.
+        _end_with(executor, lambda: os._exit(1))
+        serve(deployment, place)
+        status = 0
+    except BaseException as error:  # noqa: BLE001 - the process ends here, and its log says of what
+        with suppress(OSError):
+            os.write(said, f"{type(error).__name__}: {message_of(error)}".encode()[:_SAID_BYTES])
+        _log.exception("the task host ends")
+    finally:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            # Whatever is raised here would be raised in a copy of the process that has forked it.
+            os._exit(status)
