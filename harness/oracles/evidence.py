@@ -58,6 +58,8 @@ class _Pipeline:
         self.topologies = {
             str(topology.ordinal): topology for topology in topologies(scenario, APPLICATION, config)
         }
+        self.sources = _short({name: topology.sources for name, topology in self.topologies.items()})
+        self.sinks = _short({name: topology.sinks for name, topology in self.topologies.items()})
         self.suppliers = {
             ordinal: topology.suppliers(config.dsl_store_suppliers)
             for ordinal, topology in self.topologies.items()
@@ -73,6 +75,19 @@ class _Pipeline:
             if "compact" in (settings := supplier.changelog_config()).get("cleanup.policy", "")
         }
         """Store → see `Evidence.longest_absence`."""
+
+    @cached_property
+    def empty(self) -> dict[str, dict[str, Table]]:
+        """Ordinal → store → a table for it, of which every task has a copy."""
+        return {
+            ordinal: {name: table_of(supplier) for name, supplier in suppliers.items()}
+            for ordinal, suppliers in self.suppliers.items()
+        }
+
+
+def _short(topics: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """By ordinal, without the application id."""
+    return {ordinal: [topic.removeprefix(PREFIX) for topic in names] for ordinal, names in topics.items()}
 
 
 @lru_cache(maxsize=512)
@@ -105,14 +120,19 @@ class Evidence:
         self._folds: dict[tuple[str, int, int], dict[str, Json]] = {}
         self._suppliers: dict[str, dict[str, StoreSupplier[Any]]] = {}
         self._merged: dict[tuple[type | Point, ...], list[tuple[int, Event]]] = {}
-
-    @cached_property
-    def _sorted(self) -> dict[type | Point, list[tuple[int, Any]]]:
-        names = [event.point if type(event) is Reached else type(event) for event in self.events]
-        found: dict[type | Point, list[tuple[int, Any]]] = defaultdict(list)
-        for name, numbered in zip(names, enumerate(self.events), strict=True):
-            found[name].append(numbered)
-        return found
+        self._sorted: dict[type | Point, list[tuple[int, Any]]] = defaultdict(list)
+        for index, event in enumerate(events):
+            name = event.point if type(event) is Reached else type(event)
+            self._sorted[name].append((index, event))
+        self._begun = _pipeline(scenario, tuple(sorted(schedule.settings.items())))
+        """The pipeline as the run began."""
+        configs = [self.config(event.settings) for _, event in self.of(Started)]
+        self.exactly_once = all(config.exactly_once for config in configs)
+        """Whether every process ran under exactly once."""
+        self.exact = self.exactly_once or self.calm
+        """Whether every record has to count exactly once: under at least once too, as long as nothing happens."""
+        self.caches = any(config.statestore_cache_max_bytes for config in configs)
+        """Whether any process had a cache for the stores that want one."""
 
     def of(self, kind: type[E]) -> Sequence[tuple[int, E]]:
         """The events of one kind, which is not `Reached`, with their numbers."""
@@ -128,11 +148,6 @@ class Evidence:
         return found
 
     # -- the pipeline -----------------------------------------------------------------------------------------
-
-    @cached_property
-    def _begun(self) -> _Pipeline:
-        """The pipeline as the run began."""
-        return _pipeline(self.scenario, tuple(sorted(self.schedule.settings.items())))
 
     def _pipeline(self, changed: Mapping[str, Any]) -> _Pipeline:
         if not changed:
@@ -171,11 +186,6 @@ class Evidence:
     def exactly_once_with(self, settings: Mapping[str, Any]) -> bool:
         """Whether a process with these changed settings runs under exactly once."""
         return self.config(settings).exactly_once
-
-    @cached_property
-    def caches(self) -> bool:
-        """Whether any process had a cache for the stores that want one."""
-        return any(self.config(event.settings).statestore_cache_max_bytes for _, event in self.of(Started))
 
     @cached_property
     def folding(self) -> frozenset[str]:
@@ -252,20 +262,10 @@ class Evidence:
         """Whether a task has had one process at a time up to an event, or to the end: that one alone has written."""
         return task not in self._together or (index is not None and index < self._together[task])
 
-    @cached_property
-    def exactly_once(self) -> bool:
-        """Whether every process ran under exactly once."""
-        return all(self.config(event.settings).exactly_once for _, event in self.of(Started))
-
-    @cached_property
+    @property
     def calm(self) -> bool:
         """Whether nothing was injected and no process ended but in order."""
         return not self.of(Injected) and all(event.reason is End.DONE for _, event in self.of(Ended))
-
-    @cached_property
-    def exact(self) -> bool:
-        """Whether every record has to count exactly once: under at least once too, as long as nothing happens."""
-        return self.exactly_once or self.calm
 
     @cached_property
     def first_cleaning(self) -> int:
@@ -354,8 +354,8 @@ class Evidence:
         }
 
     def _model(self, topology: Topology, name: str) -> TaskModel:
-        partition = partition_of(name)
-        sources = [source.removeprefix(PREFIX) for source in topology.sources]
+        partition, ordinal = partition_of(name), str(topology.ordinal)
+        sources = self._begun.sources[ordinal]
 
         def parts() -> Sequence[Segment]:
             return segments(self.events, name)
@@ -374,20 +374,23 @@ class Evidence:
             ),
             partial=self.uncaused,
         )
-        sinks = [sink.removeprefix(PREFIX) for sink in topology.sinks]
-        for output in (output for line in model.lines for output in line.outputs):
-            if output.topic not in sinks:
-                raise ScenarioError(
-                    f"the reference function of scenario {self.scenario.name} has an output for {output.topic!r}, "
-                    f"which is no sink of its sub-topology {topology.ordinal}; there are {', '.join(sinks) or 'none'}"
-                )
+        sinks = self._begun.sinks[ordinal]
+        for line in model.lines:
+            for output in line.outputs:
+                if output.topic not in sinks:
+                    raise ScenarioError(
+                        f"the reference function of scenario {self.scenario.name} has an output for {output.topic!r}, "
+                        f"which is no sink of its sub-topology {ordinal}; there are {', '.join(sinks) or 'none'}"
+                    )
         return model
 
     def _tables(self, topology: Topology) -> dict[str, Table]:
-        tables = {
-            name: table_of(supplier) for name, supplier in self.suppliers[str(topology.ordinal)].items()
+        tables: dict[str, Table] = {
+            name: table.copy() for name, table in self._begun.empty[str(topology.ordinal)].items()
         }
-        return {**tables, **self._globals(topology)}
+        if topology.global_stores:
+            tables.update(self._globals(topology))
+        return tables
 
     def _globals(self, topology: Topology) -> dict[str, Table]:
         made: dict[str, Table] = {}
@@ -433,13 +436,16 @@ class Evidence:
 
     def input_differences(self) -> Iterator[Finding]:
         """The input must read back as it was written: committed records in order, aborted ones not at all."""
+        earliest = self.final.earliest
+        committed: dict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
+        for item in self.schedule.input:
+            if not item.aborted:
+                committed[item.topic, item.partition].append(
+                    (item.key, item.value, max(item.timestamp, earliest), item.headers)
+                )
         for name in self.final.inputs:
             for partition in range(self.schedule.partitions):
-                written = [
-                    (item.key, item.value, max(item.timestamp, self.final.earliest), item.headers)
-                    for item in self.schedule.input
-                    if (item.topic, item.partition) == (name, partition) and not item.aborted
-                ]
+                written = committed.get((name, partition), [])
                 read = [
                     (row.key, row.value, row.timestamp, row.headers) for row in self.rows(name, partition)
                 ]

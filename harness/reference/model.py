@@ -101,30 +101,33 @@ class Line:
         self._scenario = scenario
         self._tables = tables
         self._partition = partition
-        state = tables()
+        state = _Given(tables())
         self.prefixes = [Prefix(_copy(state), 0)]
         extracts = type(scenario).time_of is not Scenario.time_of
         for record in records:
             topic, row = record
             given = input_record(topic, partition, row) if extracts else None
             self.times.append(row.timestamp if given is None else scenario.time_of(state, given))
-            self.outputs += self.step(state, record)
+            self.outputs += self._step(state, record)
             self.touched.append(_touched(state))
             self.prefixes.append(Prefix(_copy(state), len(self.outputs)))
 
     def replay(self, records: Sequence[tuple[str, Row]]) -> dict[str, Table]:
         """The tables that another sequence of records would lead to; used to explain, never to judge."""
-        state = self._tables()
+        state = _Given(self._tables())
         for record in records:
-            self.step(state, record)
+            self._step(state, record)
         return state
 
     def step(self, state: Mapping[str, Table], record: tuple[str, Row]) -> list[Expected]:
         """The outputs of a record with any tables, which change."""
+        return self._step(_Given(state), record)
+
+    def _step(self, state: _Given, record: tuple[str, Row]) -> list[Expected]:
         topic, row = record
         given = input_record(topic, self._partition, row)
         try:
-            outputs: list[Output] = list(self._scenario.reference(_Given(state), given))
+            outputs: list[Output] = list(self._scenario.reference(state, given))
         except Exception as error:
             raise ScenarioError(
                 f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "
@@ -183,7 +186,9 @@ class TaskModel:
         """Whether no event tells of the order, and no order was found in reasonable time."""
         if len(rows) == 1 and self.sources.topics[0] not in cleaned:
             (topic,) = rows
-            self.lines = [self._line(tuple((topic, row.offset) for row in rows[topic]))]
+            self.lines = [
+                Line(scenario, tables, self.partition, [(topic, row) for row in rows[topic]])
+            ]
             self._segments: Sequence[Segment] = ()
             self._only = self.lines[0]
         else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from harness.history import Event, Processed, Reached, Row
 from store.points import Point
@@ -83,13 +84,17 @@ class Sources:
         task read them."""
         self.rows = rows
         self.topics = tuple(rows)
-        self._index = {topic: {row.offset: at for at, row in enumerate(rows[topic])} for topic in rows}
         self._column = {topic: column for column, topic in enumerate(rows)}
         self._cleaned = cleaned
         self._last = {
             topic: {row.key: at for at, row in enumerate(rows[topic])} for topic in rows if topic in cleaned
         }
         self.end = tuple(len(part) for part in rows.values())
+
+    @cached_property
+    def _index(self) -> dict[str, dict[int, int]]:
+        """Topic → offset → which of its records that is; of no use where the order is given."""
+        return {topic: {row.offset: at for at, row in enumerate(rows)} for topic, rows in self.rows.items()}
 
     def row(self, place: Place) -> Row:
         topic, offset = place
