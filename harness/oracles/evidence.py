@@ -211,11 +211,9 @@ class Evidence:
             if type(event) is StateObserved:
                 if event.moment is Moment.FINAL:
                     copies.end()
-                before[index] = {
-                    store: copies.of(event.task, event.host, store).as_it_is()
-                    for store in {**self.suppliers_of(event.task), **event.stores}
-                }
-            copies.take(event)
+                before[index] = copies.look(event, {**self.suppliers_of(event.task), **event.stores})
+            else:
+                copies.take(event)
         copies.end()
         return copies, before
 

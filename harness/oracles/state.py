@@ -10,7 +10,7 @@ that it is compared with (`harness.oracles.changelog`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from harness.history import (
     Moment,
@@ -36,6 +36,10 @@ WHEN = {
     Moment.FINAL: "at the end",
 }
 
+_RUNNING = (Moment.RESTORED, Moment.COMMITTED)
+_RESTORED, _COMMITTED = _RUNNING
+_NOTHING = Kept.NOTHING
+
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     """The findings of the first look that is wrong."""
@@ -47,43 +51,39 @@ class _Judge:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._newest: dict[str, int] = {}
-        self._group: Mapping[str, Mapping[int, int]] = {}
-        """The group's positions as they were observed together with the look that is judged; empty if they were not:
-        while markers are late, positions show later than the commits that set them."""
         self._offsets: dict[tuple[str, str, tuple[int, ...]], int | None] = {}
         """Task, store and where it stood → the changelog offset that it had there."""
         self._undisturbed: dict[str, bool] = {}
 
     def find(self) -> Iterator[Finding]:
-        for index, event in self._evidence.among(Started, OutputObserved, StateObserved):
-            if type(event) is OutputObserved:
-                self._group = event.group
-            elif type(event) is StateObserved and not event.standby:
+        for index, event in self._evidence.among(Started, StateObserved):
+            if type(event) is StateObserved:
+                if event.standby:
+                    continue
                 found = list(self._look(index, event))
                 if found:
                     yield from found
                     return
-                self._group = {}
-            elif type(event) is Started and not event.standby:
+            elif not event.standby:
                 self._undisturbed[event.task] = event.task not in self._newest
                 self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
 
     def _look(self, index: int, look: StateObserved) -> Iterator[Finding]:
-        model = self._evidence.tasks.get(look.task)
+        evidence, task = self._evidence, look.task
+        model = evidence.tasks.get(task)
         if model is None or model.unknown:
             return
-        running = look.moment in (Moment.RESTORED, Moment.COMMITTED)
-        suppliers = self._evidence.suppliers_of(look.task)
-        if not self._evidence.judges(look.task, index):
+        running = look.moment in _RUNNING
+        if not evidence.judges(task, index):
             if running:
                 yield from self._newest_versions(index, look)
             return
-        copies = self._evidence.copies_before(index)
+        copies = evidence.copies_before(index)
         stands: dict[str, tuple[int, ...]] = {}
-        for store, supplier in suppliers.items():
+        for store, supplier in evidence.suppliers_of(task).items():
             copy = copies[store]
             image = look.stores.get(store)
-            if not supplier.logged and not self._undisturbed.get(look.task):
+            if not supplier.logged and not self._undisturbed.get(task):
                 # Nothing repairs it after a crash.
                 continue
             if image is None:
@@ -92,22 +92,24 @@ class _Judge:
                 continue
             vector = stands[store] = model.vector(image.positions)
             if running:
-                yield from self._exactly(index, look, store, image)
-                if look.moment is Moment.COMMITTED and image.expired:
+                yield from self._exactly(index, look, store, image, vector)
+                if image.expired and look.moment is _COMMITTED:
                     yield self._kept(index, look, store, image)
-                self._offsets[look.task, store, vector] = image.changelog_offset
+                self._offsets[task, store, vector] = image.changelog_offset
             elif copy.whole:
-                yield from self._exactly(index, look, store, image)
+                yield from self._exactly(index, look, store, image, vector)
                 if not reaches(image, copy.last):
                     yield self._behind(index, look, store, image, copy)
             elif (
-                copy.kept is not Kept.NOTHING
-                and self._evidence.says_its_offset(store, copy.kind)
-                and self._at_a_commit(look.task, store, vector, image)
+                copy.kept is not _NOTHING
+                and evidence.says_its_offset(store, copy.kind)
+                and self._at_a_commit(task, store, vector, image)
             ):
-                yield from self._exactly(index, look, store, image)
-        if running:
-            yield from self._together(index, look, stands)
+                yield from self._exactly(index, look, store, image, vector)
+        if running and len(set(stands.values())) > 1:
+            yield self._torn(index, look, stands)
+        elif look.moment is _RESTORED and look.incarnation == self._newest.get(task):
+            yield from self._committed(index, look, stands)
 
     def _newest_versions(self, index: int, look: StateObserved) -> Iterator[Finding]:
         """The newest version of a key, if it has a value, is in the last record of the key, which cleaning leaves."""
@@ -137,11 +139,19 @@ class _Judge:
         name = task, store, vector
         return name in self._offsets and self._offsets[name] == image.changelog_offset
 
-    def _exactly(self, index: int, look: StateObserved, store: str, image: StoreImage) -> Iterator[Finding]:
+    def _exactly(
+        self, index: int, look: StateObserved, store: str, image: StoreImage, vector: tuple[int, ...]
+    ) -> Iterable[Finding]:
         model = self._evidence.tasks[look.task]
-        ways = model.at(image.positions)
-        if not ways:
-            yield Finding(
+        ways = model.ways(vector)
+        right = [line for line, number in ways if line.prefixes[number].state[store].rows() == image.rows]
+        if right:
+            model.narrow(right)
+            return ()
+        if ways:
+            return self._differences(index, look, store, image, *ways[0])
+        return [
+            Finding(
                 "state",
                 f"{WHEN[look.moment].capitalize()}, store {store} of task {look.task} says it holds the input up to "
                 f"{image.positions!r}, which no committed order of its input passes "
@@ -150,12 +160,7 @@ class _Judge:
                 task=look.task,
                 actual=image.positions,
             )
-            return
-        right = [line for line, number in ways if line.prefixes[number].rows(store) == image.rows]
-        if right:
-            model.narrow(right)
-        else:
-            yield from self._differences(index, look, store, image, *ways[0])
+        ]
 
     def _differences(
         self, index: int, look: StateObserved, store: str, image: StoreImage, line: Line, number: int
@@ -182,27 +187,25 @@ class _Judge:
                 actual=actual.get(key),
             )
 
-    def _together(
-        self, index: int, look: StateObserved, stands: Mapping[str, tuple[int, ...]]
-    ) -> Iterator[Finding]:
-        if len(set(stands.values())) > 1:
-            yield Finding(
-                "state",
-                f"{WHEN[look.moment].capitalize()}, the stores of task {look.task} stand at different positions: "
-                + ", ".join(
-                    f"{store} at {positions_text(look.stores[store].positions)}" for store in sorted(stands)
-                )
-                + f" ({self._evidence.story_before(index, look.task)}).",
-                Anomaly.TORN,
-                task=look.task,
+    def _torn(self, index: int, look: StateObserved, stores: Iterable[str]) -> Finding:
+        return Finding(
+            "state",
+            f"{WHEN[look.moment].capitalize()}, the stores of task {look.task} stand at different positions: "
+            + ", ".join(
+                f"{store} at {positions_text(look.stores[store].positions)}" for store in sorted(stores)
             )
-            return
-        if look.moment is not Moment.RESTORED or look.incarnation != self._newest.get(look.task):
-            return
+            + f" ({self._evidence.story_before(index, look.task)}).",
+            Anomaly.TORN,
+            task=look.task,
+        )
+
+    def _committed(self, index: int, look: StateObserved, stores: Iterable[str]) -> Iterator[Finding]:
+        """What differs between the positions of stores that were restored and the group's."""
         partition = partition_of(look.task)
-        for store in stands:
+        positions = self._observed_with(index)
+        for store in stores:
             for topic in self._evidence.tasks[look.task].sources.topics:
-                group = self._group.get(topic, {}).get(partition)
+                group = positions.get(topic, {}).get(partition)
                 position = look.stores[store].positions.get(topic, -1)
                 if (
                     group is not None
@@ -219,6 +222,17 @@ class _Judge:
                         actual=position,
                     )
                     return
+
+    def _observed_with(self, index: int) -> Mapping[str, Mapping[int, int]]:
+        """The group's positions as they were observed together with the look that is event `index`; empty if they were
+        not: while markers are late, positions show later than the commits that set them."""
+        events = self._evidence.events
+        for event in (events[before] for before in range(index - 1, -1, -1)):
+            if type(event) is OutputObserved:
+                return event.group
+            if type(event) is StateObserved and not event.standby:
+                break
+        return {}
 
     def _last_below(self, look: StateObserved, topic: str, group: int) -> int:
         """The last record before a position that may lie behind a marker."""

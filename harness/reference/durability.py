@@ -21,12 +21,14 @@ its own; until it is done a copy is judged by that alone.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
-from harness.faults import FAULTS, Capability, Excuse, Occasion
+import msgspec
+
+from harness.faults import DEADLY, FAULTS, Capability, Excuse, Occasion
 from harness.history import (
     End,
     Ended,
@@ -99,6 +101,19 @@ TABLE: Mapping[Befell, Mapping[Kind, Kept]] = {
 }
 
 
+# Asked for at every event: to look a member up in its enumeration takes longer than all that is done with it.
+_OPENED, _COMMITTED, _FINAL = Moment.OPENED, Moment.COMMITTED, Moment.FINAL
+_LAST_COMMIT, _SYNCED = Kept.LAST_COMMIT, Kind.SYNCED
+
+_OF_POWER = frozenset(name for name, fault in FAULTS.items() if Capability.POWER in fault.needs)
+_OF_TIME = frozenset(name for name, fault in FAULTS.items() if Capability.TIME in fault.needs)
+_IN_ROWS = frozenset(name for name, fault in FAULTS.items() if Occasion.ROW in fault.occasions)
+_IN_WRITES = frozenset(name for name, fault in FAULTS.items() if Occasion.WRITE in fault.occasions)
+_REMOVING = frozenset(
+    name for name, fault in FAULTS.items() if fault.removes_state or Excuse.SET_ASIDE in fault.excuses
+)
+
+
 def transactional(supplier: StoreSupplier[Any], config: StreamsConfig) -> bool:
     """Whether a store keeps uncommitted writes apart. One of a user's own is taken for one that does not."""
     return config.mechanism is not None and bool(getattr(innermost(supplier), "transactional", False))
@@ -114,8 +129,7 @@ def kind_of(supplier: StoreSupplier[Any], config: StreamsConfig) -> Kind:
     return Kind.SYNCED if config.statestore_sync == Sync.EVERY_COMMIT else Kind.TRANSACTIONAL
 
 
-@dataclass
-class Copy:
+class Copy(msgspec.Struct):
     """What one host has of one store of one task, as the history tells so far."""
 
     kind: Kind
@@ -123,15 +137,15 @@ class Copy:
     """Before anything was there it is empty, which is whole."""
     restoring: bool = False
     """Whether a restore was begun there and not finished."""
-    last: Positions = field(default_factory=dict)
+    last: Positions = {}
     """Of the last commit that was observed there."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = {}
     unsynced: bool = False
     """Whether it has rows of a process that did not make its commits power-safe, or died in the middle of one, and no
     commit since of one that does."""
 
     def befall(self, what: Befell) -> None:
-        kind = Kind.TRANSACTIONAL if self.kind is Kind.SYNCED and self.unsynced else self.kind
+        kind = Kind.TRANSACTIONAL if self.unsynced and self.kind is _SYNCED else self.kind
         self.kept = min(self.kept, TABLE[what][kind])
         if what is Befell.REMOVED:
             self.last = {}
@@ -143,15 +157,19 @@ class Copy:
     @property
     def whole(self) -> bool:
         """Whether it has to hold exactly a commit, no earlier one than `last`."""
-        return self.kept is Kept.LAST_COMMIT and not self.restoring
+        return self.kept is _LAST_COMMIT and not self.restoring
 
 
 Kinds = Callable[[str, Mapping[str, Any]], Mapping[str, Kind]]
 """Task and changed settings → the kinds of its stores."""
 
 
-_BREAKS_OFF = frozenset({Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.FAIL})
-"""After one of these a process that is asked to end does so without its last commit, and with no error."""
+_BREAKING_OFF = frozenset(
+    name
+    for name, fault in FAULTS.items()
+    if fault.excuses & {Excuse.ABORT, Excuse.NEW_PRODUCER, Excuse.RETRY, Excuse.FAIL}
+)
+"""Faults after which a process that is asked to end does so without its last commit, and with no error."""
 
 
 NOTED: tuple[type[Event] | Point, ...] = (
@@ -177,23 +195,23 @@ class Copies:
         """Incarnations that a fault may have kept from committing since they were last seen to."""
         self._damaged: set[int] = set()
         """Incarnations that may come upon rows which cannot be read."""
-        self._copies: dict[tuple[str, int, str], Copy] = {}
+        self._copies: dict[tuple[str, int], dict[str, Copy]] = defaultdict(dict)
+        """Task and host → store → its copy there."""
 
     def of(self, task: str, host: int, store: str) -> Copy:
         """That copy, empty if nothing of it was ever seen."""
-        copy = self._copies.get((task, host, store))
+        there = self._copies[task, host]
+        copy = there.get(store)
         if copy is None:
-            copy = Copy(self._kinds(task, {}).get(store, Kind.IN_MEMORY))
-            self._copies[task, host, store] = copy
+            copy = there[store] = Copy(self._kinds(task, {}).get(store, Kind.IN_MEMORY))
         return copy
 
     def take(self, event: Event) -> None:
-        """Take note of an event, one of `NOTED`; what is asked of a look is what held before it."""
+        """Take note of an event, one of `NOTED`."""
         if type(event) is Reached:
             self._start_over(event.incarnation)
         elif type(event) is StateObserved:
-            if not event.standby:
-                self._look(event)
+            self.look(event, event.stores)
         elif type(event) is Started:
             self._start(event)
         elif type(event) is Injected:
@@ -226,7 +244,7 @@ class Copies:
             if copy.settings != event.settings:
                 copy.befall(Befell.REMOVED)
             copy.settings = event.settings
-            copy.unsynced = (copy.unsynced or copy.kind is not Kind.SYNCED) and kind is Kind.SYNCED
+            copy.unsynced = kind is _SYNCED and (copy.unsynced or copy.kind is not _SYNCED)
             copy.kind = kind
             copy.restoring |= event.standby
 
@@ -237,37 +255,44 @@ class Copies:
             self._befall(task, host, Befell.DEATH)
         self._ready.add(incarnation)
 
-    def _look(self, event: StateObserved) -> None:
-        for store, image in event.stores.items():
-            copy = self.of(event.task, event.host, store)
-            if event.moment is Moment.OPENED:
+    def look(self, event: StateObserved, stores: Iterable[str]) -> dict[str, Copy]:
+        """Take note of a look; what is asked of the copies of these stores there is what held before it."""
+        asked: dict[str, Copy] = {}
+        there, moment = self._copies[event.task, event.host], event.moment
+        for store in stores:
+            copy = there.get(store) or self.of(event.task, event.host, store)
+            asked[store] = copy.as_it_is()
+            image = event.stores.get(store)
+            if image is None or event.standby or moment is _FINAL:
+                continue
+            if moment is _OPENED:
                 copy.restoring = True
-            elif event.moment is not Moment.FINAL:
-                copy.kept, copy.restoring, copy.last = Kept.LAST_COMMIT, False, image.positions
-                copy.unsynced &= event.moment is not Moment.COMMITTED
-                if event.incarnation is not None:
-                    self._broken_off.discard(event.incarnation)
+                continue
+            copy.kept, copy.restoring, copy.last = _LAST_COMMIT, False, image.positions
+            copy.unsynced &= moment is not _COMMITTED
+            if event.incarnation is not None:
+                self._broken_off.discard(event.incarnation)
+        return asked
 
     def _strike(self, event: Injected) -> None:
-        fault = FAULTS[event.fault]
-        power = Capability.POWER in fault.needs
-        if power and event.host is not None:
+        fault = event.fault
+        if fault in _OF_POWER and event.host is not None:
             for incarnation in [one for one, (_, host, _) in self._running.items() if host == event.host]:
                 del self._running[incarnation]
-            for (_, host, _), copy in self._copies.items():
+            for (_, host), copies in self._copies.items():
                 if host == event.host:
-                    copy.befall(Befell.POWER_LOSS)
-        if Occasion.ROW in fault.occasions and event.incarnation is not None:
+                    for copy in copies.values():
+                        copy.befall(Befell.POWER_LOSS)
+        if fault in _IN_ROWS and event.incarnation is not None:
             self._damaged.add(event.incarnation)
-        removed = fault.removes_state or Excuse.SET_ASIDE in fault.excuses
-        if removed and event.task is not None and event.host is not None:
+        if fault in _REMOVING and event.task is not None and event.host is not None:
             self._befall(event.task, event.host, Befell.REMOVED)
-        if not fault.excuses.isdisjoint(_BREAKS_OFF):
+        if fault in _BREAKING_OFF:
             # One that strikes no process in particular may have struck any, and time passes for all.
-            one = event.incarnation if Capability.TIME not in fault.needs else None
+            one = event.incarnation if fault not in _OF_TIME else None
             self._broken_off |= set(self._running) if one is None else {one}
-        if fault.deadly and event.incarnation is not None:
-            if Occasion.WRITE in fault.occasions and event.task is not None and event.host is not None:
+        if fault in DEADLY and event.incarnation is not None:
+            if fault in _IN_WRITES and event.task is not None and event.host is not None:
                 # The write is there for whoever opens the store next, and was not synced.
                 for copy in self._all(event.task, event.host):
                     copy.unsynced = copy.kind is Kind.SYNCED
@@ -283,7 +308,7 @@ class Copies:
             copy.befall(what)
 
     def _all(self, task: str, host: int) -> Iterable[Copy]:
-        return [copy for (of, at, _), copy in self._copies.items() if of == task and at == host]
+        return self._copies[task, host].values()
 
 
 def reaches(image: StoreImage, last: Positions) -> bool:

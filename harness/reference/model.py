@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
+
+import msgspec
 
 from harness.history import Row
 from harness.reference.orders import (
@@ -36,7 +38,7 @@ MakeTables = Callable[[], dict[str, Table]]
 """Makes the empty tables of a task, by store."""
 
 
-class Expected(NamedTuple):
+class Expected(msgspec.Struct, frozen=True):
     """One expected output record."""
 
     topic: str
@@ -48,7 +50,7 @@ class Expected(NamedTuple):
     """Of the input record that it comes from."""
 
 
-class Prefix(NamedTuple):
+class Prefix(msgspec.Struct, frozen=True):
     """What holds once some records were processed."""
 
     state: Mapping[str, Table]
@@ -256,7 +258,10 @@ class TaskModel:
     def at(self, positions: Positions, *, uncommitted: bool = False) -> list[tuple[Line, int]]:
         """Every way to stand at these positions: an order, and how many of its records were processed. Empty when
         none of the orders passes there. `uncommitted`: also by what was processed and may never have been committed."""
-        vector = self.vector(positions)
+        return self.ways(self.vector(positions), uncommitted=uncommitted)
+
+    def ways(self, vector: tuple[int, ...], *, uncommitted: bool = False) -> list[tuple[Line, int]]:
+        """The same, by how many records of each source have been read."""
         if self._only is not None:
             return [(self._only, vector[0])]
         lines = self.lines
@@ -285,7 +290,7 @@ class TaskModel:
 
     def narrow(self, right: Sequence[Line]) -> None:
         """Only these orders are left; one at least."""
-        if len(right) < len(self.lines) and right:
+        if 0 < len(right) < len(self.lines):
             self.lines = [line for line in self.lines if line in right]
 
     def _places_of(self, line: Line) -> dict[tuple[int, ...], int]:
