@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, product
 
 from harness.faults import FAULTS, Capability
@@ -56,27 +57,23 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     for index, event in evidence.among(Injected, OutputObserved):
         if index >= known:
             return
+        if type(event) is Injected:
+            if event.task and Capability.GROUPS in FAULTS[event.fault].needs:
+                forgotten.add(event.task)
         # Under at least once outputs are visible before the group's positions move.
-        if isinstance(event, Injected) and Capability.GROUPS in FAULTS[event.fault].needs and event.task:
-            forgotten.add(event.task)
-        if isinstance(event, OutputObserved) and event.outputs is not None and evidence.exactly_once:
+        elif type(event) is OutputObserved and event.outputs is not None and evidence.exactly_once:
             if one_order and event == before:
                 continue
             before = event
             group = event.group
             if any(_lacks(group, evidence.tasks[task]) for task in forgotten):
                 continue
-            positions = {
-                task: {
-                    topic: group.get(topic, {}).get(model.partition, 0) - 1 for topic in model.sources.topics
-                }
-                for task, model in evidence.tasks.items()
-            }
+            positions = {task: model.committed(group) for task, model in evidence.tasks.items()}
             found = judge.look(event.outputs, positions, index)
             if found:
                 yield from found
                 return
-    final = [(name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows]
+    final = tuple((name, row) for name, topic in evidence.final.outputs.items() for row in topic.rows)
     ends = {task: model.end for task, model in evidence.tasks.items()}
     wrong = judge.look(final, ends, len(evidence.events))
     yield from wrong or _settled(evidence)
@@ -115,44 +112,53 @@ def _lacks(group: Mapping[str, Mapping[int, int]], model: TaskModel) -> bool:
 class _Judge:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
-        self._rows: Rows = ()
-        """What was found right last, and how many outputs of each task that was."""
+        self._parts: Mapping[tuple[str, int], list[Row]] = {}
+        """Topic and partition → what was found right there last."""
         self._counts: dict[str, int] = dict.fromkeys(evidence.tasks, 0)
+        """How many outputs of each task that was."""
         self._folding = evidence.folding | evidence.scenario.ticks
         self._settling = evidence.scenario.settles & evidence.joining
 
     def look(self, rows: Rows, positions: Mapping[str, Positions], index: int) -> list[Finding]:
         """What is wrong with all outputs there are, when every task stands where it does."""
-        evidence = self._evidence
-        ways: dict[str, list[Way]] = {}
-        for task, model in evidence.tasks.items():
-            ways[task] = model.at(positions[task])
-            if not ways[task]:
-                # No order leads there. The oracle of the state has more to say about that.
-                return []
-        if all(len(way) == 1 for way in ways.values()):
-            return self._one_way({task: way[0] for task, way in ways.items()}, rows, positions, index)
+        ways = {task: model.at(positions[task]) for task, model in self._evidence.tasks.items()}
+        if not all(ways.values()):
+            # No order leads there. The oracle of the state has more to say about that.
+            return []
+        if max(map(len, ways.values()), default=1) == 1:
+            return self._one_way({task: way for task, (way,) in ways.items()}, rows, positions, index)
         return self._many_ways(ways, rows, positions, index)
 
     def _one_way(
         self, ways: Mapping[str, Way], rows: Rows, positions: Mapping[str, Positions], index: int
     ) -> list[Finding]:
         counts = {task: line.prefixes[number].outputs for task, (line, number) in ways.items()}
-        before = len(self._rows)
-        grown = (
-            not self._folding
-            and len(rows) >= before
-            and rows[:before] == self._rows
-            and all(counts[task] >= self._counts[task] for task in counts)
-        )
-        since = self._counts if grown else dict.fromkeys(counts, 0)
-        if grown and len(rows) == before and counts == since:
-            return []
-        parts = [(task, line.outputs[since[task] : counts[task]]) for task, (line, _) in ways.items()]
-        if self._right(parts, rows[before:] if grown else rows):
-            self._rows, self._counts = rows, counts
-            return []
-        return self._wrong(ways, rows, positions, index)
+        found: dict[tuple[str, int], list[Row]] = {}
+        for topic, row in rows:
+            found.setdefault((topic, row.partition), []).append(row)
+        if not self._goes_on(found, counts):
+            self._parts, self._counts = {}, dict.fromkeys(counts, 0)
+        seen, since = self._parts, self._counts
+        new = [
+            (place[0], row) for place, part in found.items() for row in part[len(seen.get(place, ())) :]
+        ]
+        due = [(task, line.outputs[since[task] : counts[task]]) for task, (line, _) in ways.items()]
+        if not self._right(due, new):
+            return self._wrong(ways, rows, positions, index)
+        self._parts, self._counts = found, counts
+        return []
+
+    def _goes_on(self, found: Mapping[tuple[str, int], list[Row]], counts: Mapping[str, int]) -> bool:
+        """Whether all that was found right last is there still, and no task stands before where it stood then."""
+        if self._folding:
+            return False
+        for task, before in self._counts.items():
+            if counts[task] < before:
+                return False
+        for place, part in self._parts.items():
+            if found.get(place, [])[: len(part)] != part:
+                return False
+        return True
 
     def _many_ways(
         self, ways: Mapping[str, list[Way]], rows: Rows, positions: Mapping[str, Positions], index: int
@@ -353,9 +359,8 @@ class _Judge:
             )
 
 
+@lru_cache(10_000)
 def _partition(key: str, partitions: int) -> int:
-    if partitions == 1:
-        return 0
     return partition_for(encode_key(key), partitions)
 
 

@@ -255,6 +255,10 @@ class TaskModel:
         """Topic → offset of its last record; a topic without records is absent."""
         return {topic: rows[-1].offset for topic, rows in self.sources.rows.items() if rows}
 
+    def committed(self, group: Mapping[str, Mapping[int, int]]) -> Positions:
+        """The positions that a group has committed, by topic and partition."""
+        return {topic: group.get(topic, {}).get(self.partition, 0) - 1 for topic in self.sources.topics}
+
     def at(self, positions: Positions, *, uncommitted: bool = False) -> list[tuple[Line, int]]:
         """Every way to stand at these positions: an order, and how many of its records were processed. Empty when
         none of the orders passes there. `uncommitted`: also by what was processed and may never have been committed."""
