@@ -42,8 +42,12 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_OF_TRANSACTIONS = (Point.TRANSACTION_BEGUN, Point.KAFKA_COMMITTED)
-_NOTED = (Point.PRODUCER_READY, Point.ABORTED, *_OF_TRANSACTIONS)
+_NOTED = _READY, _ABORTED, _BEGUN, _COMMITTED = (
+    Point.PRODUCER_READY,
+    Point.ABORTED,
+    Point.TRANSACTION_BEGUN,
+    Point.KAFKA_COMMITTED,
+)
 """The protocol points that can need an excuse, and those after which nothing of before does."""
 
 _FENCING = f"{Edge.AFTER} {Occasion.INIT_TRANSACTIONS}"
@@ -67,14 +71,14 @@ _JUDGED = (Started, Injected, SetAside, Ended)
 def find(evidence: Evidence) -> Iterator[Finding]:
     """Each sentence once. Those that end with an error come first, for they say why."""
     ledger = _Ledger(evidence.schedule, evidence.uncaused, aborts=evidence.scenario.aborts)
-    found = ledger.judge(event for _, event in evidence.among(*_JUDGED, *_NOTED))
+    found = ledger.judge([event for _, event in evidence.among(*_JUDGED, *_NOTED)])
     once = {finding.sentence: finding for finding in found}
     yield from sorted(once.values(), key=lambda finding: finding.actual is None)
 
 
-def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> Iterator[Finding]:
+def find_in(events: Iterable[Event], schedule: Schedule, *, uncaused: bool = False) -> list[Finding]:
     """What is wrong in the events of a run, which need not have come to its end."""
-    yield from _Ledger(schedule, uncaused).judge(
+    return _Ledger(schedule, uncaused).judge(
         event
         for event in events
         if (event.point in _NOTED if type(event) is Reached else type(event) in _JUDGED)
@@ -126,75 +130,85 @@ class _Ledger:
         self._cut = False
         """Whether logs were cleaned or cut."""
 
-    def judge(self, events: Iterable[Event]) -> Iterator[Finding]:
+    def judge(self, events: Iterable[Event]) -> list[Finding]:
+        found: list[Finding] = []
         for event in events:
             self._moment += 1
-            if type(event) is Reached and event.point in _OF_TRANSACTIONS:
-                self._note(event)
-            else:
-                yield from self.take(event)
+            if type(event) is Reached:
+                if event.point is _BEGUN:
+                    self._open.add(event.incarnation)
+                elif event.point is _COMMITTED:
+                    self._commit(event)
+                elif event.point is _READY:
+                    found += self._own(event)
+                else:
+                    self._open.discard(event.incarnation)
+                    if not self._overtaken(event.task, event.incarnation):
+                        found += self._spend(event, Excuse.ABORT, "aborted a transaction")
+            elif type(event) is Started:
+                self._start(event)
+            elif type(event) is Injected:
+                self._strike(event)
+            elif type(event) is SetAside:
+                self._set_aside.add(event.incarnation)
+            elif type(event) is Ended:
+                found += self._ended(event)
+        return found
 
-    def _note(self, event: Reached) -> None:
-        """A transaction has begun, or was committed."""
-        if event.point is Point.TRANSACTION_BEGUN:
-            self._open.add(event.incarnation)
-            return
+    def _commit(self, event: Reached) -> None:
         self._open.discard(event.incarnation)
         self._spoilt.discard(event.incarnation)
         if event.incarnation in self._loose.get(event.task, ()):
             self._moved[event.task] = self._moment
 
-    def take(self, event: Event) -> Iterator[Finding]:
-        match event:
-            case Started(incarnation=incarnation, host=host):
-                self._alive[incarnation] = host
-                config = config_of(self._schedule, event.settings) if event.settings else self._begun
-                if not event.standby and not config.exactly_once:
-                    self._loose.setdefault(event.task, set()).add(incarnation)
-                if not event.standby:
-                    self._starting[incarnation] = event.task
-            case Injected():
-                self._strike(event)
-            case Reached(point=Point.PRODUCER_READY):
-                self._open.discard(event.incarnation)
-                since = self._late.pop(event.incarnation, self._moment)
-                if since < self._owned_since.get(event.task, 0):
-                    # It hears of it after another one has fenced it.
-                    self._ready.add(event.incarnation)
-                    self._starting.pop(event.incarnation, None)
-                    return
-                self._owned_since[event.task] = since
-                # It is the owner from here on, so that nothing but a cause excuses a second time.
-                overtaken = self._overtaken(event.task, event.incarnation)
-                if self._owner.get(event.task, -1) > event.incarnation:
-                    self._crossed.add(event.incarnation)
-                self._owner[event.task] = event.incarnation
-                # While a process stood still others may have let time pass until its transaction was given up.
-                stood_still = event.incarnation in self._suspended
-                if event.incarnation in self._ready and not overtaken and not stood_still:
-                    yield from self._spend(event, Excuse.NEW_PRODUCER, "made a new producer")
-                self._ready.add(event.incarnation)
-                self._set_aside.discard(event.incarnation)
-                self._starting.pop(event.incarnation, None)
-            case Reached(point=Point.ABORTED):
-                self._open.discard(event.incarnation)
-                if not self._overtaken(event.task, event.incarnation):
-                    yield from self._spend(event, Excuse.ABORT, "aborted a transaction")
-            case SetAside(incarnation=incarnation):
-                self._set_aside.add(incarnation)
-            case Ended(incarnation=None) if event.task not in self._damaged:
-                yield Finding(
-                    "errors",
-                    f"What lies on a disk of task {event.task} cannot be read: {event.error}",
-                    Anomaly.STUCK,
-                    task=event.task,
-                    actual=event.error,
-                )
-            case Ended(incarnation=int() as incarnation):
-                self._alive.pop(incarnation, None)
-                if event.reason is End.DONE and incarnation not in self._spoilt:
-                    self._loose.get(event.task, set()).discard(incarnation)
-                yield from self._end(event, incarnation)
+    def _start(self, event: Started) -> None:
+        self._alive[event.incarnation] = event.host
+        if event.standby:
+            return
+        config = config_of(self._schedule, event.settings) if event.settings else self._begun
+        if not config.exactly_once:
+            self._loose.setdefault(event.task, set()).add(event.incarnation)
+        self._starting[event.incarnation] = event.task
+
+    def _own(self, event: Reached) -> Iterable[Finding]:
+        """A producer is ready: its incarnation owns the task."""
+        task, incarnation = event.task, event.incarnation
+        again = incarnation in self._ready
+        self._ready.add(incarnation)
+        self._open.discard(incarnation)
+        self._starting.pop(incarnation, None)
+        since = self._late.pop(incarnation, self._moment)
+        if since < self._owned_since.get(task, 0):
+            # It hears of it after another one has fenced it.
+            return ()
+        self._owned_since[task] = since
+        # It is the owner from here on, so that nothing but a cause excuses a second time.
+        overtaken = self._overtaken(task, incarnation)
+        if self._owner.get(task, -1) > incarnation:
+            self._crossed.add(incarnation)
+        self._owner[task] = incarnation
+        # While a process stood still others may have let time pass until its transaction was given up.
+        found: Iterable[Finding] = ()
+        if again and not overtaken and incarnation not in self._suspended:
+            found = list(self._spend(event, Excuse.NEW_PRODUCER, "made a new producer"))
+        self._set_aside.discard(incarnation)
+        return found
+
+    def _ended(self, event: Ended) -> Iterator[Finding]:
+        incarnation = event.incarnation
+        if incarnation is not None:
+            self._alive.pop(incarnation, None)
+            if event.reason is End.DONE and incarnation not in self._spoilt:
+                self._loose.get(event.task, set()).discard(incarnation)
+            yield from self._end(event, incarnation)
+        elif event.task not in self._damaged:
+            yield Finding(
+                "errors",
+                f"What lies on a disk of task {event.task} cannot be read: {event.error}",
+                Anomaly.STUCK,
+                task=event.task,
+                actual=event.error,
+            )
 
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         if event.error == LET_GO_OPEN:

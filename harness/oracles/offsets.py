@@ -126,15 +126,22 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
     final: dict[tuple[str, int], StateObserved] = {}
     late: set[int] = set()
     """Incarnations interrupted before they took the answer to a commit: it was done then."""
+    at_the_end = Moment.FINAL
     for _, look in evidence.of(StateObserved):
-        if look.moment is Moment.FINAL and not look.standby:
+        if look.moment is at_the_end and not look.standby:
             final[look.task, look.host] = look
     for _, event in evidence.among(Started, Injected, Ended, Point.RESTORED, Point.KAFKA_COMMITTED):
         if type(event) is Reached:
             who, owner = event.incarnation, last.get(event.task)
-            overtaken = who in late and owner is not None and owner.incarnation != who
-            late.discard(who)
-            if who in hosts and not (overtaken and event.point is Point.KAFKA_COMMITTED):
+            if who in late:
+                late.discard(who)
+                if (
+                    owner is not None
+                    and owner.incarnation != who
+                    and event.point is Point.KAFKA_COMMITTED
+                ):
+                    continue
+            if who in hosts and (owner is None or owner.incarnation != who or owner.clean):
                 last[event.task] = _Last(who, hosts[who], clean=False)
         elif type(event) is Started:
             hosts[event.incarnation] = event.host

@@ -20,7 +20,7 @@ from store.points import Point
 def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _held_back(evidence)
     for index, event in evidence.of(Ended):
-        if event.reason is End.DONE and event.error.startswith(STILL_HELD):
+        if event.error.startswith(STILL_HELD) and event.reason is End.DONE:
             yield Finding(
                 "progress",
                 f"Incarnation {event.incarnation} of task {event.task} ended in order, but its process {event.error}: "
@@ -31,6 +31,8 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             )
     final = evidence.final
     for topic in (*final.inputs.values(), *final.outputs.values(), *final.changelogs.values()):
+        if topic.stable == topic.high:
+            continue
         for partition, high in sorted(topic.high.items()):
             stable = topic.stable[partition]
             if stable != high:
@@ -50,6 +52,7 @@ class _Open:
 
     def __init__(self, config: StreamsConfig) -> None:
         self.config = config
+        self._most = config.commit_records
         self.records = 0
         self.due = ""
         """Why a commit has to come before the next record."""
@@ -60,7 +63,7 @@ class _Open:
         """One more record; why a commit was due before, empty if none was."""
         late = self.due
         self.records += 1
-        if self.records >= self.config.commit_records:
+        if self.records >= self._most:
             self.due = f"commit.records={self.config.commit_records}"
         elif not self.config.commit_interval_ms:
             self.due = "commit.interval.ms=0"
@@ -73,52 +76,50 @@ class _Open:
 def _held_back(evidence: Evidence) -> Iterator[Finding]:
     """The first commit that a task should have made, and processed one more record instead."""
     open_ones: dict[int, _Open] = {}
+    one_more = Point.RECORD_PROCESSED
+    asks = type(evidence.scenario).commits_after is not Scenario.commits_after
     for index, event in evidence.among(
         Started,
-        Processed,
+        *((Processed,) if asks else ()),
         Measured,
         Point.TRANSACTION_BEGUN,
-        Point.RECORD_PROCESSED,
+        one_more,
         Point.COMMIT_STARTED,
     ):
-        if type(event) is Reached and event.point is not Point.RECORD_PROCESSED:
+        if type(event) is Reached:
             one = open_ones[event.incarnation]
-            if one.records or one.coming:
-                open_ones[event.incarnation] = _Open(one.config)
-            continue
-        match event:
-            case Reached():
-                one = open_ones[event.incarnation]
-                why = one.processed()
-                if why:
-                    yield Finding(
-                        "progress",
-                        f"Incarnation {event.incarnation} of task {event.task} has processed record {one.records} of "
-                        f"its transaction, though a commit was due before, by {why} "
-                        f"({evidence.story_before(index, event.task)}).",
-                        Anomaly.STUCK,
-                        task=event.task,
-                        actual=one.records,
-                    )
-                    return
-            case Started():
-                open_ones[event.incarnation] = _Open(evidence.config(event.settings))
-            case Processed():
-                if _asks(evidence, event):
-                    open_ones[event.incarnation].coming = "what its function asked for"
-            case Measured(point=Point.RECORD_PROCESSED):
-                one = open_ones[event.incarnation]
-                most = one.config.statestore_uncommitted_max_bytes
-                held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
-                if 0 <= most < held:
-                    one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
+            if event.point is not one_more:
+                if one.records or one.coming:
+                    open_ones[event.incarnation] = _Open(one.config)
+                continue
+            why = one.processed()
+            if why:
+                yield Finding(
+                    "progress",
+                    f"Incarnation {event.incarnation} of task {event.task} has processed record {one.records} of "
+                    f"its transaction, though a commit was due before, by {why} "
+                    f"({evidence.story_before(index, event.task)}).",
+                    Anomaly.STUCK,
+                    task=event.task,
+                    actual=one.records,
+                )
+                return
+        elif type(event) is Started:
+            open_ones[event.incarnation] = _Open(evidence.config(event.settings))
+        elif type(event) is Processed:
+            if _asks(evidence, event):
+                open_ones[event.incarnation].coming = "what its function asked for"
+        elif type(event) is Measured and event.point is one_more:
+            one = open_ones[event.incarnation]
+            most = one.config.statestore_uncommitted_max_bytes
+            held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
+            if 0 <= most < held:
+                one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
 
 
 def _asks(evidence: Evidence, event: Processed) -> bool:
     """Whether the pipeline asks for a commit after that record."""
     scenario, partition = evidence.scenario, partition_of(event.task)
-    if type(scenario).commits_after is Scenario.commits_after:
-        return False
     return any(
         scenario.commits_after(input_record(event.topic, partition, row))
         for row in evidence.rows(event.topic, partition)

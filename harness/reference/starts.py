@@ -27,9 +27,10 @@ can tell what they left. That is unknown, and asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from harness.faults import FAULTS, Capability, Excuse, Occasion, Where
 from harness.history import (
@@ -95,8 +96,19 @@ _OWN = (Kind.SYNCED, Kind.TRANSACTIONAL)
 """Kinds that keep their offset in the store itself."""
 
 
-@dataclass
-class _Disk:
+# Asked for at every event: to look a member up in its enumeration takes longer than all that is done with it.
+_DIFFERENCE, _IN_MEMORY = Must.DIFFERENCE, Kind.IN_MEMORY
+_OPENED, _RESTORED = Moment.OPENED, Moment.RESTORED
+_READY, _BEGUN, _COMMITTED, _WRITTEN, _CLOSED = _POINTS = (
+    Point.PRODUCER_READY,
+    Point.TRANSACTION_BEGUN,
+    Point.STORE_COMMITTED,
+    Point.CHECKPOINT_WRITTEN,
+    Point.TASK_CLOSED,
+)
+
+
+class _Disk(msgspec.Struct):
     """What one host has of one store of one task."""
 
     left: Left = Left.NOTHING
@@ -132,8 +144,7 @@ class _Transaction(Enum):
     SETTLED = 4
 
 
-@dataclass
-class _Life:
+class _Life(msgspec.Struct):
     """One process that runs a task."""
 
     task: str
@@ -145,12 +156,12 @@ class _Life:
     begun_ms: int = 0
     """When its transaction began: up to then its stores are known to be up to date once that is committed."""
     excused: bool = False
-    opened: dict[str, StoreImage] = field(default_factory=dict)
+    opened: dict[str, StoreImage] = {}
     """The stores as they were first seen in this start."""
-    opened_ms: dict[str, int] = field(default_factory=dict)
-    replayed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    opened_ms: dict[str, int] = {}
+    replayed: dict[str, tuple[int, int]] = {}
     """Store → least offset, and number, of the records it was given since it was opened, or made anew."""
-    aside: set[str] = field(default_factory=set)
+    aside: set[str] = set()
 
     def taker(self, kind: Kind) -> Taker:
         if kind in _OWN:
@@ -158,7 +169,7 @@ class _Life:
         return Taker.DIRECT_EXACTLY_ONCE if self.exactly_once else Taker.DIRECT_AT_LEAST_ONCE
 
 
-class Restart(NamedTuple):
+class Restart(msgspec.Struct, frozen=True):
     """What a start has made of one store, and what it had to."""
 
     event: int
@@ -263,34 +274,34 @@ class Starts:
         life = self._lives.get(event.incarnation)
         if life is None:
             return
-        match event.point:
-            case Point.PRODUCER_READY:
-                if life.stage is _Stage.CLOSED:
-                    # It has begun anew after an error: what that close has left nobody tells.
-                    self._leave(life, Left.UNKNOWN)
-                if life.stage is _Stage.STARTING:
-                    for store in life.replayed:
-                        self._disk(life.task, life.host, store).further = True
-                self._newest[event.task] = event.incarnation
-                life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
-                life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
-            case Point.TRANSACTION_BEGUN:
-                life.transaction, life.begun_ms = _Transaction.BEGUN, self._now_ms
-            case Point.STORE_COMMITTED:
-                life.transaction = _Transaction.COMMITTING
-            case Point.CHECKPOINT_WRITTEN:
-                life.transaction = _Transaction.SETTLED
-                for disk in self._all(life):
-                    if disk.pending is not None:
-                        (disk.held, disk.vouched), disk.pending = disk.pending, None
-                        disk.further = False
-            case Point.TASK_CLOSED if life.stage is _Stage.RUNNING:
-                if life.transaction is _Transaction.BEGUN:
-                    self._die(event.incarnation, sure=True)
-                    self._lives[event.incarnation] = life
-                    life.stage = None
-                else:
-                    life.stage = _Stage.CLOSED
+        point = event.point
+        if point is _BEGUN:
+            life.transaction, life.begun_ms = _Transaction.BEGUN, self._now_ms
+        elif point is _COMMITTED:
+            life.transaction = _Transaction.COMMITTING
+        elif point is _WRITTEN:
+            life.transaction = _Transaction.SETTLED
+            for disk in self._all(life):
+                if disk.pending is not None:
+                    (disk.held, disk.vouched), disk.pending = disk.pending, None
+                    disk.further = False
+        elif point is _READY:
+            if life.stage is _Stage.CLOSED:
+                # It has begun anew after an error: what that close has left nobody tells.
+                self._leave(life, Left.UNKNOWN)
+            if life.stage is _Stage.STARTING:
+                for store in life.replayed:
+                    self._disk(life.task, life.host, store).further = True
+            self._newest[event.task] = event.incarnation
+            life.stage, life.transaction = _Stage.STARTING, _Transaction.NONE
+            life.opened, life.opened_ms, life.replayed, life.aside = {}, {}, {}, set()
+        elif point is _CLOSED and life.stage is _Stage.RUNNING:
+            if life.transaction is _Transaction.BEGUN:
+                self._die(event.incarnation, sure=True)
+                self._lives[event.incarnation] = life
+                life.stage = None
+            else:
+                life.stage = _Stage.CLOSED
 
     def _end(self, event: Ended) -> None:
         if event.incarnation is None or event.incarnation not in self._lives:
@@ -389,7 +400,7 @@ class Starts:
     def _all(self, life: _Life) -> Iterator[_Disk]:
         """What lies there of a process's stores that it keeps on the disk."""
         for store, kind in life.kinds.items():
-            if kind is not Kind.IN_MEMORY:
+            if kind is not _IN_MEMORY:
                 yield self._disk(life.task, life.host, store)
 
     def _replay(self, event: Replayed) -> None:
@@ -424,7 +435,7 @@ class Starts:
         life = self._lives.get(event.incarnation)
         if life is None:
             return
-        if event.moment is Moment.OPENED:
+        if event.moment is _OPENED:
             if life.stage is _Stage.STARTING:
                 for store, image in event.stores.items():
                     if store not in life.opened:
@@ -436,26 +447,26 @@ class Starts:
         known = self._newest.get(event.task) == event.incarnation and (
             life.exactly_once or self._alone(event.task, index)
         )
-        if event.moment is Moment.RESTORED and life.stage is _Stage.STARTING:
+        restored = event.moment is _RESTORED
+        if restored and life.stage is _Stage.STARTING:
             for store, kind in life.kinds.items():
-                if kind is not Kind.IN_MEMORY and store in life.opened and store in event.stores:
+                if kind is not _IN_MEMORY and store in life.opened and store in event.stores:
                     if store not in life.aside and not life.excused:
                         yield self._restart(index, life, store, kind, event, alone=known)
                     self._restored(life, store, kind)
             life.stage = _Stage.RUNNING
         for store, image in event.stores.items():
-            if life.kinds.get(store, Kind.IN_MEMORY) is Kind.IN_MEMORY:
+            if life.kinds.get(store, _IN_MEMORY) is _IN_MEMORY:
                 continue
             disk = self._disk(event.task, event.host, store)
             end = event.ends.get(store, 0) if known else 0
             changed = known and end != (disk.held if disk.pending is None else disk.pending[0])
-            if event.moment is Moment.RESTORED or life.kinds[store] in _OWN:
+            if restored or life.kinds[store] in _OWN:
                 # A store that keeps its own offset vouches for itself from its commit on.
                 disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
                 disk.further = False
             else:
                 disk.pending = end, bool(image.rows)
-            restored = event.moment is Moment.RESTORED
             disk.current_ms = self._now_ms if restored else life.begun_ms
             if restored or changed or life.exactly_once:
                 # At least once others may write to its changelog: a commit without changes does not make it younger.
@@ -488,7 +499,7 @@ class Starts:
         must = TABLE[disk.left][taker]
         own = image.changelog_offset if kind in _OWN else None
         # An offset beside an empty store is never believed: it may be that of another one.
-        held = disk.held if must is Must.DIFFERENCE and image.rows else 0
+        held = disk.held if must is _DIFFERENCE and image.rows else 0
         then_ms = life.opened_ms[store]
         return Restart(
             index,
@@ -519,10 +530,6 @@ NOTED: tuple[type[Event] | Point, ...] = (
     SetAside,
     Injected,
     Ended,
-    Point.PRODUCER_READY,
-    Point.TRANSACTION_BEGUN,
-    Point.STORE_COMMITTED,
-    Point.CHECKPOINT_WRITTEN,
-    Point.TASK_CLOSED,
+    *_POINTS,
 )
 """The kinds of events, and the protocol points, that say what a process will leave."""
