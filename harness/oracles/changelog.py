@@ -20,14 +20,13 @@ from collections.abc import Iterator, Sequence
 
 from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
-from harness.oracles.state import WHEN, plain
+from harness.oracles.state import RUNNING, WHEN, plain
 from harness.reference.durability import Kept
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from harness.worlds.images import innermost
 from store.streams.dsl.stores import TableStore
-from store.suppliers import SessionSupplier, VersionedSupplier, WindowSupplier
 
 
 def find(evidence: Evidence) -> Iterator[Finding]:
@@ -36,43 +35,44 @@ def find(evidence: Evidence) -> Iterator[Finding]:
         yield from _whole(evidence)
         yield from _times(evidence)
     yield from _last_versions(evidence)
+    nothing = Kept.NOTHING
     for index, event in evidence.of(StateObserved):
-        if not event.standby:
-            found: list[Finding] = []
-            for store, image in sorted(event.stores.items()):
-                copy = evidence.copies_before(index)[store]
-                running = event.moment in (Moment.RESTORED, Moment.COMMITTED)
-                if (
-                    evidence.judges(event.task, index)
-                    and evidence.says_its_offset(store, copy.kind)
-                    and (running or copy.kept is not Kept.NOTHING)
-                    and (evidence.exactly_once or evidence.alone(event.task, index))
-                ):
-                    found += against_own_offset(evidence, index, event, store, image)
-            if found:
-                yield from found
-                return
+        if event.standby or not evidence.judges(event.task, index):
+            continue
+        if not (evidence.exactly_once or evidence.alone(event.task, index)):
+            continue
+        found: list[Finding] = []
+        copies, running = evidence.copies_before(index), event.moment in RUNNING
+        for store, image in sorted(event.stores.items()):
+            copy = copies[store]
+            if (running or copy.kept is not nothing) and evidence.says_its_offset(store, copy.kind):
+                found += against_own_offset(evidence, index, event, store, image)
+        if found:
+            yield from found
+            return
 
 
 def against_own_offset(
     evidence: Evidence, index: int, look: StateObserved, store: str, image: StoreImage
-) -> Iterator[Finding]:
+) -> Sequence[Finding]:
     """What differs between a copy of a store and the fold of the changelog up to the offset that the copy names."""
     upto = -1 if image.changelog_offset is None else image.changelog_offset
     folded = evidence.folded(look.task, store, upto)
     if folded == image.rows or _but_for_cleaning(evidence, index, look, store, upto):
-        return
+        return ()
     held = f"the changelog up to offset {upto}" if upto >= 0 else "nothing of the changelog"
-    yield Finding(
-        "standby" if look.standby else "changelog",
-        f"{'The copy that a standby keeps of store' if look.standby else 'Store'} {store} of task {look.task} "
-        f"({WHEN[look.moment]}, on host {look.host}) says it holds {held}, which folds to {folded!r}, but it holds "
-        f"{image.rows!r} ({evidence.story_before(index, look.task)}).",
-        Anomaly.DIVERGED,
-        task=look.task,
-        expected=folded,
-        actual=image.rows,
-    )
+    return [
+        Finding(
+            "standby" if look.standby else "changelog",
+            f"{'The copy that a standby keeps of store' if look.standby else 'Store'} {store} of task {look.task} "
+            f"({WHEN[look.moment]}, on host {look.host}) says it holds {held}, which folds to {folded!r}, but it "
+            f"holds {image.rows!r} ({evidence.story_before(index, look.task)}).",
+            Anomaly.DIVERGED,
+            task=look.task,
+            expected=folded,
+            actual=image.rows,
+        )
+    ]
 
 
 def _but_for_cleaning(evidence: Evidence, index: int, look: StateObserved, store: str, upto: int) -> bool:
@@ -116,9 +116,7 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
             if not supplier.logged or store not in evidence.final.changelogs:
                 continue
             actual = evidence.folded(task, store)
-            right = [line for line in model.lines if line.prefixes[-1].rows(store) == actual]
-            if right:
-                model.narrow(right)
+            if model.narrow([line for line in model.lines if line.prefixes[-1].rows(store) == actual]):
                 continue
             expected = model.lines[0].prefixes[-1].rows(store)
             for key in sorted(expected.keys() | actual.keys()):
@@ -158,15 +156,14 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
             continue
         partition = partition_of(task)
         for store, supplier in evidence.suppliers_of(task).items():
-            inner = innermost(supplier)
-            if isinstance(inner, VersionedSupplier):
+            if store in evidence.versioned:
                 continue
-            if isinstance(supplier, TableStore) and supplier.at_commits and evidence.caches:
+            if evidence.caches and isinstance(supplier, TableStore) and supplier.at_commits:
                 # What a cache upstream forwards has the time of the last record of its row, whichever made it due.
                 continue
-            own = getattr(inner, "timestamped", False)
+            own = getattr(innermost(supplier), "timestamped", False)
             rows = [row for row in evidence.changes(store, partition) if not own or row.value is None]
-            windowed = isinstance(inner, WindowSupplier | SessionSupplier)
+            windowed = store in evidence.windowed
             # A cache may log what a record has written first, and replace what it has left by what a later one writes.
             loose = windowed or (supplier.cached and evidence.caches)
             wrong = [
@@ -226,11 +223,7 @@ def _first_untimely(
 
 def _last_versions(evidence: Evidence) -> Iterator[Finding]:
     """The first moment of each changelog of versions at which the last record of a key is not its newest version."""
-    if not any(
-        isinstance(innermost(supplier), VersionedSupplier)
-        for suppliers in evidence.suppliers.values()
-        for supplier in suppliers.values()
-    ):
+    if not evidence.versioned:
         return
     cleaned = evidence.first_cleaning < len(evidence.events)
     committed: dict[tuple[str, str], set[int]] = {}
@@ -241,8 +234,8 @@ def _last_versions(evidence: Evidence) -> Iterator[Finding]:
                     committed.setdefault((event.task, store), set()).add(image.changelog_offset)
     for task in evidence.tasks:
         partition = partition_of(task)
-        for store, supplier in evidence.suppliers_of(task).items():
-            if not isinstance(innermost(supplier), VersionedSupplier):
+        for store in evidence.suppliers_of(task):
+            if store not in evidence.versioned:
                 continue
             if not (evidence.exactly_once or evidence.alone(task)):
                 continue

@@ -68,6 +68,15 @@ class _Pipeline:
             ordinal: {name: kind_of(supplier, config) for name, supplier in suppliers.items()}
             for ordinal, suppliers in self.suppliers.items()
         }
+        inner = {
+            name: innermost(supplier)
+            for suppliers in self.suppliers.values()
+            for name, supplier in suppliers.items()
+        }
+        self.versioned = frozenset(name for name, one in inner.items() if isinstance(one, VersionedSupplier))
+        self.windowed = frozenset(
+            name for name, one in inner.items() if isinstance(one, WindowSupplier | SessionSupplier)
+        )
         self.absences = {
             name: int(settings["delete.retention.ms"]) // 2
             for suppliers in self.suppliers.values()
@@ -95,8 +104,12 @@ def _pipeline(scenario: Scenario, settings: tuple[tuple[str, Any], ...]) -> _Pip
     return _Pipeline(scenario, config_of(Schedule("", settings=dict(settings))))
 
 
-_CLEANS_LATER = frozenset({Capability.TIME, Capability.LOGS})
-"""What faults need that let time pass and have the broker clean its topics then."""
+_CLEANING = frozenset(name for name, fault in FAULTS.items() if Capability.LOGS in fault.needs)
+"""Faults that have the broker clean its topics."""
+_CLEANING_LATER = frozenset(name for name in _CLEANING if Capability.TIME in FAULTS[name].needs)
+"""Those that let time pass before."""
+
+_SAYING = frozenset({Kind.SYNCED, Kind.TRANSACTIONAL})
 
 
 class Evidence:
@@ -121,9 +134,9 @@ class Evidence:
         self._suppliers: dict[str, dict[str, StoreSupplier[Any]]] = {}
         self._merged: dict[tuple[type | Point, ...], list[tuple[int, Event]]] = {}
         self._sorted: dict[type | Point, list[tuple[int, Any]]] = defaultdict(list)
-        for index, event in enumerate(events):
-            name = event.point if type(event) is Reached else type(event)
-            self._sorted[name].append((index, event))
+        for numbered in enumerate(events):
+            event = numbered[1]
+            self._sorted[event.point if type(event) is Reached else type(event)].append(numbered)
         self._begun = _pipeline(scenario, tuple(sorted(schedule.settings.items())))
         """The pipeline as the run began."""
         configs = [self.config(event.settings) for _, event in self.of(Started)]
@@ -133,6 +146,20 @@ class Evidence:
         """Whether every record has to count exactly once: under at least once too, as long as nothing happens."""
         self.caches = any(config.statestore_cache_max_bytes for config in configs)
         """Whether any process had a cache for the stores that want one."""
+        joining = scenario.joins | scenario.changes | scenario.settles if self.caches else frozenset()
+        self.joining: frozenset[str] = joining
+        """Those topics of `folding` that may have more than the reference."""
+        self.folding: frozenset[str] = scenario.updates | joining if self.caches else frozenset()
+        """Topics that need not have each update of their table, because a cache has held some back."""
+        self._rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
+        for topics in (final.inputs, final.outputs):
+            for name, topic in topics.items():
+                for row in topic.rows:
+                    self._rows[name, row.partition].append(row)
+        self._changes: dict[tuple[str, int], list[Row]] = defaultdict(list)
+        for name, topic in final.changelogs.items():
+            for row in topic.rows:
+                self._changes[name, row.partition].append(row)
 
     def of(self, kind: type[E]) -> Sequence[tuple[int, E]]:
         """The events of one kind, which is not `Reached`, with their numbers."""
@@ -187,16 +214,15 @@ class Evidence:
         """Whether a process with these changed settings runs under exactly once."""
         return self.config(settings).exactly_once
 
-    @cached_property
-    def folding(self) -> frozenset[str]:
-        """Topics that need not have each update of their table, because a cache has held some back."""
-        return self.scenario.updates | self.joining if self.caches else frozenset()
+    @property
+    def versioned(self) -> frozenset[str]:
+        """Stores of versions."""
+        return self._begun.versioned
 
-    @cached_property
-    def joining(self) -> frozenset[str]:
-        """Those of them that may have more than the reference."""
-        scenario = self.scenario
-        return scenario.joins | scenario.changes | scenario.settles if self.caches else frozenset()
+    @property
+    def windowed(self) -> frozenset[str]:
+        """Stores of windows and of sessions."""
+        return self._begun.windowed
 
     def longest_absence(self, store: str) -> int | None:
         """For how many milliseconds a store may lack records and still be sure that no deletion is gone: half of what
@@ -269,7 +295,7 @@ class Evidence:
     def first_cleaning(self) -> int:
         """The first event by which the broker may have cleaned any topic; behind the last one if there is none."""
         return next(
-            (index for index, event in self.of(Injected) if Capability.LOGS in FAULTS[event.fault].needs),
+            (index for index, event in self.of(Injected) if event.fault in _CLEANING),
             len(self.events),
         )
 
@@ -279,8 +305,7 @@ class Evidence:
         return frozenset(
             self.schedule.steps[event.step].topic
             for _, event in self.of(Injected)
-            if Capability.LOGS in FAULTS[event.fault].needs
-            and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
+            if event.fault in _CLEANING and self.schedule.steps[event.step].topic not in ("", CHANGELOGS)
         )
 
     @cached_property
@@ -294,17 +319,14 @@ class Evidence:
         found: dict[str, int] = {}
         away_ms = 0
         for index, event in self.of(Injected):
-            if not FAULTS[event.fault].needs >= _CLEANS_LATER:
+            if event.fault not in _CLEANING_LATER:
                 continue
             step = self.schedule.steps[event.step]
             away_ms += step.amount or FAULTS[event.fault].amount[0]
             if away_ms < CHANGELOG_SLACK_MS:
                 continue
             for ordinal, suppliers in self.suppliers.items():
-                if any(
-                    isinstance(innermost(supplier), WindowSupplier | SessionSupplier | VersionedSupplier)
-                    for supplier in suppliers.values()
-                ):
+                if not suppliers.keys().isdisjoint(self.windowed | self.versioned):
                     for task in self.tasks:
                         if task.partition("_")[0] == ordinal:
                             found.setdefault(task, index)
@@ -320,15 +342,6 @@ class Evidence:
         """A topic of the input, or one that a sub-topology has written."""
         found = self.final.inputs.get(name) or self.final.outputs.get(name)
         return found or Topic(name, (), {}, {})
-
-    @cached_property
-    def _rows(self) -> dict[tuple[str, int], list[Row]]:
-        rows: dict[tuple[str, int], list[Row]] = {}
-        for topics in (self.final.inputs, self.final.outputs):
-            for name, topic in topics.items():
-                for row in topic.rows:
-                    rows.setdefault((name, row.partition), []).append(row)
-        return rows
 
     def rows(self, topic: str, partition: int) -> Sequence[Row]:
         """What was committed to a partition, in offset order."""
@@ -401,14 +414,6 @@ class Evidence:
 
     # -- changelogs ---------------------------------------------------------------------------------------------
 
-    @cached_property
-    def _changes(self) -> dict[tuple[str, int], list[Row]]:
-        changes: dict[tuple[str, int], list[Row]] = {}
-        for store, topic in self.final.changelogs.items():
-            for row in topic.rows:
-                changes.setdefault((store, row.partition), []).append(row)
-        return changes
-
     def changes(self, store: str, partition: int) -> Sequence[Row]:
         """What was committed to a store's changelog, in offset order."""
         return self._changes.get((store, partition), ())
@@ -416,19 +421,19 @@ class Evidence:
     def folded(self, task: str, store: str, upto: int | None = None) -> dict[str, Json]:
         """What the changelog up to an offset, or to its end, makes of an empty store."""
         partition = partition_of(task)
-        changes = self.changes(store, partition)
         if upto is None:
+            changes = self.changes(store, partition)
             upto = changes[-1].offset if changes else -1
         name = store, partition, upto
         folded = self._folds.get(name)
         if folded is None:
-            rows = [row for row in changes if row.offset <= upto]
+            rows = [row for row in self.changes(store, partition) if row.offset <= upto]
             folded = self._folds[name] = fold(self.suppliers_of(task)[store], rows)
         return folded
 
     def says_its_offset(self, store: str, kind: Kind) -> bool:
         """Whether a store of this kind has a changelog, and keeps the offset up to which it holds it."""
-        return kind in (Kind.SYNCED, Kind.TRANSACTIONAL) and store in self.final.changelogs
+        return kind in _SAYING and store in self.final.changelogs
 
     # -- words --------------------------------------------------------------------------------------------------
 

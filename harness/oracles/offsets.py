@@ -135,11 +135,7 @@ def _copies(evidence: Evidence) -> Iterator[Finding]:
             who, owner = event.incarnation, last.get(event.task)
             if who in late:
                 late.discard(who)
-                if (
-                    owner is not None
-                    and owner.incarnation != who
-                    and event.point is Point.KAFKA_COMMITTED
-                ):
+                if owner is not None and owner.incarnation != who and event.point is Point.KAFKA_COMMITTED:
                     continue
             if who in hosts and (owner is None or owner.incarnation != who or owner.clean):
                 last[event.task] = _Last(who, hosts[who], clean=False)

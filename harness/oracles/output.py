@@ -139,9 +139,7 @@ class _Judge:
         if not self._goes_on(found, counts):
             self._parts, self._counts = {}, dict.fromkeys(counts, 0)
         seen, since = self._parts, self._counts
-        new = [
-            (place[0], row) for place, part in found.items() for row in part[len(seen.get(place, ())) :]
-        ]
+        new = [(place[0], row) for place, part in found.items() for row in part[len(seen.get(place, ())) :]]
         due = [(task, line.outputs[since[task] : counts[task]]) for task, (line, _) in ways.items()]
         if not self._right(due, new):
             return self._wrong(ways, rows, positions, index)
@@ -155,10 +153,7 @@ class _Judge:
         for task, before in self._counts.items():
             if counts[task] < before:
                 return False
-        for place, part in self._parts.items():
-            if found.get(place, [])[: len(part)] != part:
-                return False
-        return True
+        return all(found.get(place, [])[: len(part)] == part for place, part in self._parts.items())
 
     def _many_ways(
         self, ways: Mapping[str, list[Way]], rows: Rows, positions: Mapping[str, Positions], index: int
@@ -182,11 +177,14 @@ class _Judge:
 
     def _right(self, parts: Sequence[Part], rows: Rows) -> bool:
         """Whether these records, in their partitions and in this order, are what the tasks have to have written."""
+        partitions = self._evidence.schedule.partitions
         expected: dict[Place, list[list[tuple[str, Content]]]] = {}
         for _, outputs in parts:
             mine: dict[Place, list[tuple[str, Content]]] = {}
             for output in outputs:
-                mine.setdefault(self._place(output), []).append((output.key, content(output)))
+                key = output.key
+                place = self._within(output.topic, key, _partition(key, partitions))
+                mine.setdefault(place, []).append((key, content(output)))
             for place, sequence in mine.items():
                 expected.setdefault(place, []).append(sequence)
         actual: dict[Place, list[tuple[str, Content]]] = {}
@@ -194,16 +192,12 @@ class _Judge:
             place = self._within(topic, row.key, row.partition)
             actual.setdefault(place, []).append((row.key, content(row)))
         return all(
-            self._fits(place[0], expected.get(place, []), actual.get(place, []))
+            self._fits(place[0], place[2], expected.get(place, []), actual.get(place, []))
             for place in expected.keys() | actual.keys()
         )
 
-    def _place(self, output: Expected) -> Place:
-        """What an output is compared within."""
-        partition = _partition(output.key, self._evidence.schedule.partitions)
-        return self._within(output.topic, output.key, partition)
-
     def _within(self, topic: str, key: str, partition: int) -> Place:
+        """What a record is compared within."""
         if key == KEYLESS:
             return topic, ANYWHERE, key
         return topic, partition, key if topic in self._folding else None
@@ -211,13 +205,14 @@ class _Judge:
     def _fits(
         self,
         topic: str,
+        key: str | None,
         should: Sequence[Sequence[tuple[str, Content]]],
         found: Sequence[tuple[str, Content]],
     ) -> bool:
-        """Whether a part of a topic is what it has to be."""
+        """Whether a part of a topic is what it has to be. `key`: the one that all of it has; None for several."""
         if topic in self._settling:
             return True
-        if any(key == KEYLESS for key, _ in chain(*should, found)):
+        if key == KEYLESS:
             return sorted(map(repr, chain(*should))) == sorted(map(repr, found))
         if topic not in self._folding:
             return is_interleaving(should, found)
@@ -260,7 +255,7 @@ class _Judge:
             should = [[content(output) for output in outputs] for outputs in by_task.values()]
             found = [content(row) for row in actual.get(name, [])]
             named = [[(key, one) for one in sequence] for sequence in should]
-            if self._fits(topic, named, [(key, one) for one in found]):
+            if self._fits(topic, key, named, [(key, one) for one in found]):
                 continue
             tasks = list(by_task)
             only = tasks[0] if len(tasks) == 1 else None

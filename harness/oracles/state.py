@@ -25,8 +25,6 @@ from harness.reference.durability import Copy, Kept, Kind, reaches
 from harness.reference.model import Line
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
-from harness.worlds.images import innermost
-from store.suppliers import VersionedSupplier
 
 WHEN = {
     Moment.OPENED: "when opened",
@@ -36,8 +34,8 @@ WHEN = {
     Moment.FINAL: "at the end",
 }
 
-_RUNNING = (Moment.RESTORED, Moment.COMMITTED)
-_RESTORED, _COMMITTED = _RUNNING
+RUNNING = _RESTORED, _COMMITTED = Moment.RESTORED, Moment.COMMITTED
+"""When the stores of a process that runs its task were looked at."""
 _NOTHING = Kept.NOTHING
 
 
@@ -64,7 +62,7 @@ class _Judge:
                 if found:
                     yield from found
                     return
-            elif not event.standby:
+            elif type(event) is Started and not event.standby:
                 self._undisturbed[event.task] = event.task not in self._newest
                 self._newest[event.task] = max(event.incarnation, self._newest.get(event.task, 0))
 
@@ -73,7 +71,7 @@ class _Judge:
         model = evidence.tasks.get(task)
         if model is None or model.unknown:
             return
-        running = look.moment in _RUNNING
+        running = look.moment in RUNNING
         if not evidence.judges(task, index):
             if running:
                 yield from self._newest_versions(index, look)
@@ -114,9 +112,9 @@ class _Judge:
     def _newest_versions(self, index: int, look: StateObserved) -> Iterator[Finding]:
         """The newest version of a key, if it has a value, is in the last record of the key, which cleaning leaves."""
         model = self._evidence.tasks[look.task]
-        for store, supplier in self._evidence.suppliers_of(look.task).items():
+        for store in self._evidence.suppliers_of(look.task):
             image = look.stores.get(store)
-            if image is None or not isinstance(innermost(supplier), VersionedSupplier):
+            if image is None or store not in self._evidence.versioned:
                 continue
             held = image.rows
             ways = [line.prefixes[number].newest(store) for line, number in model.at(image.positions)]
@@ -144,9 +142,9 @@ class _Judge:
     ) -> Iterable[Finding]:
         model = self._evidence.tasks[look.task]
         ways = model.ways(vector)
-        right = [line for line, number in ways if line.prefixes[number].state[store].rows() == image.rows]
-        if right:
-            model.narrow(right)
+        if model.narrow(
+            [line for line, number in ways if line.prefixes[number].state[store].rows() == image.rows]
+        ):
             return ()
         if ways:
             return self._differences(index, look, store, image, *ways[0])

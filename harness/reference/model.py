@@ -188,9 +188,7 @@ class TaskModel:
         """Whether no event tells of the order, and no order was found in reasonable time."""
         if len(rows) == 1 and self.sources.topics[0] not in cleaned:
             (topic,) = rows
-            self.lines = [
-                Line(scenario, tables, self.partition, [(topic, row) for row in rows[topic]])
-            ]
+            self.lines = [Line(scenario, tables, self.partition, [(topic, row) for row in rows[topic]])]
             self._segments: Sequence[Segment] = ()
             self._only = self.lines[0]
         else:
@@ -292,10 +290,11 @@ class TaskModel:
         """The outputs of the record at a place with any tables, which change."""
         return self.lines[0].step(state, (place[0], self.sources.row(place)))
 
-    def narrow(self, right: Sequence[Line]) -> None:
-        """Only these orders are left; one at least."""
+    def narrow(self, right: Sequence[Line]) -> bool:
+        """Only these orders are left; where there is none nothing changes, and the answer is no."""
         if 0 < len(right) < len(self.lines):
             self.lines = [line for line in self.lines if line in right]
+        return bool(right)
 
     def _places_of(self, line: Line) -> dict[tuple[int, ...], int]:
         if line.places is None:
