@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from harness.faults import FAULTS, Capability, Occasion
+from harness.faults import FAULTS, Occasion
 from harness.history import (
     Ended,
     Injected,
     Listened,
     Reached,
-    Replayed,
     SetAside,
-    Started,
     StateObserved,
 )
 from harness.oracles.evidence import Evidence
-from harness.reference.durability import Kind
 from harness.reference.starts import CLOCK_SLACK_MS, NOTED, Must, Restart, Starts
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
@@ -37,8 +34,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     for index, event in evidence.of(Listened):
         yield from _listened(evidence, index, event)
     yield from _kept(evidence)
-    if not _in_question(evidence):
-        return
     starts = Starts(
         evidence.kinds, evidence.exactly_once_with, evidence.alone, tuple(evidence.schedule.steps)
     )
@@ -47,20 +42,6 @@ def find(evidence: Evidence) -> Iterator[Finding]:
             wrong = _wrong(evidence, restart)
             if wrong:
                 yield _finding(evidence, restart, *wrong)
-
-
-def _in_question(evidence: Evidence) -> bool:
-    """Whether anything has happened by which a start can be wrong: something was replayed, or set aside, or time has
-    passed, or some process kept a store without transactions, which may hold what it must not."""
-    return bool(
-        evidence.of(Replayed)
-        or evidence.of(SetAside)
-        or any(Capability.TIME in FAULTS[event.fault].needs for _, event in evidence.of(Injected))
-        or any(
-            Kind.DIRECT in evidence.kinds(event.task, event.settings).values()
-            for _, event in evidence.of(Started)
-        )
-    )
 
 
 def _kept(evidence: Evidence) -> Iterator[Finding]:
