@@ -204,6 +204,10 @@ class StateLockedError(StoreError):
     """The state directory of a task, or a database in it, is held by a live process."""
 
 
+class RestoreBrokenOffError(CrashproofError):
+    """A restore was told to end before the end of its log. What it has restored stays, and the next one goes on."""
+
+
 class ShutdownRequestedError(CrashproofError):
     """Another instance of the application has failed, and asks all of them to end (`SHUTDOWN_APPLICATION`)."""
 

@@ -172,6 +172,7 @@ def run_worker(
         listener=listener,
         pool=Alternating(),
         purges=purges,
+        stopping=control.stopping,
     )
     if made is not None:
         made(worker)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from store.engine.protocol import Checkpointed, Storage
-from store.errors import ProtocolError, RetriableError, StoreCorruptedError
+from store.errors import ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
 from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
@@ -88,6 +88,7 @@ class GlobalStore(Generic[V]):
         self._reader = reader
         self._batch = settings.batch
         self._listener = settings.listener
+        self._breaks_off = settings.breaks_off
         self._clock = settings.clock
         self._patience = settings.patience_s
         self._tombstone_retention_ms = tombstone_retention_ms
@@ -105,8 +106,9 @@ class GlobalStore(Generic[V]):
     def open(self) -> None:
         """Lock, open, and apply all that the topic has at this moment.
 
-        Raises `StateLockedError` while somebody else has the store, what `open_store` raises, and what `reader`
-        raises when it goes on for as many seconds as `patience` says. Nothing is open then.
+        Raises `StateLockedError` while somebody else has the store, `RestoreBrokenOffError` when it is told to end,
+        what `open_store` raises, and what `reader` raises when it goes on for as many seconds as `patience` says.
+        Nothing is open then.
         """
         if self._store is not None:
             raise ProtocolError(f"global store {self.name} is open")
@@ -192,14 +194,16 @@ class GlobalStore(Generic[V]):
         deadline = self._clock.monotonic() + self._patience
         while True:
             try:
-                self._follow(self._listener)
+                self._follow(self._listener, self._breaks_off)
                 return
             except RetriableError:
                 if self._clock.monotonic() >= deadline:
                     raise
             self._clock.sleep(_POLL_SECONDS)
 
-    def _follow(self, listener: RestoreListener | None) -> int:
+    def _follow(
+        self, listener: RestoreListener | None, breaks_off: Callable[[bool], bool] = lambda _: False
+    ) -> int:
         """Apply all that there is now, from every partition."""
         began = max(0, self._clock.time_ms())
         ends = self._begin(began)
@@ -212,6 +216,11 @@ class GlobalStore(Generic[V]):
                 counts[tp] += number
                 if listener is not None:
                     listener.on_batch_restored(tp, self.name, self._positions[tp], number)
+            if breaks_off(self._opened().persistent()):
+                self._keep()
+                raise RestoreBrokenOffError(
+                    f"global store {self.name}: the restore of {self.topic} ends early"
+                )
         for tp in ends:
             if tp in self._held:
                 self._held[tp] = self._held[tp]._replace(last_caught_up_ms=began)

@@ -3,11 +3,13 @@
 The offset is the store's own, or for one that keeps none that of the task's checkpoint (`store.recovery.offsets`).
 A store in memory starts at the beginning of the changelog.
 
-Must survive: a crash after any batch (the store then holds the batch and the offset it reaches), control
-markers and compacted gaps at the end of the log, a store that lags so far behind that retention or compaction
-has removed what it lacks, a store that is corrupt at open or found to be while restoring, a broker that
-acknowledged a commit whose marker it has not written, and a changelog that was deleted or truncated. What is
-done with each is one decision, `store.recovery.decision`; nothing is ever deleted.
+Must survive: a crash after any batch (the store then holds the batch and the offset it reaches), being told to
+end after any batch (`RestoreSettings.breaks_off`; that is a crash after it, but that a checkpoint says how far
+the store is, so that a restore which is broken off over and over comes to its end), control markers and
+compacted gaps at the end of the log, a store that lags so far behind that retention or compaction has removed
+what it lacks, a store that is corrupt at open or found to be while restoring, a broker that acknowledged a
+commit whose marker it has not written, and a changelog that was deleted or truncated. What is done with each is
+one decision, `store.recovery.decision`; nothing is ever deleted.
 
 Compaction keeps the last value of each key for ever, and a deletion only for `delete.retention.ms`. A store that
 comes back later would never hear of the deletion, and the offsets do not show it. So it is kept beside the offset
@@ -39,6 +41,7 @@ from store.errors import (
     CrashproofError,
     HangingTransactionError,
     LogError,
+    RestoreBrokenOffError,
     RetriableError,
     StoreCorruptedError,
     StoreError,
@@ -103,6 +106,9 @@ class RestoreSettings:
     """Seconds to wait, each time, for the log to settle or to answer."""
     clock: Clock = field(default_factory=SystemClock)
     listener: RestoreListener | None = None
+    breaks_off: Callable[[bool], bool] = lambda _: False
+    """Whether a restore is to end at its next batch. It is told whether what was restored outlives the store's being
+    closed, so that the next restore goes on from there."""
 
 
 def kafka_default() -> int | None:
@@ -162,9 +168,10 @@ def restore(
     Call it after `init_transactions` of the task: then nothing in the changelog is undecided. `offsets` has what
     is known of stores that keep no offset; without, such a store has to be empty. For the others see `LoggedStore`.
 
-    Raises `HangingTransactionError` when the last stable offset does not reach the end in the time that `settings`
-    allow, `ChangelogLostError` when the changelog ends before the store's offset, `StoreOutOfStepError` when the
-    store has to be rebuilt, what `reader` raises when it goes on for so long, and `StoreError` from the store.
+    Raises `HangingTransactionError` when the last stable offset does not reach the end in the time that
+    `settings` allow, `ChangelogLostError` when the changelog ends before the store's offset,
+    `StoreOutOfStepError` when the store has to be rebuilt, `RestoreBrokenOffError` when it is told to end, what
+    `reader` raises when it goes on for so long, and `StoreError` from the store.
     Whatever it raises, the store holds whole batches, and the offset that is kept is not beyond them.
     """
     settings = settings or RestoreSettings()
@@ -210,6 +217,11 @@ def restore(
             count(len(fetch.records))
         if listener is not None:
             listener.on_batch_restored(changelog, store.name, place.position, len(fetch.records))
+        if place.position < bounds.end and settings.breaks_off(store.persistent()):
+            place.keep()
+            raise RestoreBrokenOffError(
+                f"{whose}: the restore of {changelog} ends at offset {place.position}, before {bounds.end}"
+            )
     if not at_end(start, bounds) or place.outdated(began):
         place.reached_end(began)
     place.keep()

@@ -187,6 +187,7 @@ class TaskHost:
                 tasks_in_process=tasks,
                 streaming=None if self._streaming is None else self._streaming(),
                 leaving=self._leaving.is_set,
+                stopping=self._leaving.is_set,
                 pool=self._pool,
                 purges=self._repartition_topics,
             )

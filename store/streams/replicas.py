@@ -19,7 +19,7 @@ processor's read, and a kill at any moment (see `store.recovery.standby` and `gl
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -64,14 +64,18 @@ class Replicas:
         clock: Clock,
         *,
         listener: RestoreListener | None = None,
+        breaks_off: Callable[[bool], bool] = lambda _: False,
     ) -> None:
-        """`listener` is told how the global stores are restored when they are opened."""
+        """`listener` is told how the global stores are restored when they are opened; `breaks_off` is asked whether
+        that is to end, see `RestoreSettings`."""
         self._topology = topology
         self._log = log
         self._storage = storage
         self._config = config
         self._clock = clock
-        self._settings = RestoreSettings(config.restore_batch_records, clock=clock, listener=listener)
+        self._settings = RestoreSettings(
+            config.restore_batch_records, clock=clock, listener=listener, breaks_off=breaks_off
+        )
         self._reader: Reader | None = None
         self._wanted: list[int] = []
         self._waiting: set[int] = set()

@@ -8,12 +8,13 @@ thread is a member of it (`store.streams.thread`), and the group gives every tas
 rest on that: whoever opens a task fences who had it.
 
 Must survive: its own death at any moment, a process that comes or goes while others work, SIGTERM and SIGINT (commit,
-leave the group, end), and an error of one thread: the others commit and end, and the error is raised to who waits; or
-a handler has it replaced (KIP-671). Its member is closed without a commit then, as by a crash, and the next one goes on
-at the last commit of each task. Or the handler has all instances of the application end. The members of a group have
-nothing to tell each other by, so that is a record in a small topic, which every instance with a handler reads from
-where it ended when that instance started. Whoever starts later has not heard of it; whoever dies before the record is
-sent, or finds no broker that takes it, has ended alone. Nothing that is right depends on it.
+leave the group, end; a restore ends after its next batch), and an error of one thread: the others commit and end, and
+the error is raised to who waits; or a handler has it replaced (KIP-671). Its member is closed without a commit then,
+as by a crash, and the next one goes on at the last commit of each task. Or the handler has all instances of the
+application end. The members of a group have nothing to tell each other by, so that is a record in a small topic,
+which every instance with a handler reads from where it ended when that instance started. Whoever starts later has not
+heard of it; whoever dies before the record is sent, or finds no broker that takes it, has ended alone. Nothing that
+is right depends on it.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class Streams:
         With an `instance_id`, which no other process may have at the same time, the members are static: one that is
         restarted within the session timeout gets its tasks back without a rebalance, and none of its tasks are given to
         others before. A member that does not take part in the group for `rebalance_timeout_ms`, because one record, or
-        the restore of one task, takes longer, loses its tasks. `listener` is told of restores, on their threads.
+        the restore of a store in memory, takes longer, loses its tasks. `listener` is told of restores, on their
+        threads.
         """
         self.application = (
             application if isinstance(application, Application) else Application.of(application)
@@ -376,7 +378,7 @@ class Streams:
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """SIGTERM and SIGINT ask for a stop, where a handler can be set; a second one does what it did before, since
-        the restore of a large store may not be worth waiting for."""
+        what a record or a broker takes may not be worth waiting for."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -173,10 +173,12 @@ class Task:
         listener: RestoreListener | None = None,
         global_stores: Mapping[str, GlobalStore[Any]] | None = None,
         faults: Faults | None = None,
+        breaks_off: Callable[[bool], bool] = lambda _: False,
     ) -> None:
         """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
         are those of the topology, open, and stay the caller's; `ConfigError` when one is missing. `faults` are those
-        of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`)."""
+        of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`).
+        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`."""
         self._handlers = Handlers.of(config)
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
         self._faults = faults if faults is not None else Faults()
@@ -202,6 +204,7 @@ class Task:
         self._suppliers = topology.suppliers(config.dsl_store_suppliers)
         self._metrics = metrics
         self._listener = listener
+        self._breaks_off = breaks_off
         self._offsets: TaskOffsets | None = None
         self._corrupt: list[str] = []
         self._log = log
@@ -257,7 +260,7 @@ class Task:
         Raises `ConfigError` when the ordinal is another sub-topology's, or this one had another ordinal.
         Raises `StateLockedError` when a live process holds the state of this task on this host,
         `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
-        group's positions are behind the stores.
+        group's positions are behind the stores, `RestoreBrokenOffError` when a restore is told to end.
         """
         if self._state is not _State.NEW:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
@@ -622,7 +625,11 @@ class Task:
         """At least once fences nobody, so a transaction that a run under exactly once has left goes by its timeout."""
         left = 0.0 if self._config.exactly_once else self._config.transaction_timeout_ms / 1000
         return RestoreSettings(
-            self._config.restore_batch_records, _PATIENCE_S + left, self._clock, self._listener
+            self._config.restore_batch_records,
+            _PATIENCE_S + left,
+            self._clock,
+            self._listener,
+            self._breaks_off,
         )
 
     def _committed_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:

@@ -152,8 +152,9 @@ class StreamThread:
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """For `pool` see `store.streams.worker.Worker`. `host` is shared by the threads of a process. `changed` is
-        called after `status` has changed in more than positions. A step is cut short, at the commits of its tasks, when
-        it is `stopping`, and when the group has not been polled for half of the rebalance timeout."""
+        called after `status` has changed in more than positions. A step is cut short, at the commits of its tasks and
+        after the batches of a restore, when it is `stopping`, and when the group has not been polled for half of the
+        rebalance timeout."""
         self.name = name
         self._config = config
         self._clock = clock
@@ -219,6 +220,7 @@ class StreamThread:
                     on_lost=self._on_lost(topology),
                     streaming=log.reader(),
                     leaving=lambda: stopping() or clock.monotonic() - self._polled >= self._longest_step_s,
+                    stopping=stopping,
                     pool=pool,
                     purges=application.repartition_topics,
                 )

@@ -42,6 +42,7 @@ from store.errors import (
     LogError,
     OutcomeUnknownError,
     RecordFailedError,
+    RestoreBrokenOffError,
     RetriableError,
     StateLockedError,
     StoreCorruptedError,
@@ -114,6 +115,7 @@ class Worker:
         standbys: Iterable[int] = (),
         streaming: StreamingReader | None = None,
         leaving: Callable[[], bool] = lambda: False,
+        stopping: Callable[[], bool] = lambda: False,
         pool: Executor | None = None,
         purges: Collection[str] = (),
     ) -> None:
@@ -127,7 +129,9 @@ class Worker:
         has come by itself, without asking each input for its end; a task commits early only while nothing comes to
         any of them; and a task whose directory somebody else still holds waits for it.
 
-        Once it is `leaving`, `poll` and `advance` return at the next commit of each task, wherever that is.
+        Once it is `leaving`, `poll` and `advance` return at the next commit of each task, wherever that is, and in the
+        midst of a restore after its next batch, which the next poll goes on from; so does one of a store in memory,
+        which would begin anew, once it is `stopping`.
 
         With a `pool`, which stays the caller's, tasks go on while others wait for the broker in its threads, unless
         `num.commit.threads` is 1. All else, the user's functions among it, still happens in the thread that polls.
@@ -142,6 +146,9 @@ class Worker:
         self._arrivals = None if streaming is None else Arrivals(streaming)
         self._reader: _Inputs = log.reader() if self._arrivals is None else self._arrivals
         self._leaving = leaving
+        self._stopping = stopping
+        self._broke_off = False
+        """Whether a restore was told to end in this round: nothing else is opened in it."""
         self._pool = pool if config.num_commit_threads > 1 else None
         self._busy = False
         """Whether something has come to any task in this round, as far as that is known."""
@@ -155,7 +162,9 @@ class Worker:
         self._on_lost = on_lost
         self._lost: dict[int, FencedError] = {}
         self._untold: dict[int, FencedError] = {}
-        self.replicas = Replicas(topology, log, storage, config, clock, listener=listener)
+        self.replicas = Replicas(
+            topology, log, storage, config, clock, listener=listener, breaks_off=self._breaks_off
+        )
         self.replicas.assign(self._only_standbys(self._partitions, standbys))
         self.tasks: dict[int, Task] = {}
         self._failures: dict[int, tuple[list[int], int]] = {}
@@ -186,7 +195,8 @@ class Worker:
         others: polling on goes on with these. A worker that has none left raises it at every call, also with
         `on_lost`. Any other error is raised at once; polling on then starts its task from what was committed.
         """
-        self.replicas.open_global_stores()
+        if not self._open_global_stores():
+            return True
         if self._arrivals is not None:
             try:
                 self._gather(self._arrivals, self.tasks, wait_s)
@@ -229,10 +239,25 @@ class Worker:
 
     def _due(self) -> Iterator[int]:
         """Each task that is to make a step in this round, when it is its turn."""
+        self._broke_off = False
         opens_until = inf if self._arrivals is None else self._clock.monotonic() + _LONGEST_OPENING_S
         for partition in list(self._partitions):
-            if partition in self.tasks or opens_until == inf or self._clock.monotonic() <= opens_until:
+            opens = opens_until == inf or self._clock.monotonic() <= opens_until
+            if partition in self.tasks or (opens and not self._broke_off):
                 yield partition
+
+    def _breaks_off(self, stays: bool) -> bool:
+        """Whether a restore is to end, of which what is restored `stays`, or not."""
+        return self._stopping() or (stays and self._leaving())
+
+    def _open_global_stores(self) -> bool:
+        """Whether they are open; not, where their restore was told to end."""
+        try:
+            self.replicas.open_global_stores()
+        except RestoreBrokenOffError as error:
+            _log.info("%s", error)
+            return False
+        return True
 
     def _side_by_side(self, steps: Iterable[tuple[int, Steps[bool]]]) -> Beside[int, bool]:
         return side_by_side(steps, self._pool, lambda partition: enter(self._topology.task_id(partition)))
@@ -243,7 +268,8 @@ class Worker:
         Returns how many records each of these partitions has processed. Raises what `poll` raises; what it says of
         tasks that were taken over holds here too.
         """
-        self.replicas.open_global_stores()
+        if not self._open_global_stores():
+            return {}
         # As far as there is anything now; what comes to a global table while tasks advance waits for the next time.
         while self.replicas.update(busy=False):
             pass
@@ -422,12 +448,13 @@ class Worker:
         return standbys
 
     def run(self, stopping: Callable[[], bool], *, idle_s: float = 0.05) -> None:
-        """Poll until `stopping()`; then commit and close.
+        """Poll until `stopping()`, which a restore hears too; then commit and close.
 
         Raises `LogError` naming a source or sink that does not exist. Raises `TaskLostError` when a newer
         incarnation has taken a task over and there is no `on_lost`, or no task is left; the others are committed
         and closed before.
         """
+        self._stopping = stopping
         try:
             for topic in (*self._topology.sources, *self._topology.sinks):
                 self._reader.partitions(topic)
@@ -476,8 +503,14 @@ class Worker:
                 listener=self._listener,
                 global_stores=self.replicas.global_stores,
                 faults=self._faults.setdefault(partition, Faults()),
+                breaks_off=self._breaks_off,
             )
-            task.open()
+            try:
+                task.open()
+            except RestoreBrokenOffError as error:
+                _log.info("%s", error)
+                self._broke_off = True
+                return True
             self.tasks[partition] = task
             if self._ends:
                 self._check_reaches(task)
