@@ -282,6 +282,10 @@ class Admin(Protocol):
     def group_members(self, group_id: str) -> Sequence[GroupMember]:
         """Who has which partitions. None of a group that is unknown, empty, or in the middle of a rebalance."""
 
+    def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+        """What tells each topic from any other that had its name before, or has it later. Topics that are not there are
+        left out."""
+
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Every setting of a topic that is in effect, defaults included. `LogError` when it does not exist."""
 

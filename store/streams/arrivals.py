@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from store.errors import RetriableError, UnreachableError
-from store.log import Arrival, Log, StreamingReader
+from store.log import Admin, Arrival, Log, StreamingReader
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -91,26 +91,38 @@ def in_time(inputs: Sequence[tuple[Sequence[Record], bool]]) -> Iterator[Sequenc
 
 
 class LentLog:
-    """A log whose readers are all the same one, which stays open: tasks of one thread need no connections of their
-    own to restore and to ask for positions."""
+    """A log whose readers are all the same one, which stays open, as are its admin clients: tasks of one thread need no
+    connections of their own to restore and to ask for positions."""
 
     def __init__(self, log: Log, reader: StreamingReader) -> None:
         self._log = log
         self._reader = reader
+        self._admin: Admin | None = None
 
     def reader(self) -> Any:
-        return _LentReader(self._reader)
+        return _Lent(self._reader)
+
+    def admin(self) -> Any:
+        if self._admin is None:
+            self._admin = self._log.admin()
+        return _Lent(self._admin)
+
+    def close(self) -> None:
+        """Let go of the admin client. The reader is that of who has given it."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
 
-class _LentReader:
-    def __init__(self, reader: StreamingReader) -> None:
-        self._reader = reader
+class _Lent:
+    def __init__(self, client: StreamingReader | Admin) -> None:
+        self._client = client
 
     def close(self) -> None:
         """It is the worker's."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
+        return getattr(self._client, name)

@@ -30,6 +30,10 @@ since another process of the new version was faster:
   words and by partition), and starts a new incarnation when whoever gives out tasks starts it again. What it had
   committed stays, and nothing else counts.
 
+Beside its ordinal and its times a task notes which topics its inputs are, by what tells them from others of their names
+(`store.log.Admin.topic_ids`). A position in one that was deleted and made anew is of other records; a task finds that
+before it reads, see `store.streams.task`.
+
 Not seen is a zombie of a former ordinal that has never committed, as nothing is noted then; one that writes to a store
 which another sub-topology has now, where no host had it on disk; nor, under at least once, any: nobody is fenced there.
 """
@@ -60,10 +64,14 @@ _LONGEST = 1_000
 _MOST_PACKED = 2_400
 """Bytes that are packed at the most, a third more as characters."""
 _PACKED = "-packed.-"
+_INPUTS = "-inputs.-"
+_MOST_INPUTS = 40
+"""Of further ones it is not noted which topics they are."""
 _DIGEST = 5
 _NOTED = re.compile(r"sub-topology ([0-9]+)(?![0-9])")
 _TIMES = re.compile(r"sub-topology [0-9]+, stream time ([0-9]+)((?:, [A-Za-z0-9._-]+ at [0-9]+)*)")
 _OBSERVED = re.compile(r", ([A-Za-z0-9._-]+) at ([0-9]+)")
+_NOTED_INPUTS = re.compile(rf"{_NOTED.pattern}.*?, {re.escape(_INPUTS)}([A-Za-z0-9_-]+) at 0")
 _PAUSE_S = 0.05
 TRIES = 3
 """How often a task takes over when somebody takes it in the midst of that."""
@@ -92,8 +100,13 @@ class Retry(Protocol):
     def __call__(self, call: Callable[[], T], /) -> T: ...
 
 
-def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = MappingProxyType({})) -> str:
-    """What is noted beside the positions that a task of this ordinal commits.
+def note(
+    ordinal: int,
+    stream_time: int = -1,
+    observed: Mapping[str, int] = MappingProxyType({}),
+    inputs: str = "",
+) -> str:
+    """What is noted beside the positions that a task of this ordinal commits. For `inputs` see `note_of_inputs`.
 
     Its stream time too, if it has one, and then the largest time that each operator has observed: in plain words, or
     packed where those are too long or a name has other characters. Older versions read what is packed as the time of
@@ -101,10 +114,11 @@ def note(ordinal: int, stream_time: int = -1, observed: Mapping[str, int] = Mapp
     left out: those that are furthest behind. They begin anew after a restart, as in Kafka Streams.
     """
     if stream_time < 0:
-        return f"sub-topology {ordinal}"
-    begin = f"sub-topology {ordinal}, stream time {stream_time}"
+        return f"sub-topology {ordinal}{inputs}"
+    begin = f"sub-topology {ordinal}, stream time {stream_time}{inputs}"
     plain = begin + "".join([f", {operator} at {time}" for operator, time in observed.items()])
-    if not observed or (len(plain) <= _LONGEST and _TIMES.fullmatch(plain) and _PACKED not in plain):
+    ours = plain.count(_INPUTS) == bool(inputs) and _PACKED not in plain
+    if not observed or (len(plain) <= _LONGEST and _TIMES.fullmatch(plain) and ours):
         return plain
     return f"{begin}, {_PACKED}{_pack(observed)} at 0"
 
@@ -149,6 +163,25 @@ def _digest(operator: str) -> bytes:
     return sha256(operator.encode()).digest()[:_DIGEST]
 
 
+def note_of_inputs(ids: Mapping[str, str]) -> str:
+    """What a note says of which topics the inputs are, of their ids: digests of the name and the id of each. Older
+    versions read it as the time of an operator that they do not have."""
+    packed = b"".join([_digest(topic) + _digest(ids[topic]) for topic in sorted(ids)[:_MOST_INPUTS]])
+    return f", {_INPUTS}{urlsafe_b64encode(packed).decode().rstrip('=')} at 0" if packed else ""
+
+
+def made_anew(metadata: str, ids: Mapping[str, str]) -> set[str]:
+    """Those of the topics, which have these ids now, that are noted with others. Not those of which nothing is noted,
+    as in what older versions have left."""
+    match = _NOTED_INPUTS.match(metadata)
+    if match is None:
+        return set()
+    packed = urlsafe_b64decode(match[2] + "=" * (-len(match[2]) % 4))
+    entries = [packed[at : at + 2 * _DIGEST] for at in range(0, len(packed), 2 * _DIGEST)]
+    known = {entry[:_DIGEST]: entry[_DIGEST:] for entry in entries}
+    return {topic for topic, one in ids.items() if known.get(_digest(topic), _digest(one)) != _digest(one)}
+
+
 def observed_by(operator: str, times: Mapping[str, int]) -> int:
     """The largest time that an operator had observed, of what `observed_times` has found; -1 for none."""
     return max(times.get(operator, -1), times.get(_PACKED + _digest(operator).hex(), -1))
@@ -171,6 +204,8 @@ def observed_times(metadata: str) -> dict[str, int]:
     match = _TIMES.fullmatch(metadata)
     times: dict[str, int] = {}
     for name, time in [] if match is None else _OBSERVED.findall(match[2]):
+        if name.startswith(_INPUTS):
+            continue
         times |= _unpack(name[len(_PACKED) :]) if name.startswith(_PACKED) else {name: int(time)}
     return times
 

@@ -6,6 +6,10 @@ of its output again. So each commit also writes the positions here, in the same 
 partition for each task, the input topic as the key. They are read only for an input in which the group has no
 position; one that the group has counts, so that setting it back is still the way to process input again.
 
+Who deletes an input takes the group's positions in it away, and this one is left. It is of the topic that was there, so
+each says which that was, and is no position in another one of its name. Of what versions have written that did not say
+so, it is taken for one; from the next commit on it is said. It is in a header: those versions read the value alone.
+
 Must survive: a transaction of a predecessor that nobody has decided yet (`HangingTransactionError`, as for changelogs),
 and a topic that has not been compacted for long, which is why its segments are small.
 """
@@ -14,16 +18,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from store.clock import Clock
 from store.errors import LogError, RetriableError
 from store.log import Offsets, Reader, TopicSpec
-from store.types import IsolationLevel, Record, TopicPartition
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 _CONFIG: Mapping[str, str] = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
 _BATCH = 10_000
 _SETTLE_S = 60.0
 _SETTLE_TRIES = 1_200
+_TOPIC_ID = "topic-id"
+
+
+class Position(NamedTuple):
+    offset: int
+    topic_id: str | None
+    """Of the topic that it is a position in, see `store.log.Admin.topic_ids`; None: that is not known."""
 
 
 def spec(topic: str, partitions: int) -> TopicSpec:
@@ -34,6 +46,11 @@ def spec(topic: str, partitions: int) -> TopicSpec:
 def encode(tp: TopicPartition, position: int) -> tuple[bytes, bytes]:
     """Key and value of the record that says where the input `tp` is to be read on."""
     return tp.topic.encode(), b"%d" % position
+
+
+def headers(topic_id: str | None) -> Headers:
+    """Those of that record, which say what topic `tp` is."""
+    return () if topic_id is None else ((_TOPIC_ID, topic_id.encode()),)
 
 
 def check_settled(reader: Reader, at: TopicPartition) -> None:
@@ -53,15 +70,18 @@ def settle(reader: Reader, at: TopicPartition, clock: Clock) -> None:
     return check_settled(reader, at)
 
 
-def read(reader: Reader, at: TopicPartition) -> dict[str, int]:
+def read(reader: Reader, at: TopicPartition) -> dict[str, Position]:
     """The last position of each input topic that `at` has.
 
     Raises `LogError` for a record that is no position.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Position] = {}
     for record in records(reader, at):
         try:
-            found[(record.key or b"").decode()] = int(record.value or b"")
+            topic_id = dict(record.headers).get(_TOPIC_ID)
+            found[(record.key or b"").decode()] = Position(
+                int(record.value or b""), None if topic_id is None else topic_id.decode()
+            )
         except ValueError as error:
             raise LogError(
                 f"{at} offset {record.offset}: {record.key!r} {record.value!r} is no input position"

@@ -44,6 +44,16 @@ task first fences that one's task too, and then notes its own; `store.streams.or
 not seen. Its stores were moved to its directories before (`store.recovery.relocation`). With
 `automatic.state.relocation=false` it refuses to start.
 
+An input that was deleted and made anew has other records at the offsets that were processed. It is told by the topic's
+id, which is noted beside the group's positions, of all inputs beside each, and with those of the topic of positions.
+What counts is the note that goes with the position which is gone on from: the group's own, or else what the topic of
+positions has. Who deletes a topic takes the group's positions in it away; where that leaves none, stores that hold its
+input refuse to go on (`PositionLostError`), and on a host without them what is noted beside the other inputs does. A
+position that a person has set has no note, and counts: that is the way to go on. A run at least once whose only input
+was made anew, and that has logged stores, reads it from the start, as it does after any loss of positions. Ids are
+asked before anything is read by position. A topic that is made anew after that, or while a task runs, is not seen here,
+but for offsets that it does not have.
+
 A task also refuses to start when the state directory of its host was used for its ordinal by a sub-topology with none
 of its sources and stores: two pipelines have one name. A relocation rewrites those notes, where it finds a sub-topology
 that has come or gone. Not seen on different hosts: there the two fence each other, and each ends with an error that
@@ -68,7 +78,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -86,6 +96,7 @@ from store.errors import (
     FatalLogError,
     FencedError,
     HangingTransactionError,
+    InputChangedError,
     LogError,
     OutcomeUnknownError,
     PositionLostError,
@@ -221,6 +232,11 @@ class Task:
         self._reader: Reader | None = None
         self._context: TaskContext | None = None
         self._processing: Processing | None = None
+        self._topic_ids: Mapping[str, str] = {}
+        """Input → what tells it from other topics of its name."""
+        self._noted_inputs = ""
+        self._said: Mapping[TopicPartition, str] = {}
+        """What was noted beside the group's positions when this incarnation began."""
         self._committed_stream_time = -1
         self._committed_observed: dict[str, int] = {}
         self._state = _State.NEW
@@ -260,7 +276,8 @@ class Task:
         Raises `ConfigError` when the ordinal is another sub-topology's, or this one had another ordinal.
         Raises `StateLockedError` when a live process holds the state of this task on this host,
         `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
-        group's positions are behind the stores, `RestoreBrokenOffError` when a restore is told to end.
+        group's positions are behind the stores, `InputChangedError` when they are of another topic of the name of an
+        input, `RestoreBrokenOffError` when a restore is told to end.
         """
         if self._state is not _State.NEW:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
@@ -276,6 +293,9 @@ class Task:
             self._exit.callback(reader.close)
             self._reader = reader
             self.inputs = self._find_inputs(reader)
+            with closing(self._log.admin()) as admin:
+                self._topic_ids = self._retry(lambda: admin.topic_ids([tp.topic for tp in self.inputs]))
+            self._noted_inputs = ordinals.note_of_inputs(self._topic_ids)
             self._check_group(reader)
             # Whoever had to take the task over again has another producer now.
             producer = self._producer or producer
@@ -438,6 +458,7 @@ class Task:
         for times in map(ordinals.observed_times, said.values()):
             for operator, time in times.items():
                 self._committed_observed[operator] = max(self._committed_observed.get(operator, -1), time)
+        self._said = said
         return said
 
     def _refuse(self, former: Mapping[TopicPartition, str]) -> None:
@@ -459,8 +480,8 @@ class Task:
         """What is noted beside the positions that this task commits."""
         context = self._context
         if context is None:
-            return ordinals.note(self.topology.ordinal)
-        return ordinals.note(self.topology.ordinal, context.stream_time, context.observed)
+            return ordinals.note(self.topology.ordinal, inputs=self._noted_inputs)
+        return ordinals.note(self.topology.ordinal, context.stream_time, context.observed, self._noted_inputs)
 
     def _restore(self, context: TaskContext, reader: Reader) -> None:
         """Bring stores and input positions to the same Kafka commit.
@@ -639,8 +660,17 @@ class Task:
         }
 
     def _known_positions(self, reader: Reader) -> dict[TopicPartition, int | None]:
-        """The group's, and those of the topic of positions where the group has none."""
+        """The group's, and those of the topic of positions where the group has none.
+
+        Raises `InputChangedError` for one in another topic of the name of an input."""
         committed = self._committed_positions(reader)
+        self._check_inputs(
+            topic
+            for tp, position in committed.items()
+            for note in ([self._said[tp]] if position is not None else self._said.values())
+            for topic in ordinals.made_anew(note, self._topic_ids)
+            if topic == tp.topic
+        )
         at = self._positions_at
         if at is None or None not in committed.values():
             return committed
@@ -653,9 +683,37 @@ class Task:
                 "kafka-transactions.sh find-hanging shows it, and abort ends it"
             ) from error
         kept = self._retry(lambda: positions.read(reader, at))
-        return {
-            tp: kept.get(tp.topic) if position is None else position for tp, position in committed.items()
+        gone_on_from = {
+            tp: kept[tp.topic] for tp, position in committed.items() if position is None and tp.topic in kept
         }
+        self._check_inputs(
+            tp.topic
+            for tp, (_, topic_id) in gone_on_from.items()
+            if topic_id is not None and self._topic_ids.get(tp.topic, topic_id) != topic_id
+        )
+        return committed | {tp: position.offset for tp, position in gone_on_from.items()}
+
+    def _check_inputs(self, made_anew: Iterable[str]) -> None:
+        topics = sorted(set(made_anew))
+        if not topics:
+            return
+        topology = self.topology
+        own = [
+            *topology.changelogs.values(),
+            *([topology.positions_topic] if topology.positions_topic else []),
+        ]
+        goes_on = (
+            f", or, to go on with what is there, have kafka-consumer-groups.sh --group {topology.application_id} "
+            f"--topic {topics[0]} --reset-offsets --to-earliest --execute say so"
+            if self._positions_at is not None
+            else ""
+        )
+        raise InputChangedError(
+            f"task {self.task_id}: made anew under the same name since its input was processed: {', '.join(topics)}. "
+            "What was processed is not in there, and what is there is not processed. To start over with what is there, "
+            f"stop all processes of {topology.application_id}, move its state directories away, delete its own topics "
+            f"({', '.join(own)}) and the group's positions{goes_on}"
+        )
 
     def _check_positions_topic(self, reader: Reader) -> None:
         at = self._positions_at
@@ -711,10 +769,11 @@ class Task:
             is_at = ", ".join(f"{tp} at {position}" for tp, position in committed.items())
             raise PositionLostError(
                 f"store {name} of task {self.task_id} holds {has}, but the group {group} committed {is_at}. Its "
-                "positions were reset or expired, or a crash of a run with processing.guarantee=at_least_once "
-                "has left them behind, and going on would count input twice. In the latter case run it that way "
-                "once more, and stop it. Else set them back with kafka-consumer-groups.sh --reset-offsets; or, to "
-                "start over, delete the changelog topics and move the state directory away"
+                "positions were reset or expired, or the input was deleted and made anew, or a crash of a run with "
+                "processing.guarantee=at_least_once has left them behind, and going on would count input twice. In the "
+                "last case run it that way once more, and stop it. Else set them back with kafka-consumer-groups.sh "
+                "--reset-offsets, where the input is as it was; or, to start over, delete the changelog topics and "
+                "move the state directory away"
             )
 
     def _came_from_elsewhere(self, held: Mapping[TopicPartition, int]) -> bool:
@@ -1177,7 +1236,8 @@ class Task:
         if self._positions_at is not None:
             topic, partition = self._positions_at
             for tp, position in self._positions.items():
-                producer.produce(topic, *positions.encode(tp, position), partition=partition)
+                said = positions.headers(self._topic_ids.get(tp.topic))
+                producer.produce(topic, *positions.encode(tp, position), partition=partition, headers=said)
 
     def _flush_caches(self) -> None:
         assert self._context is not None

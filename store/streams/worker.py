@@ -140,7 +140,8 @@ class Worker:
         `repartition_topics`, and no others.
         """
         self._topology = topology
-        self._log: Log = log if streaming is None else LentLog(log, streaming)
+        self._lent = None if streaming is None else LentLog(log, streaming)
+        self._log: Log = self._lent or log
         self._storage = storage
         self._partitions = list(partitions)
         self._arrivals = None if streaming is None else Arrivals(streaming)
@@ -482,6 +483,8 @@ class Worker:
     def close(self) -> None:
         """Close all tasks, dropping what they did not commit. One that fails to close does not keep the others."""
         with ExitStack() as all_of_them:
+            if self._lent is not None:
+                all_of_them.callback(self._lent.close)
             all_of_them.callback(self._reader.close)
             all_of_them.callback(self.replicas.close)
             for task in self.tasks.values():

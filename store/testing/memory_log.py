@@ -44,6 +44,8 @@ class MemoryLog:
         self._created = created
         self._topics: dict[str, list[_Partition]] = {}
         self._configs: dict[str, Mapping[str, str]] = {}
+        self._ids: dict[str, str] = {}
+        self._made = 0
         self._positions: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
         self._open: dict[str, _Transaction] = {}
         """By transactional id."""
@@ -246,6 +248,8 @@ class MemoryAdmin:
             if known is None:
                 self._log._topics[topic.name] = [_Partition() for _ in range(topic.partitions)]
                 self._log._configs[topic.name] = dict(topic.config)
+                self._log._ids[topic.name] = f"topic {self._log._made}"
+                self._log._made += 1
 
     def delete_topics(self, topics: Sequence[str]) -> None:
         for topic in topics:
@@ -257,6 +261,9 @@ class MemoryAdmin:
 
     def group_members(self, group_id: str) -> Sequence[GroupMember]:  # noqa: ARG002 - nobody joins a group here
         return ()
+
+    def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+        return {topic: self._log._ids[topic] for topic in topics if topic in self._log._topics}
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         self._log.topic(topic)

@@ -178,10 +178,12 @@ class SimBroker:
         "_choice",
         "_groups",
         "_held",
+        "_made",
         "_next_producer_id",
         "_partitions",
         "_sent",
         "_topic_config",
+        "_topic_ids",
         "_topics",
         "_transactions",
         "hold_markers",
@@ -211,6 +213,8 @@ class SimBroker:
         self._topics: dict[str, list[Partition]] = {}
         self._partitions: dict[TopicPartition, Partition] = {}
         self._topic_config: dict[str, dict[str, str]] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._made = 0
         self._groups: dict[str, Group] = {}
         self._transactions: dict[str, _Transaction] = {}
         self._held: dict[str, _Transaction] = {}
@@ -232,6 +236,8 @@ class SimBroker:
         if partitions < 1:
             raise ConfigError(f"partitions of topic {name}", partitions, "at least 1")
         self._topic_config[name] = dict(config or {})
+        self._made += 1
+        self._topic_ids[name] = f"topic {self._made}"
         policy = policy_of(name, self._topic_config[name])
         logs = [Partition(TopicPartition(name, number), policy) for number in range(partitions)]
         self._topics[name] = logs
@@ -251,6 +257,7 @@ class SimBroker:
             log.deleted = True
             del self._partitions[log.tp]
         self._topic_config.pop(name, None)
+        self._topic_ids.pop(name, None)
         for group in self._groups.values():
             for positions in (group.committed, *group.pending.values()):
                 for tp in [tp for tp in positions if tp.topic == name]:
@@ -1335,6 +1342,10 @@ class SimAdmin:
             GroupMember(seat.prefix.removesuffix("-"), tuple(sorted(seat.assignment)))
             for seat in group._members
         ]
+
+    def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+        self._check()
+        return {topic: self._broker._topic_ids[topic] for topic in topics if topic in self._broker._topic_ids}
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         self._check()

@@ -120,7 +120,6 @@ class KafkaAdmin:
         return self._repeat(f"ask for the configuration of topic {topic}", ask)
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """What tells each topic from any other that had its name before. Topics that are not there are left out."""
         admin = self._live()
 
         def ask(seconds: float) -> dict[str, str]:

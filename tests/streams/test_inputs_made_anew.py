@@ -1,0 +1,231 @@
+"""An input that was deleted and made anew while nobody ran is not read on at an offset of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.worlds.local.broker import LocalBroker
+from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.disk import Host, HostStorage
+from store.config import Guarantee, StreamsConfig
+from store.errors import InputChangedError, PositionLostError
+from store.log import Log, TopicSpec
+from store.log.kafka import KafkaLog
+from store.streams import ordinals
+from store.streams.streams import Streams
+from store.streams.task import Task, apply
+from store.streams.topology import Context, Topology
+from store.types import IsolationLevel, Record, TopicPartition
+from tests.clusters import count
+from tests.streams.test_lost_tasks import BrokerClock
+from tests.streams.test_positions import GUARANTEES, POSITIONS, Relay
+from tests.waiting import settle, until
+
+RC = IsolationLevel.READ_COMMITTED
+LEFT, RIGHT = TopicPartition("left", 0), TopicPartition("right", 0)
+LONGER = [b"%d" % number for number in range(9)]
+AS_BEFORE = [[], [b"n"], LONGER]
+LENGTHS = ["empty", "shorter", "longer"]
+
+
+def make_anew(broker: SimBroker, topic: str, keys: list[bytes]) -> None:
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    for key in keys:
+        broker.append(topic, key, b"", partition=0)
+
+
+@pytest.mark.parametrize("keys", AS_BEFORE, ids=LENGTHS)
+@pytest.mark.parametrize("topics", [("left",), ("left", "right")], ids=["one", "all"])
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_pipeline_without_stores_refuses_an_input_that_was_made_anew(
+    guarantee: Guarantee, topics: tuple[str, ...], keys: list[bytes]
+) -> None:
+    made = Relay(guarantee)
+    made.run()
+    for topic in topics:
+        make_anew(made.broker, topic, keys)
+    named = ", ".join(topics)
+    with pytest.raises(InputChangedError, match=rf"task 0_0: made anew .*: {named}\. .*app-0-positions"):
+        made.run()
+    assert made.output() == [b"a", b"b", b"c", b"x"]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_one_that_was_made_anew_while_the_group_kept_its_positions_is_refused_by_what_is_noted_there(
+    guarantee: Guarantee,
+) -> None:
+    """As after the restart of a coordinator that had not heard of the deletion, or with a copy of the group."""
+    made = Relay(guarantee)
+    made.run()
+    said = made.log.reader().committed_metadata("app", LEFT)
+    make_anew(made.broker, "left", LONGER)
+    made.broker.commit_offsets("app", {LEFT: 3}, said)
+    with pytest.raises(InputChangedError, match="left"):
+        made.task().open()
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_position_that_somebody_has_set_counts(guarantee: Guarantee) -> None:
+    made = Relay(guarantee)
+    made.run()
+    make_anew(made.broker, "left", [b"n", b"m"])
+    made.broker.commit_offsets("app", {LEFT: 1})
+    made.run()
+    made.feed("left", b"o")
+    made.run()
+    assert made.output() == [b"a", b"b", b"c", b"x", b"m", b"o"]
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_positions_of_earlier_versions_are_gone_on_from_and_are_told_from_then_on(
+    guarantee: Guarantee,
+) -> None:
+    made = Relay(guarantee)
+    made.broker.append(POSITIONS.topic, b"left", b"2", partition=0)
+    made.broker.append(POSITIONS.topic, b"right", b"0", partition=0)
+    made.broker.commit_offsets("app", {RIGHT: 0}, "sub-topology 0, stream time 5, op at 4")
+    made.run()
+    assert made.output() == [b"c", b"x"]
+    make_anew(made.broker, "left", LONGER)
+    with pytest.raises(InputChangedError, match="left"):
+        made.task().open()
+
+
+class Counts:
+    """Two inputs whose records are counted in a store with a changelog."""
+
+    def __init__(self, guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2) -> None:
+        self.broker = SimBroker()
+        self.topology = Topology("app", ("left", "right"), ("out",), ("counts",), count)
+        self.config = StreamsConfig(processing_guarantee=guarantee)
+        for topic in ("left", "right", "out"):
+            self.broker.create_topic(topic, 1)
+        log = SimLog(self.broker)
+        log.admin().create_topics(self.topology.internal_topics(1))
+        for topic in ("left", "right"):
+            for key in (b"a", b"b", b"c"):
+                self.broker.append(topic, key, b"", partition=0)
+        with self.task() as task:
+            for tp in task.inputs:
+                apply(task, self.broker.visible(tp, RC))
+            task.commit()
+
+    def task(self, host: Host | None = None) -> Task:
+        self.host = host or (self.host if hasattr(self, "host") else Host(0))
+        log = SimLog(self.broker)
+        storage = HostStorage(self.host, 0)
+        return Task(self.topology, 0, log, storage, self.config, BrokerClock(self.broker))
+
+
+@pytest.mark.parametrize("keys", AS_BEFORE, ids=LENGTHS)
+@pytest.mark.parametrize("kept", [True, False], ids=["with its state", "with its state lost"])
+@pytest.mark.parametrize("topics", [("left",), ("left", "right")], ids=["one", "all"])
+def test_a_pipeline_with_a_changelog_refuses_inputs_that_were_made_anew(
+    topics: tuple[str, ...], kept: bool, keys: list[bytes]
+) -> None:
+    made = Counts()
+    for topic in topics:
+        make_anew(made.broker, topic, keys)
+    with pytest.raises((InputChangedError, PositionLostError), match="made anew"):
+        made.task(None if kept else Host(1)).open()
+
+
+def test_at_least_once_what_is_noted_beside_other_inputs_tells_of_one_that_was_made_anew() -> None:
+    made = Counts(Guarantee.AT_LEAST_ONCE)
+    make_anew(made.broker, "left", LONGER)
+    with pytest.raises(InputChangedError, match=r"left\. .*app-counts-changelog"):
+        made.task().open()
+
+
+def test_an_input_that_an_earlier_version_of_the_topology_did_not_have_is_not_taken_for_another() -> None:
+    made = Relay()
+    made.broker.create_topic("third", 1)
+    made.run()
+    made.topology = replace(made.topology, sources=("left", "right", "third"))
+    make_anew(made.broker, "third", [b"n"])
+    made.run()
+    assert made.output() == [b"a", b"b", b"c", b"x", b"n"]
+
+
+def test_a_note_of_inputs_is_passed_over_by_who_reads_times() -> None:
+    inputs = ordinals.note_of_inputs({"left": "1", "right": "2"})
+    said = ordinals.note(3, 20, {"a": 5}, inputs)
+    assert (ordinals.noted(said), ordinals.stream_time(said)) == (3, 20)
+    assert ordinals.observed_times(said) == {"a": 5}
+    assert ordinals.made_anew(said, {"left": "1", "right": "3", "other": "9"}) == {"right"}
+    assert ordinals.made_anew("sub-topology 3, stream time 20, a at 5", {"left": "1"}) == set()
+    assert ordinals.made_anew(ordinals.note(3, inputs=inputs), {"left": "2"}) == {"left"}
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["simulated", "real"])
+def test_a_topic_that_is_made_anew_has_another_id(
+    real: bool, unique: Callable[[str], str], request: pytest.FixtureRequest
+) -> None:
+    log: Log = request.getfixturevalue("log") if real else SimLog(SimBroker())
+    first, second, third = unique("first"), unique("second"), unique("third")
+    admin = log.admin()
+    admin.create_topics([TopicSpec(first, 1), TopicSpec(second, 1)])
+    before = admin.topic_ids([first, second, third])
+    assert sorted(before) == sorted([first, second])
+    assert before[first] != before[second]
+    admin.delete_topics([first])
+    assert admin.topic_ids([first]) == {}
+    admin.create_topics([TopicSpec(first, 1), TopicSpec(second, 1)])
+    after = admin.topic_ids([first, second])
+    assert after[first] not in before.values()
+    assert after[second] == before[second]
+    assert log.admin().topic_ids([second]) == {second: before[second]}
+    admin.close()
+
+
+@pytest.mark.parametrize("records", [1, 9], ids=["shorter", "longer"])
+def test_on_a_real_broker_streams_without_stores_refuse_an_input_that_was_made_anew(
+    records: int, broker: LocalBroker, unique: Callable[[str], str], tmp_path: Path
+) -> None:
+    name = unique("app")
+    source, sink = TopicPartition(f"{name}-in", 0), TopicPartition(f"{name}-out", 0)
+    log = KafkaLog(broker.bootstrap)
+    admin, reader = log.admin(), log.reader()
+
+    def forward(context: Context, record: Record) -> None:
+        context.forward(sink.topic, record.key, record.value)
+
+    def streams() -> Streams:
+        return Streams(
+            Topology(name, (source.topic,), (sink.topic,), (), forward),
+            {"commit.interval.ms": 100},
+            bootstrap=broker.bootstrap,
+            state_dir=tmp_path,
+        )
+
+    def feed(number: int) -> None:
+        producer = log.plain_producer()
+        for key in range(number):
+            producer.produce(source.topic, b"%d" % key, b"", partition=0)
+        producer.flush()
+        producer.close()
+
+    def results() -> int:
+        return len(reader.read(sink, 0, 100, RC).records)
+
+    admin.create_topics([TopicSpec(source.topic, 1), TopicSpec(sink.topic, 1)])
+    feed(3)
+    with streams():
+        until(lambda: results() == 3)
+    admin.delete_topics([source.topic])
+    admin.create_topics([TopicSpec(source.topic, 1)])
+    feed(records)
+    with streams() as running, pytest.raises(InputChangedError, match=source.topic):
+        until(lambda: running.wait(1.0))
+    settle(reader, sink)
+    assert results() == 3
+    admin.delete_topics([f"{name}-0-positions"])
+    with streams():
+        until(lambda: results() == 3 + records)
+    reader.close()
+    admin.close()
