@@ -37,7 +37,7 @@ from filelock import FileLock
 
 from store.errors import StateDirectoryError, TaskHostError
 from store.spark.host import Carried, Deployment, Order, Orders
-from store.spark.process import Answer, Place, become_host, born
+from store.spark.process import Answer, Place, become_host, born, check_goes_on, over, replace_file
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +78,17 @@ def bring(deployment: Deployment, slot: int, orders: list[Order], tasks: int) ->
 
 
 def dismiss(deployment: Deployment, slot: int) -> None:
-    """Have the host of the slot commit, close its tasks and end, if there is one on this machine."""
+    """Have the host of the slot commit, close its tasks and end, if there is one on this machine, and nobody start
+    another one for this start of the query: an attempt that Spark has given up may still be about to."""
     directory = Path(deployment.state_dir) / deployment.application.application_id / ".hosts"
-    found = _known(directory / f"slot-{slot}.json")
+    place = directory / f"slot-{slot}.json"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        replace_file(over(place), deployment.run.encode())
+    except OSError as error:
+        # Who is about to start one can hardly do so either. If he does, it ends with its lease.
+        _log.warning("it could not be noted that the query has ended: %s", error)
+    found = _known(place)
     if found is not None and found.run == deployment.run:
         _send_off(found, deployment.silence_s)
 
@@ -118,7 +126,9 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
                 with suppress(OSError, EOFError, AuthenticationError):
                     return _call(found, silence_s)
             else:
+                check_goes_on(deployment, place)
                 _send_off(found, silence_s)
+        check_goes_on(deployment, place)
         started = _start(deployment, place)
         try:
             return _call(started, silence_s)

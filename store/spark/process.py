@@ -2,6 +2,7 @@
 
     state_dir/application/.hosts/slot-3.json    where the host of slot 3 listens, and whose it is
     state_dir/application/.hosts/slot-3.log     what it has logged and printed
+    state_dir/application/.hosts/slot-3.over    which start of the query has ended last
 
 Tasks stay open in it over micro-batches. What is done with an order is `store.spark.host`'s.
 
@@ -9,6 +10,9 @@ Must survive: its own death at any moment (the attempt fails, and the next one s
 difference); the death of the attempt that it works for (it finishes, commits, and waits for the next); the end of
 the executor that started it (it ends as well, see `_end_with`); a query of which nobody has heard for `LEASE_S`; two
 attempts that bring orders at once (one after the other); a host of an earlier start of the query, which is told to go;
+an attempt that Spark has given up, and that starts a host after the hosts of its query were told to go. Who tells them
+writes first that it is over, and then looks for a host; a host says first where it is, and then looks whether it is
+over. So one of the two sees the other, whatever comes in between, and such a host ends before it opens anything;
 its own standstill, stopped or swapped out: whoever waits for it hears nothing, sees that it uses no time of a processor
 either, and kills it, which is a death like any other (`store.spark.messenger`).
 """
@@ -34,7 +38,7 @@ from typing import NoReturn
 import msgspec
 import psutil
 
-from store.errors import CrashproofError, SerdeError
+from store.errors import CrashproofError, SerdeError, TaskHostError
 from store.spark.host import Carried, Deployment, Host, Orders, TaskHost, message_of
 
 _log = logging.getLogger(__name__)
@@ -106,6 +110,18 @@ class Call:
         return True
 
 
+def check_goes_on(deployment: Deployment, place: Path) -> None:
+    """Raise `TaskHostError` where the query, as it was started then, has ended."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if over(place).read_text() == deployment.run:
+            raise TaskHostError("the query has ended, and its task hosts were told to go")
+
+
+def over(place: Path) -> Path:
+    """The file that says which start of the query has ended last."""
+    return place.with_suffix(".over")
+
+
 def serve(deployment: Deployment, place: Path) -> None:
     """Carry out orders until the lease ends, or until told to go."""
     key = os.urandom(32)
@@ -116,6 +132,12 @@ def serve(deployment: Deployment, place: Path) -> None:
         threading.Thread(target=_listen, args=(listener, key, waiting, leaving), daemon=True).start()
         pid = os.getpid()
         _publish(place, Place(deployment.run, pid, listener.address[1], key.hex(), born(pid)))
+        try:
+            check_goes_on(deployment, place)
+        except TaskHostError:
+            # Not told to anybody but by its end: who has started it may be gone.
+            _withdraw(place)
+            raise
         try:
             host = (deployment.host or TaskHost.of)(deployment)
         except Exception as error:
@@ -208,10 +230,15 @@ def _hear(
 
 
 def _publish(place: Path, what: Place) -> None:
-    new = place.with_name(f"{place.name}.{os.getpid()}")
+    replace_file(place, msgspec.json.encode(what))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole, readable by its owner alone."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
     new.touch(mode=0o600)
-    new.write_bytes(msgspec.json.encode(what))
-    new.replace(place)
+    new.write_bytes(content)
+    new.replace(path)
 
 
 def born(pid: int) -> float:

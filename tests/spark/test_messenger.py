@@ -195,6 +195,55 @@ def test_a_process_that_has_the_number_of_a_host_by_chance_is_not_killed(deploye
             other.kill()
 
 
+def test_no_host_is_started_for_a_query_whose_hosts_were_told_to_go(deployed: Deployed) -> None:
+    """As by the attempt of a job that was cancelled, which goes on until Spark ends its process."""
+    deployment = deployed()
+    assert bring(deployment, 0, ORDERS, 1) == DONE
+    host = known(deployment).pid
+    dismiss(deployment, 0)
+    until(lambda: gone(host))
+    with pytest.raises(TaskHostError, match="the query has ended"):
+        bring(deployment, 0, ORDERS, 1)
+    assert not place_of(deployment).exists()
+
+
+def test_a_host_that_was_about_to_start_when_all_were_told_to_go_ends_at_once(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    opened = tmp_path / "opened"
+
+    def open_tasks(_deployment: Deployment) -> Host:
+        opened.touch()
+        raise AssertionError
+
+    deployment = replace(deployed(), host=open_tasks)
+    dismiss(deployment, 0)
+    # From here on as for an attempt that has looked before that.
+    with pytest.raises(TaskHostError, match="could not be started: TaskHostError: the query has ended"):
+        messenger._start(deployment, place_of(deployment))
+    assert not opened.exists()
+    assert not place_of(deployment).exists()
+
+
+def test_a_late_attempt_of_a_query_that_has_ended_sends_no_host_of_the_next_start_away(
+    deployed: Deployed,
+) -> None:
+    before, after = deployed(run="before"), deployed(run="after")
+    dismiss(before, 0)
+    assert bring(after, 0, ORDERS, 1) == DONE
+    with pytest.raises(TaskHostError, match="the query has ended"):
+        bring(before, 0, ORDERS, 1)
+    assert bring(after, 0, ORDERS, 1) == DONE
+    assert psutil.pid_exists(known(after).pid)
+
+
+def test_a_query_that_is_started_again_has_hosts_where_one_has_ended(deployed: Deployed) -> None:
+    before, after = deployed(run="before"), deployed(run="after")
+    assert bring(before, 0, ORDERS, 1) == DONE
+    dismiss(before, 0)
+    assert bring(after, 0, ORDERS, 1) == DONE
+
+
 def test_a_host_logs_to_its_own_log_alone(deployed: Deployed, tmp_path: Path) -> None:
     """Its files may have the numbers of those that it was forked with."""
     name = "of-a-user"
