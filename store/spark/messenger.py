@@ -119,6 +119,8 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
         with suppress(OSError, EOFError, AuthenticationError):
             return _call(found, silence_s)
     with _exclusively(place):
+        # Or it would send away a host of the next start.
+        check_goes_on(deployment, place)
         # Another attempt may have started it meanwhile.
         found = _known(place)
         if found is not None:
@@ -126,9 +128,7 @@ def _reach(deployment: Deployment, place: Path) -> _Line:
                 with suppress(OSError, EOFError, AuthenticationError):
                     return _call(found, silence_s)
             else:
-                check_goes_on(deployment, place)
                 _send_off(found, silence_s)
-        check_goes_on(deployment, place)
         started = _start(deployment, place)
         try:
             return _call(started, silence_s)

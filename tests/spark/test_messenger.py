@@ -231,10 +231,11 @@ def test_a_late_attempt_of_a_query_that_has_ended_sends_no_host_of_the_next_star
     before, after = deployed(run="before"), deployed(run="after")
     dismiss(before, 0)
     assert bring(after, 0, ORDERS, 1) == DONE
+    host = known(after).pid
     with pytest.raises(TaskHostError, match="the query has ended"):
         bring(before, 0, ORDERS, 1)
     assert bring(after, 0, ORDERS, 1) == DONE
-    assert psutil.pid_exists(known(after).pid)
+    assert known(after).pid == host
 
 
 def test_a_query_that_is_started_again_has_hosts_where_one_has_ended(deployed: Deployed) -> None:
