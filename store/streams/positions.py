@@ -90,9 +90,14 @@ def read(reader: Reader, at: TopicPartition) -> dict[str, Position]:
 
 
 def records(reader: Reader, at: TopicPartition, bounds: Offsets | None = None) -> Iterator[Record]:
-    """All that is committed in `at`, or of that what is within `bounds`."""
+    """All that is committed in `at`, or of that what is within `bounds`.
+
+    Raises `RetriableError` where the log ends before that by now: a leader without its last records has taken it over.
+    """
     offset, end = bounds or reader.offsets(at, IsolationLevel.READ_COMMITTED)
     while offset < end:
         fetch = reader.read(at, offset, _BATCH, IsolationLevel.READ_COMMITTED)
+        if fetch.next_offset <= offset:
+            raise RetriableError(f"{at} ended at {end}, and nothing can be read at {offset}")
         yield from fetch.records
         offset = fetch.next_offset

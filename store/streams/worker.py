@@ -47,6 +47,7 @@ from store.errors import (
     StateLockedError,
     StoreCorruptedError,
     TaskLostError,
+    UnreachableError,
 )
 from store.log import Arrival, Fetch, Log, StreamingReader
 from store.metrics import Metrics
@@ -78,6 +79,9 @@ _LONGEST_OPENING_S = 1.0
 REFRESH_POSITIONS_S = 6 * 3600.0
 """An idle task commits its positions again after this time, long before a broker forgets them (7 days)."""
 
+
+UNREACHED_S = 30.0
+"""After so long without progress a worker looks whether the ends that it is to reach are there."""
 
 PASS_OVER_S = 60.0
 """The same where it has passed markers since its last commit: not at once, for they come with each commit of whoever
@@ -267,7 +271,8 @@ class Worker:
         """Bring tasks up to these offsets of their inputs, and no further, and commit.
 
         Returns how many records each of these partitions has processed. Raises what `poll` raises; what it says of
-        tasks that were taken over holds here too.
+        tasks that were taken over holds here too. Raises `InputChangedError` where an input has lost its end, after
+        it was waited for: who takes a partition over may not have heard of it at once.
         """
         if not self._open_global_stores():
             return {}
@@ -277,6 +282,7 @@ class Worker:
         due = sorted({tp.partition for tp in ends})
         self._ends = dict(ends)
         self._processed = dict.fromkeys(due, 0)
+        moved = self._clock.monotonic()
         try:
             while due and not self._leaving():
                 if self._arrivals is not None:
@@ -289,7 +295,8 @@ class Worker:
                 with self._side_by_side([(one, self._step(one)) for one in due]) as ended:
                     for partition, step in ended:
                         try:
-                            step()
+                            if step():
+                                moved = self._clock.monotonic()
                         except FencedError as error:
                             self._give_up(partition, error)
                             due.remove(partition)
@@ -300,6 +307,9 @@ class Worker:
                         task = self.tasks.get(partition)
                         if task is not None and not self._owes_commit(task) and not self._before_ends(task):
                             due.remove(partition)
+                if due and self._clock.monotonic() - moved >= UNREACHED_S:
+                    self._check_ends_are_there(due)
+                    moved = self._clock.monotonic()
         finally:
             self._ends = None
         self._purge()
@@ -571,6 +581,28 @@ class Worker:
                         "topic was made anew, or has lost records. Bring it back as it was; or, to start over, move "
                         "the state directory away, and delete the application's own topics and the group's positions"
                     )
+        finally:
+            reader.close()
+
+    def _check_ends_are_there(self, partitions: Iterable[int]) -> None:
+        """Raise `InputChangedError` for an input that ends before the end that a task is to reach.
+
+        Its position is there, so that reading on does not find out: it would wait for what others write.
+        """
+        assert self._ends is not None
+        reader = self._log.reader()
+        try:
+            for tp in [
+                tp for one in partitions if one in self.tasks for tp in self._before_ends(self.tasks[one])
+            ]:
+                end = reader.offsets(tp, IsolationLevel.READ_UNCOMMITTED).end
+                if end < self._ends[tp]:
+                    raise InputChangedError(
+                        f"{tp} was to be processed up to {self._ends[tp]}, and it ends at {end}: the topic was made "
+                        "anew, or has lost records"
+                    )
+        except (RetriableError, UnreachableError) as error:
+            _log.warning("no input comes, and whether it is still there is not known: %s", error)
         finally:
             reader.close()
 

@@ -21,6 +21,7 @@ from store.log.kafka import KafkaLog
 from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde
+from store.streams import positions
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
@@ -181,6 +182,15 @@ def test_something_else_in_the_topic_of_positions_is_an_error() -> None:
     made.broker.append(POSITIONS.topic, b"left", b"many", partition=0)
     with pytest.raises(LogError, match=r"app-0-positions-0 offset 0: b'left' b'many' is no input position"):
         made.task().open()
+
+
+def test_a_log_that_has_lost_its_end_is_no_endless_loop() -> None:
+    made = Relay()
+    made.run()
+    ends = made.log.reader().offsets(POSITIONS, RC)
+    reader = made.log.reader()
+    with pytest.raises(RetriableError, match=r"app-0-positions-0 ended at 9, and nothing can be read at"):
+        list(positions.records(reader, POSITIONS, ends._replace(end=9)))
 
 
 def unlogged() -> StoreSupplier[Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from harness.worlds.sim.broker import SimLog
+from harness.worlds.sim.broker import Phase, SimLog, SimReader
 from store.config import StreamsConfig
-from store.errors import LogError
-from store.streams.worker import Worker
+from store.errors import InputChangedError, LogError
+from store.streams.worker import UNREACHED_S, Worker
 from store.types import TopicPartition
 from tests.clusters import RC, SOURCE, Cluster
 
@@ -74,6 +76,51 @@ def test_a_task_whose_directory_is_held_waits_and_holds_up_no_other() -> None:
     holder.close()
     drain(worker)
     assert (sorted(worker.tasks), outputs(cluster)) == ([0, 1], 2)
+    worker.close()
+
+
+class Waiting(SimReader):
+    """A reader that waits for what does not come, as a real one does."""
+
+    def __init__(self, cluster: Cluster, at_most_s: float) -> None:
+        super().__init__(cluster.broker)
+        self.clock = cluster.clock
+        self.until = cluster.clock.now + at_most_s
+
+    def poll(self, positions: Any, max_records: int, isolation: Any, seconds: float) -> Any:
+        came = super().poll(positions, max_records, isolation, seconds)
+        if not came:
+            self.clock.sleep(seconds)
+            assert self.clock.now < self.until, "it waits for ever"
+        return came
+
+
+def test_an_end_that_the_input_has_lost_is_not_waited_for_for_ever() -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"a"])
+    worker = cluster.worker(LONG, streaming=Waiting(cluster, 3 * UNREACHED_S))
+    with pytest.raises(InputChangedError, match="in-0 was to be processed up to 5, and it ends at 3"):
+        worker.advance({SOURCE: 5})
+    worker.close()
+
+
+def test_an_end_that_is_there_is_waited_for_however_long_it_takes() -> None:
+    cluster = Cluster(keys=[b"a"])
+    producer = SimLog(cluster.broker).producer("upstream", 900_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(SOURCE.topic, b"b", b"", partition=0)
+    producer.flush()
+    committing = cluster.clock.now + 5 * UNREACHED_S
+
+    class Late(Waiting):
+        def poll(self, *args: Any) -> Any:
+            if self.clock.now >= committing and cluster.broker.transactions()[0].phase is Phase.ONGOING:
+                producer.commit_transaction()
+            return super().poll(*args)
+
+    reader = Late(cluster, 10 * UNREACHED_S)
+    worker = cluster.worker(LONG, streaming=reader)
+    assert worker.advance({SOURCE: 2}) == {0: 2}
     worker.close()
 
 
