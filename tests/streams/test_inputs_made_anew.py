@@ -100,7 +100,7 @@ class Counts:
     """Two inputs whose records are counted in a store with a changelog."""
 
     def __init__(self, guarantee: Guarantee = Guarantee.EXACTLY_ONCE_V2) -> None:
-        self.broker = SimBroker()
+        self.broker, self.host = SimBroker(), Host(0)
         self.topology = Topology("app", ("left", "right"), ("out",), ("counts",), count)
         self.config = StreamsConfig(processing_guarantee=guarantee)
         for topic in ("left", "right", "out"):
@@ -116,9 +116,8 @@ class Counts:
             task.commit()
 
     def task(self, host: Host | None = None) -> Task:
-        self.host = host or (self.host if hasattr(self, "host") else Host(0))
         log = SimLog(self.broker)
-        storage = HostStorage(self.host, 0)
+        storage = HostStorage(host or self.host, 0)
         return Task(self.topology, 0, log, storage, self.config, BrokerClock(self.broker))
 
 
