@@ -8,7 +8,7 @@ from harness.worlds.sim.broker import SimLog
 from harness.worlds.sim.disk import Host
 from store import points
 from store.config import StreamsConfig
-from store.errors import LogError, TaskHostError, TaskLostError
+from store.errors import InputChangedError, LogError, TaskHostError, TaskLostError
 from store.points import Point
 from store.spark.host import BETWEEN_ORDERS, Carried, Order, Orders, TaskHost
 from store.streams.application import Application, Repartition
@@ -206,7 +206,14 @@ def test_a_source_that_was_made_anew_is_not_passed_over_in_silence() -> None:
     cluster.broker.delete_topic(SOURCE.topic)
     cluster.broker.create_topic(SOURCE.topic, 1)
     cluster.feed(b"c")
-    with pytest.raises(LogError, match="the topic was made anew"):
+    with pytest.raises(InputChangedError, match="made anew under the same name"):
+        order(host_of(cluster), 1)
+
+
+def test_a_source_that_ends_before_what_was_processed_is_not_passed_over_in_silence() -> None:
+    cluster = Cluster(Topology("stateless", (SOURCE.topic,), (SINK.topic,), (), forward), (b"a",))
+    cluster.broker.commit_offsets("stateless", {SOURCE: 2})
+    with pytest.raises(InputChangedError, match="or has lost records"):
         order(host_of(cluster), 1)
 
 
