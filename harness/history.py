@@ -257,6 +257,59 @@ class Queried(msgspec.Struct, frozen=True, tag="queried"):
     """What was asked beside it that has no answer → the reason that was given."""
 
 
+class ClockSet(msgspec.Struct, frozen=True, tag="clock-set"):
+    """The wall clock of a host was set. Recorded by simulations."""
+
+    host: int
+    ahead_ms: int
+    """By how much it is ahead of the cluster's time from then on; 0: it is right."""
+
+
+class Turned(msgspec.Struct, frozen=True, tag="turned", gc=False):
+    """A worker has made a turn, in which each of its tasks had one. Recorded by simulations, of tasks that do something
+    by the wall clock, where time has passed since the last one."""
+
+    task: str
+    incarnation: int
+    began_ms: int
+    """The time of the cluster when the turn began."""
+    now_ms: int
+    """The same at its end."""
+
+
+class Punctuated(msgspec.Struct, frozen=True, tag="punctuated", gc=False):
+    """A task has done what was due by the wall clock. Recorded as `Turned` is."""
+
+    task: str
+    incarnation: int
+    now_ms: int
+
+
+class Noted(msgspec.Struct, frozen=True, tag="noted", gc=False):
+    """Since when a copy says that it is up to date, as it lies on the disk while its standby rests. Recorded by
+    simulations, from the first time on that a clock was set."""
+
+    task: str
+    incarnation: int
+    store: str
+    noted_ms: int
+    now_ms: int
+    """What the wall clock of the host says."""
+
+
+class Committing(msgspec.Struct, frozen=True, tag="committing", gc=False):
+    """What there is to know of the reasons for a commit that has begun. Recorded by simulations, of workers."""
+
+    task: str
+    incarnation: int
+    open_ms: int
+    """For how long the transaction was open, at most."""
+    idle: bool
+    """Whether the task has found none of its inputs to have any more, when it looked last."""
+    asked: bool
+    """Whether the process was asked to end, or to let go of the task."""
+
+
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """What the metrics of a task's stores say."""
 
@@ -337,6 +390,11 @@ Event = (
     | Lagging
     | SetAside
     | Queried
+    | ClockSet
+    | Turned
+    | Punctuated
+    | Noted
+    | Committing
     | Measured
     | OutputObserved
     | Final

@@ -248,6 +248,9 @@ class Scenario(ABC):
     ticks: ClassVar[frozenset[str]] = frozenset()
     """Topics that get records by the wall clock, any number of them. With each record the reference gives the one that
     would come if the clock struck after it."""
+    tick_ms: ClassVar[int] = 0
+    """How often the sub-topologies of these topics do something by the wall clock, and they do nothing else by it; 0:
+    nobody knows."""
 
     _reference: str = ""
 

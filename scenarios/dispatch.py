@@ -195,6 +195,7 @@ class Scenario(scenarios.Scenario):
     durations_ms = (DELIVERY_MS,)
     updates: ClassVar[frozenset[str]] = frozenset({"last", "balance", "heaviest"})
     ticks: ClassVar[frozenset[str]] = frozenset({"ticks"})
+    tick_ms = TICK_MS
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         values = JsonSerde[Any]()

@@ -61,7 +61,6 @@ OF_MACHINES = frozenset(
         Capability.NETWORK,
         Capability.BROKERS,
         Capability.MACHINES,
-        Capability.CLOCKS,
         Capability.SMALL_DISKS,
         Capability.EXECUTORS,
     },
@@ -249,7 +248,7 @@ class Stage(Protocol):
 
     def jump_clock(self, actor: Actor, seconds: int) -> None:
         """Have the wall clock of the actor's host jump, ahead or back, and set it right a moment later. Clocks that
-        count from the machine's start go on as before."""
+        count from the machine's start go on as before. `SkipError` while it is wrong already."""
 
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         """End the host of the process, and start it again. `wipe`: with an empty disk."""

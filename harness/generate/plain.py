@@ -55,6 +55,9 @@ RESTARTED_RECORDS = 8
 REORDERED = 0.6
 """The share of the schedules that start the other version of a pipeline on purpose, where it has one."""
 
+CLOCKS_SET = 0.2
+"""The share of the schedules of pipelines that do something by the wall clock, or keep copies, in which that is set."""
+
 OUTAGE = 0.75
 """The share of the schedules that begin with a fault of a host, a link or a broker, in a world that can make them."""
 
@@ -248,7 +251,12 @@ class _Generator:
             if str(runtime) in fault.runtimes and self._has_place(fault)
         }
 
-        self._outages = [fault for fault in self._possible.values() if fault.needs & OF_MACHINES]
+        machines = bool(OF_MACHINES & frozenset(capabilities))
+        self._outages = [
+            fault
+            for fault in self._possible.values()
+            if machines and fault.needs & (OF_MACHINES | {Capability.CLOCKS})
+        ]
 
     def _has_place(self, fault: Fault) -> bool:
         if Capability.SHARED in fault.needs and not self._shared:
@@ -307,6 +315,12 @@ class _Generator:
             # First, for what is found is mostly what a commit has left, and each commit uses up input.
             steps = [*self._restarts(), *steps]
         steps += self._steps()
+        kept = drawn.get("num.standby.replicas") and self._runtime is Runtime.WORKER
+        if "jump_clock" in self._possible and (kept or self._scenario.ticks) and random.random() < CLOCKS_SET:
+            # What runs by it needs nothing else to go on, and copies are kept from the beginning.
+            at = random.choice((None, Point.RECORD_PROCESSED, Point.CHECKPOINT_WRITTEN))
+            jump = Step("jump_clock", task=self._task(), at=at, wait=random.choice((0, 1, 2, 4)))
+            steps = [replace(jump, amount=random.choice(FAULTS["jump_clock"].amount)), *steps]
         if self._parts.versions and "reorder" in self._possible and random.random() < REORDERED:
             steps = [*self._reorders(), *steps]
         if self._asked is None and self._outages and random.random() < OUTAGE:

@@ -248,6 +248,32 @@ MUTANTS = (
         oracle="progress",
     ),
     Mutant(
+        "transactions-of-one-record-less",
+        OWN,
+        "A transaction is committed when it has one record less than it may have.",
+        (
+            Edit(
+                f"{_TASK}._commit_is_due",
+                "self._processed >= self._commit_records",
+                "self._processed >= self._commit_records - 1",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
+        "commit-interval-taken-for-nothing",
+        OWN,
+        "A transaction is committed at its first record, as if the commit interval were 0.",
+        (
+            Edit(
+                f"{_TASK}._commit_is_due",
+                "self._monotonic() - self._began >= self._commit_interval_s",
+                "self._monotonic() >= self._began",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
         "transactions-of-any-size",
         OWN,
         "A transaction is not committed when the stores hold more of it than they may.",

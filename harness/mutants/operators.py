@@ -114,6 +114,19 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "punctuators-silent-after-the-clock-was-set-back",
+        OWN,
+        "A punctuator of the wall clock that is set back is not called before it is as late as it was.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:Punctuators._time_of_day",
+                "one.next_ms = min(one.next_ms, _first_by_wall_clock(now, one.interval_ms, one.start_ms))",
+                "pass",
+            ),
+        ),
+        oracle="clocks",
+    ),
+    Mutant(
         "cancelled-punctuator-runs-on",
         OWN,
         "A punctuator that was cancelled is called again.",

@@ -54,6 +54,19 @@ MUTANTS = (
         oracle="standby",
     ),
     Mutant(
+        "standby-keeps-a-time-that-is-to-come",
+        OWN,
+        "A standby does not note its time anew when the wall clock was set back.",
+        (
+            Edit(
+                f"{_STANDBY}._follow",
+                "abs(began - place.kept_ms) >= KEEP_TIME_EVERY_MS",
+                "began - place.kept_ms >= KEEP_TIME_EVERY_MS",
+            ),
+        ),
+        oracle="clocks",
+    ),
+    Mutant(
         "standby-drops-deletions",
         "KAFKA-9891",
         "A standby skips records without a value.",

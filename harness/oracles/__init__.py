@@ -12,6 +12,7 @@ from harness.history import Final, History
 from harness.oracles import (
     at_least_once,
     changelog,
+    clocks,
     errors,
     global_stores,
     metrics,
@@ -97,11 +98,17 @@ PROPERTIES: tuple[Property, ...] = (
         "from what each process has restored and processed.",
         (_A.LOST, _A.DUPLICATED, _A.DIVERGED),
     ),
+    Property(
+        "clocks",
+        "What goes by the wall clock of a host goes on when that is set, ahead or back.",
+        (_A.STUCK, _A.DIVERGED),
+    ),
     Property("metrics", "What the metrics of stores say is what happened.", (_A.DIVERGED,)),
     Property(
         "progress",
-        "Transactions end as soon as the settings ask for it, none is left open, and who has ended holds nothing.",
-        (_A.STUCK,),
+        "Transactions end as soon as the settings ask for it and no sooner, none is left open, and who has ended holds "
+        "nothing.",
+        (_A.STUCK, _A.DIVERGED),
     ),
 )
 """What has to hold in every run, in the order in which people should read it."""
@@ -118,6 +125,7 @@ ORACLES: Mapping[str, Callable[[Evidence], Iterable[Finding]]] = {
     "offsets": offsets.find,
     "restore": restore.find,
     "at least once": at_least_once.find,
+    "clocks": clocks.find,
     "metrics": metrics.find,
     "progress": progress.find,
 }

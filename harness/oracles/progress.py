@@ -1,13 +1,14 @@
 """Once the faults stop, everything comes to rest: no transaction is left open that blocks read_committed readers, and
 who has ended in order, or was moved, holds nothing that a successor needs. On the way there each transaction ends as
 soon as its task's settings ask for that, by its records, its age, or what it holds that is not committed, or the
-processing function does."""
+processing function does; and none ends by a commit that nothing asks for: neither these, nor the end of the input, nor
+a process that is to end or to let go of its task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import STILL_HELD, End, Ended, Measured, Processed, Reached, Started
+from harness.history import STILL_HELD, Committing, End, Ended, Measured, Processed, Reached, Started
 from harness.oracles.evidence import Evidence
 from harness.reference.model import input_record
 from harness.verdict import Anomaly, Finding
@@ -19,6 +20,7 @@ from store.points import Point
 
 def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _held_back(evidence)
+    yield from _too_early(evidence)
     for index, event in evidence.of(Ended):
         if event.error.startswith(STILL_HELD) and event.reason is End.DONE:
             yield Finding(
@@ -58,6 +60,10 @@ class _Open:
         """Why a commit has to come before the next record."""
         self.coming = ""
         """The same, by the record that is about to count as processed."""
+        self.measured = False
+        """Whether it is known what the stores hold."""
+        self.large = False
+        """Whether they hold so much that it may be the share of a task."""
 
     def processed(self) -> str:
         """One more record; why a commit was due before, empty if none was."""
@@ -115,6 +121,59 @@ def _held_back(evidence: Evidence) -> Iterator[Finding]:
             held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
             if 0 <= most < held:
                 one.coming = f"statestore.uncommitted.max.bytes={most}, as its stores held {held:g}"
+
+
+REACHED_BYTES = 1_000_000
+"""Stores of a schedule never hold so much."""
+
+
+def _too_early(evidence: Evidence) -> Iterator[Finding]:
+    """The first commit that nothing asked for."""
+    scenario = evidence.scenario
+    # With a record that is passed over all before it is committed, and where not every record is told of nobody knows
+    # after which a function has asked.
+    asking = type(scenario).commits_after is not Scenario.commits_after
+    if scenario.aborts or (asking and not evidence.of(Processed)):
+        return
+    open_ones: dict[int, _Open] = {}
+    for index, event in evidence.among(
+        Started, Processed, Measured, Committing, Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED
+    ):
+        match event:
+            case Reached(point=Point.RECORD_PROCESSED):
+                open_ones[event.incarnation].processed()
+            case Reached():
+                before = open_ones[event.incarnation]
+                one = open_ones[event.incarnation] = _Open(before.config)
+                one.measured = before.measured
+            case Started():
+                open_ones[event.incarnation] = _Open(evidence.config(event.settings))
+            case Processed() if asking and _asks(evidence, event):
+                open_ones[event.incarnation].coming = "what its function asked for"
+            case Measured(point=Point.RECORD_PROCESSED):
+                one = open_ones[event.incarnation]
+                held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
+                one.measured = True
+                one.large |= held * evidence.schedule.partitions > one.config.statestore_uncommitted_max_bytes
+            case Committing() if not event.idle and not event.asked:
+                one = open_ones[event.incarnation]
+                config = one.config
+                bounded = 0 <= config.statestore_uncommitted_max_bytes < REACHED_BYTES
+                large = bounded and (one.large or not one.measured)
+                if one.due or not one.records or large or event.open_ms >= config.commit_interval_ms:
+                    continue
+                yield Finding(
+                    "progress",
+                    f"Incarnation {event.incarnation} of task {event.task} began a commit of {one.records} records "
+                    f"after {event.open_ms} ms at most, which nothing asked for: there was more input, "
+                    f"commit.records={config.commit_records}, and commit.interval.ms={config.commit_interval_ms} "
+                    f"({evidence.story_before(index, event.task)}).",
+                    Anomaly.DIVERGED,
+                    task=event.task,
+                    expected=config.commit_records,
+                    actual=one.records,
+                )
+                return
 
 
 def _asks(evidence: Evidence, event: Processed) -> bool:

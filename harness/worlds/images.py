@@ -35,7 +35,7 @@ from store.suppliers import (
     VersionedSupplier,
     WindowSupplier,
 )
-from store.types import Record
+from store.types import Record, TopicPartition
 
 _LONG = struct.Struct(">Q")
 _SIGNED = struct.Struct(">q")
@@ -154,6 +154,16 @@ def _named(raw: bytes) -> tuple[str, str, int] | None:
     """What a row of `Family.META` is of: the kind, topic and partition; None for others."""
     match = _PARTITION.fullmatch(raw.decode("ascii", "replace"))
     return None if match is None else (match[1], match[2], int(match[3]))
+
+
+def caught_up_ms(view: View, changelog: TopicPartition) -> int | None:
+    """Since when the rows of a store that keeps its own offset are up to date, as it says itself; None if it does
+    not."""
+    kept = view.get(Family.META, f"caught-up:{changelog.topic}-{changelog.partition}".encode())
+    if kept is None or len(kept) != _NUMBER.size or kept[0] != _FORMAT:
+        return None
+    time: int = _NUMBER.unpack(kept)[1]
+    return time
 
 
 def put_together(

@@ -197,6 +197,12 @@ class Led:
     def replayed(self, store: str, first: int, records: int) -> None:
         self._ask(ReplayedRecords(store, first, records))
 
+    def looked(self, topic: str, *, found: bool) -> None:
+        """Told to nobody."""
+
+    def punctuated(self) -> None:
+        """Told to nobody."""
+
     def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
         """Watched by simulations alone."""
 

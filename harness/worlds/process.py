@@ -73,6 +73,12 @@ class Control(Protocol):
     def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
         """The process was given these records of one of several inputs of a task, and whether there may be more."""
 
+    def looked(self, topic: str, *, found: bool) -> None:
+        """The process has looked for more of an input of a task, and whether there was any, where that is watched."""
+
+    def punctuated(self) -> None:
+        """The processing has done what was due by the wall clock, where that is watched."""
+
     def set_aside(self, store: str) -> None:
         """The store was renamed out of the way."""
 
@@ -109,6 +115,10 @@ class Watch:
     """Topic, with its full name → the store whose changelog it is. Each reading of one is reported."""
     merged: frozenset[str] = frozenset()
     """Topics, with their full names, of tasks that read several. What is read of them is reported."""
+    inputs: frozenset[str] = frozenset()
+    """Topics, with their full names, of which is reported whether a task found anything when it looked."""
+    ticks: frozenset[int] = frozenset()
+    """Sub-topologies of which is reported what they do by the wall clock."""
 
     @classmethod
     def of(cls, schedule: Schedule, topologies: tuple[Topology, ...]) -> Watch:
@@ -437,7 +447,7 @@ def watched(
         store.of(config.default_dsl_store) if isinstance(store, Deferred) else store
         for store in topology.stores
     )
-    if watch.records or watch.queries or Occasion.RECORD in watch.calls:
+    if watch.records or watch.queries or Occasion.RECORD in watch.calls or topology.ordinal in watch.ticks:
         changes["process"] = _WatchedProcessor(topology.process, watch, control)
     if watch.queries or any(map(_in_memory, stores)):
         changes["stores"] = tuple(
@@ -480,8 +490,13 @@ class _WatchedProcessing:
         self._control = control
         self.flush = inner.flush
         self.is_due = inner.is_due
-        self.punctuate = inner.punctuate
+        self._punctuate = inner.punctuate
+        self.punctuate = self._told_punctuate if watch.ticks else inner.punctuate
         self.close = inner.close
+
+    def _told_punctuate(self) -> None:
+        self._control.punctuated()
+        self._punctuate()
 
     def process(self, record: Record) -> None:
         self._control.processing(record)
@@ -501,22 +516,19 @@ class WatchedLog:
         self,
         inner: Log,
         control: Control,
-        calls: frozenset[Occasion],
-        changelogs: Mapping[str, str] | None = None,
-        merged: frozenset[str] = frozenset(),
+        watch: Watch,
     ) -> None:
-        """`changelogs`, `merged`: see `Watch`."""
         self._inner = inner
         self._control = control
-        self._calls = calls & frozenset(CALLS)
-        self._changelogs = changelogs or {}
-        self._merged = merged
+        self._calls = watch.calls & frozenset(CALLS)
+        self._watch = watch
+        self._tells = bool(watch.changelogs or watch.merged or watch.inputs)
 
     @classmethod
     def around(cls, inner: Log, control: Control, watch: Watch) -> Log:
         """The log itself where no call has to be wrapped."""
-        if watch.changelogs or watch.merged or watch.calls & frozenset(CALLS):
-            return cls(inner, control, watch.calls, watch.changelogs, watch.merged)
+        if watch.changelogs or watch.merged or watch.inputs or watch.calls & frozenset(CALLS):
+            return cls(inner, control, watch)
         return inner
 
     def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
@@ -531,9 +543,7 @@ class WatchedLog:
         reader = self._inner.reader()
         if self._calls:
             reader = _Watching(reader, self._control, self._calls)
-        if not self._changelogs and not self._merged:
-            return reader
-        return _ToldReader(reader, self._changelogs, self._merged, self._control)
+        return _ToldReader(reader, self._watch, self._control) if self._tells else reader
 
     def admin(self) -> Admin:
         return self._inner.admin()
@@ -543,14 +553,14 @@ class WatchedLog:
 
 
 class _ToldReader:
-    """A reader that tells what it was given of changelogs, and of inputs of which a task has several."""
+    """A reader that tells what it was given of changelogs, and of inputs of which a task has several, and whether it
+    was given anything of an input."""
 
-    def __init__(
-        self, inner: GroupReader, changelogs: Mapping[str, str], merged: frozenset[str], control: Control
-    ) -> None:
+    def __init__(self, inner: GroupReader, watch: Watch, control: Control) -> None:
         self._read = inner.read
-        self._changelogs = changelogs
-        self._merged = merged
+        self._changelogs = watch.changelogs
+        self._merged = watch.merged
+        self._inputs = watch.inputs
         self._control = control
         self.partitions = inner.partitions
         self.offsets = inner.offsets
@@ -565,6 +575,8 @@ class _ToldReader:
             self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
         if tp.topic in self._merged:
             self._control.handed(tp.topic, fetch.records, more=len(fetch.records) >= max_records)
+        if tp.topic in self._inputs:
+            self._control.looked(tp.topic, found=bool(fetch.records))
         return fetch
 
 

@@ -341,7 +341,8 @@ class Place:
                 self.committed = Checkpointed(offset, store.last_caught_up_ms(changelog))
         elif offsets is not None:
             self.committed = offsets.known(changelog)
-        self._kept_time = None if self.committed is None else self.committed.last_caught_up_ms
+        self.kept_ms = None if self.committed is None else self.committed.last_caught_up_ms
+        """The time that was last written down, by whoever had the store; None if none was."""
 
     def decide(self, stable: Offsets, end: Callable[[], int], now_ms: int) -> Decision:
         """What is to be done with the store, given the bounds of its changelog, see `Known`."""
@@ -398,9 +399,9 @@ class Place:
     def _keep_time(self) -> None:
         assert self.committed is not None
         time = self.committed.last_caught_up_ms
-        if self._own and time is not None and time != self._kept_time:
+        if self._own and time is not None and time != self.kept_ms:
             self.store.set_last_caught_up_ms(self.changelog, time)
-        self._kept_time = time
+        self.kept_ms = time
 
 
 def close_after(error: BaseException, close: Callable[[], None]) -> None:

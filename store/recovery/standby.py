@@ -69,8 +69,6 @@ class Standby:
         self._exactly_once = exactly_once
         self._offsets: TaskOffsets | None = None
         self._places: dict[str, Place] = {}
-        self._kept_ms: dict[str, int] = {}
-        """When the time of each store was last written down."""
         self._exit = ExitStack()
 
     def open(self) -> None:
@@ -165,9 +163,8 @@ class Standby:
                 total += len(fetch.records)
                 reach(Point.RESTORE_BATCH)
         place.reached_end(began)
-        if abs(began - self._kept_ms.setdefault(copy.name, began)) >= KEEP_TIME_EVERY_MS:
+        if place.kept_ms is None or abs(began - place.kept_ms) >= KEEP_TIME_EVERY_MS:
             place.keep()
-            self._kept_ms[copy.name] = began
         return total
 
     def _open_or_rebuild(self, copy: LoggedStore[StateStore]) -> None:
@@ -182,7 +179,6 @@ class Standby:
         assert self._offsets is not None
         self._places.pop(copy.name, None)
         self.stores.pop(copy.name, None)
-        self._kept_ms.pop(copy.name, None)
         set_aside_to_rebuild(copy, self._offsets, reason)
         self._open_store(copy)
 

@@ -17,7 +17,7 @@ from harness.replay import simulate
 from harness.schedule import Edge, Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
-from harness.worlds.process import WatchedLog
+from harness.worlds.process import Watch, WatchedLog
 from harness.worlds.sim.broker import SimBroker, SimLog
 from scenarios import load_all
 from store.errors import AbortRequiredError, CrashproofError, FatalLogError, FencedError, RetriableError
@@ -145,7 +145,7 @@ def test_after_a_refused_commit_a_producer_takes_nothing_but_an_abort() -> None:
     broker = SimBroker()
     broker.create_topic("out", 1)
     control: Any = RefusesOnce()
-    log = WatchedLog(SimLog(broker), control, frozenset({Occasion.COMMIT_TRANSACTION}))
+    log = WatchedLog(SimLog(broker), control, Watch(frozenset({Occasion.COMMIT_TRANSACTION}), records=False))
     producer = log.producer("id", 60_000)
     producer.init_transactions()
     producer.begin_transaction()

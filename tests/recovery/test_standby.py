@@ -432,3 +432,21 @@ def test_a_copy_that_is_killed_after_the_wall_clock_was_set_back_is_not_rebuilt(
     with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as again:
         assert again.update() == len(SECOND)
     assert disk.aside == []
+
+
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_copy_that_was_noted_by_a_clock_ahead_is_noted_anew_by_the_next_standby(kind: Kind) -> None:
+    """Who had it before ended while the clock was ahead; the next one is killed within the minute."""
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    clock.now = 100 * DAY / 1000
+    with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as standby:
+        standby.update()
+    clock.now = DAY / 1000
+    standby_over(disk, changelogs, {"orders": kind}, clock=clock).__enter__().update()
+    disk.restart(power_lost=False)
+    log.append(*SECOND)
+    with standby_over(disk, changelogs, {"orders": kind}, clock=clock) as last:
+        assert last.update() == len(SECOND)
+    assert disk.aside == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from harness.faults.description import OF_MACHINES
+from harness.faults.description import OF_MACHINES, Capability
 from harness.worlds.protocol import Options, World, WorldKind
 from harness.worlds.real import ABILITIES
 
@@ -19,7 +19,7 @@ KIND = WorldKind(
     "containers",
     "Brokers, and hosts with disks and links of their own, in containers on this machine.",
     _open,
-    ABILITIES | OF_MACHINES,
+    ABILITIES | OF_MACHINES | {Capability.CLOCKS},
     uncaused=True,
     brokers=(1, 3),
     on_request=True,

@@ -22,11 +22,13 @@ from msgspec import structs
 from harness.choices import Chooser, FirstChoice
 from harness.faults import FAULTS, Capability, Fault, Occasion, SkipError
 from harness.faults.description import OF_STORAGE
-from harness.faults.logs import CHANGELOGS
+from harness.faults.logs import CHANGELOGS, HOUR_MS
 from harness.generate.settings import PURGES
 from harness.history import (
     LET_GO_OPEN,
     STILL_HELD,
+    ClockSet,
+    Committing,
     End,
     Ended,
     GlobalObserved,
@@ -36,13 +38,16 @@ from harness.history import (
     Listened,
     Measured,
     Moment,
+    Noted,
     OutputObserved,
     Processed,
+    Punctuated,
     Replayed,
     Row,
     SetAside,
     StateObserved,
     StoreImage,
+    Turned,
 )
 from harness.schedule import TRANSACTION_TIMEOUT_MS, Edge, Input, Schedule
 from harness.schedule import Runtime as Runtimes
@@ -100,8 +105,26 @@ MEASURED_AT = frozenset(
 )
 """The protocol points at which metrics are read, where there are any."""
 
+OF_TRANSACTIONS = frozenset(
+    {
+        Point.PRODUCER_READY,
+        Point.TRANSACTION_BEGUN,
+        Point.COMMIT_STARTED,
+        Point.KAFKA_COMMITTED,
+        Point.ABORTED,
+    }
+)
+"""The protocol points at which transactions begin and end, and commits begin."""
+
 READ_ONLY_EVERY = 4
 """One look in this many at stores in files is that of another process."""
+
+EPOCH_MS = 400 * 24 * HOUR_MS
+"""What the wall clocks of hosts say when a run begins, so that they can be set back."""
+
+CLOCK_STEPS_MS = (1_000, 0, 1_000)
+"""How much time passes each time that all processes rest while a wall clock is wrong. At the 0 it is set right. More
+than the wall clock's punctuators wait for, and less than a transaction may take."""
 
 TURN_MS = 20
 """The time that a turn of a worker takes where tasks share one: long enough for its copies to follow now and then. And
@@ -147,6 +170,17 @@ class Process:
         self.questions: Callable[[str], Questions] | None = None
         self._asked: dict[str, Questions] = {}
         self._uncommitted: dict[str, dict[str, int]] = {}
+        self._found: dict[str, dict[str, bool]] = {}
+        """Task → its inputs, and whether they had anything when it looked last."""
+        self._looked_ms: dict[str, int] = {}
+        """Task → when it looked last before its transaction began."""
+        self._open: set[str] = set()
+        """Tasks whose transaction is open."""
+        self._rested = False
+        """Whether it has rested since the end of its last turn."""
+        self._turn_began = run.broker.now
+        self._told_ms: dict[int, tuple[int, bool]] = {}
+        """Incarnation → the beginning of the last turn that was told, and whether a clock was wrong."""
         self._processing: dict[str, int] = {}
         """The record whose processing has begun: topic → offset."""
         self._main = main
@@ -198,6 +232,8 @@ class Process:
                 # The worker has nothing but its global stores.
                 return
             self._note(actor, point)
+        if point in OF_TRANSACTIONS:
+            self._transaction(actor, point)
         moment = looked_at(point, actor.standby) if point in LOOKED_AT else None
         if moment is not None:
             run.observe(self, moment)
@@ -210,6 +246,24 @@ class Process:
             self._ask(self.questions, actor, point)
         if decision is not Decision.GO:
             self._obey(decision)
+
+    def _transaction(self, actor: Actor, point: Point) -> None:
+        task = actor.task
+        if point is Point.TRANSACTION_BEGUN:
+            self._open.add(task)
+        elif point is not Point.COMMIT_STARTED:
+            self._open.discard(task)
+        elif self.run.schedule.runtime is Runtimes.WORKER:
+            found, now = self._found.get(task, {}), self.run.broker.now
+            self.run.events.append(
+                Committing(
+                    task,
+                    actor.incarnation,
+                    now - self._looked_ms.get(task, 0),
+                    not any(found.values()),
+                    self.actor.stopping or actor.leaves_for is not None,
+                )
+            )
 
     def _measure(self, metrics: Metrics, actor: Actor, point: Point) -> None:
         stores = {
@@ -300,6 +354,16 @@ class Process:
             Handed(at.task, at.incarnation, topic.removeprefix(self.run.prefix), given, more)
         )
 
+    def looked(self, topic: str, *, found: bool) -> None:
+        task = self.at.task
+        self._found.setdefault(task, {})[topic] = found
+        if task not in self._open:
+            self._looked_ms[task] = self.run.broker.now
+
+    def punctuated(self) -> None:
+        at = self.at
+        self.run.events.append(Punctuated(at.task, at.incarnation, self.run.broker.now))
+
     def set_aside(self, store: str) -> None:
         actor = self.at
         self.run.events.append(SetAside(actor.task, actor.incarnation, actor.host, store))
@@ -309,9 +373,33 @@ class Process:
         run.director.turned(self.at)
         if run.shares or (run.purges and PURGES in run.schedule.settings):
             run.broker.advance(TURN_MS)
+        if run.ticks and not self._rested:
+            self._tell_turn()
+        self._rested = False
         if run.shares:
             # Workers of different hosts run at the same time.
             self._obey(Decision.YIELD)
+
+    def _tell_turn(self) -> None:
+        run, began = self.run, self._turn_began
+        turn = began, run.wrong_clock
+        for one in self.actor.crew:
+            told = self._told_ms.get(one.incarnation)
+            if not one.standby and turn != told and ordinal_of(one.task) in run.ticks:
+                self._told_ms[one.incarnation] = turn
+                run.events.append(Turned(one.task, one.incarnation, began, run.broker.now))
+        self._turn_began = run.broker.now
+
+    def _tell_times(self) -> None:
+        """Since when the copies say that they are up to date."""
+        run = self.run
+        now = run.time_on(self.actor.host)
+        for one in self.actor.crew:
+            for store, tp in run.logged(one.task) if one.standby else ():
+                engine = self.storage.engines.get((one.task, store))
+                noted = None if engine is None else images.caught_up_ms(engine, tp)
+                if noted is not None:
+                    run.events.append(Noted(one.task, one.incarnation, store, noted, now))
 
     def stopping(self) -> bool:
         return self.actor.stopping
@@ -377,8 +465,14 @@ class Process:
         if self._told is not None and self._wanted() != self._told:
             # It was given a task while it looked for something to do.
             return True
+        if self.run.ticks:
+            self._tell_turn()
+        if self.run.clocks_set:
+            self._tell_times()
+        self._rested = True
         self.run.rests(self.actor)
         self.run.hub.switch()
+        self._turn_began = self.run.broker.now
         return not self.actor.stopping
 
     def sleep(self, seconds: float) -> None:
@@ -430,13 +524,15 @@ def _assignment(crew: Sequence[Actor]) -> Assignment:
 
 
 class VirtualClock:
-    """`store.clock.Clock` over the broker's time. One for all processes: it sleeps whoever is running."""
+    """`store.clock.Clock` over the broker's time. One for all processes: it says what the clock of the host says, and
+    has it sleep, whose process is running."""
 
     def __init__(self, run: SimRun) -> None:
         self._run = run
 
     def time_ms(self) -> int:
-        return self._run.broker.now
+        current = self._run.current
+        return EPOCH_MS + self._run.broker.now if current is None else self._run.time_on(current.actor.host)
 
     def monotonic(self) -> float:
         return self._run.broker.now / 1000
@@ -483,7 +579,15 @@ class SimRun(Run):
             # On Spark a task is brought up to given ends, and what lies beyond them does not count.
             several = [topology.sources for topology in self.topologies if len(topology.sources) > 1]
             watch = replace(watch, merged=frozenset(chain.from_iterable(several)))
-        self.watch = watch
+        self.ticks = frozenset(
+            topology.ordinal
+            for topology in self.topologies
+            if scenario.tick_ms and schedule.runtime is Runtimes.WORKER
+            if any(sink.removeprefix(self.prefix) in scenario.ticks for sink in topology.sinks)
+        )
+        """Sub-topologies that do something by the wall clock."""
+        inputs = frozenset(chain.from_iterable(topology.sources for topology in self.topologies))
+        self.watch = replace(watch, inputs=inputs, ticks=self.ticks)
         self.purges = self._may_purge()
         """What workers delete of what they have committed."""
         self.hosts: list[Host] | list[FileHost]
@@ -493,6 +597,12 @@ class SimRun(Run):
         else:
             self.hosts = [Host(number) for number in range(schedule.hosts)]
         self.clock = VirtualClock(self)
+        self.clocks_set = False
+        """Whether any wall clock was ever wrong."""
+        self._ahead: dict[int, int] = {}
+        """Host → by how many milliseconds its wall clock is wrong."""
+        self._clock_steps: list[int] = []
+        """Of `CLOCK_STEPS_MS`, what is still to come."""
         self.processes: dict[Actor, Process] = {}
         self.sleepers: list[tuple[int, int, Process]] = []
         self.order = 0
@@ -837,7 +947,38 @@ class SimRun(Run):
                     self.broker.advance(wake - self.broker.now)
                 self.broker.settle()
                 return process.actor
+        return self._go_on_with_clocks()
+
+    def _go_on_with_clocks(self) -> Actor | None:
+        """Everybody rests: let time pass while a wall clock is wrong, set it right, and let time pass again."""
+        while self._clock_steps:
+            ms = self._clock_steps.pop(0)
+            if ms:
+                self.broker.advance(ms)
+                woken = [one for one in self.resting if one.life is Life.RUNNING]
+            else:
+                (host,) = self._ahead
+                self._set_clock(host, 0)
+                woken = [one for one in self.resting if one.life is Life.RUNNING and one.host == host]
+            for one in woken[1:]:
+                self.wake(one)
+            if woken:
+                del self.resting[woken[0]]
+                return woken[0]
         return None
+
+    @property
+    def wrong_clock(self) -> bool:
+        return bool(self._ahead)
+
+    def time_on(self, host: int) -> int:
+        """What the wall clock of a host says, in milliseconds since the epoch."""
+        return EPOCH_MS + self.broker.now + self._ahead.get(host, 0)
+
+    def _set_clock(self, host: int, ahead_ms: int) -> None:
+        self.clocks_set = True
+        self._ahead = {host: ahead_ms} if ahead_ms else {}
+        self.events.append(ClockSet(host, ahead_ms))
 
     # -- what faults ask --------------------------------------------------------------------------------------
 
@@ -850,6 +991,14 @@ class SimRun(Run):
 
     def advance(self, ms: int) -> None:
         self.broker.advance(ms)
+
+    def jump_clock(self, actor: Actor, seconds: int) -> None:
+        if self._clock_steps:
+            raise SkipError("a clock is wrong already, or was so a moment ago")
+        self._set_clock(actor.host, seconds * 1000)
+        self._clock_steps = list(CLOCK_STEPS_MS)
+        for one in [one for one in self.resting if one.host == actor.host]:
+            self.wake(one)
 
     def hold_markers(self) -> None:
         self.broker.hold_markers = True
@@ -931,7 +1080,7 @@ class SimRun(Run):
             )
         )
         if follows and (lags := process.lags()):
-            logged = self._logged(actor.task)
+            logged = self.logged(actor.task)
             self.events.append(
                 Lagging(
                     actor.task,
@@ -977,9 +1126,9 @@ class SimRun(Run):
 
     def _ends(self, task: str) -> dict[str, int]:
         """Where the changelogs of a task's stores end."""
-        return {store: self.broker.high_watermark(tp) for store, tp in self._logged(task)}
+        return {store: self.broker.high_watermark(tp) for store, tp in self.logged(task)}
 
-    def _logged(self, task: str) -> list[tuple[str, TopicPartition]]:
+    def logged(self, task: str) -> list[tuple[str, TopicPartition]]:
         """The stores of a task that have a changelog, with it."""
         logged = self._changelogs_of.get(task)
         if logged is None:

@@ -1,0 +1,82 @@
+"""What goes by the wall clock of a host goes on when that is set, ahead or back.
+
+* A worker that makes turns has what is due by the wall clock done within its interval, by any clock: of the time before
+  the clock was set, of what failed, and of a start, nothing is asked. A turn that begins when the interval is over has
+  to do it.
+* A copy that a standby keeps does not say that it is up to date since a time which its host's clock has not reached,
+  once the standby had a turn by that clock: as old as that it would be taken for one that may have missed deletions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.history import ClockSet, Injected, Noted, Punctuated, Reached, Started, Turned
+from harness.oracles.evidence import Evidence
+from harness.verdict import Anomaly, Finding
+from store.points import Point
+
+SLACK_MS = 60_000
+"""By how much a copy may be wrong about the time."""
+
+_BEGINS_ANEW = (
+    Point.PRODUCER_READY,
+    Point.RESTORED,
+    Point.ABORTED,
+    Point.TASK_CLOSED,
+)
+
+
+def find(evidence: Evidence) -> Iterator[Finding]:
+    yield from _silent(evidence)
+    yield from _ahead(evidence)
+
+
+def _silent(evidence: Evidence) -> Iterator[Finding]:
+    """The first task that did not do what was due."""
+    interval = evidence.scenario.tick_ms
+    hosts: dict[int, int] = {}
+    since: dict[int, int] = {}
+    """Incarnation → the end of the turn from which on the interval counts."""
+    for index, event in evidence.among(Started, Injected, ClockSet, Turned, Punctuated, *_BEGINS_ANEW):
+        match event:
+            case Turned(incarnation=who, began_ms=began, now_ms=now):
+                waited = began - since.setdefault(who, now)
+                if waited >= interval:
+                    yield Finding(
+                        "clocks",
+                        f"Incarnation {who} of task {event.task} made a turn that began {waited} ms after it "
+                        f"had begun to wait, and did nothing of what it does every {interval} ms by the wall "
+                        f"clock ({evidence.story_before(index, event.task)}).",
+                        Anomaly.STUCK,
+                        task=event.task,
+                        expected=interval,
+                        actual=waited,
+                    )
+                    return
+            case ClockSet(host=host):
+                for who in [who for who in since if hosts[who] == host]:
+                    del since[who]
+            case Started():
+                hosts[event.incarnation] = event.host
+            case Punctuated() | Reached() | Injected():
+                who = -1 if event.incarnation is None else event.incarnation
+                since.pop(who, None)
+
+
+def _ahead(evidence: Evidence) -> Iterator[Finding]:
+    """The first copy that is up to date since a time that is to come."""
+    for index, event in evidence.of(Noted):
+        if event.noted_ms > event.now_ms + SLACK_MS:
+            ahead = (event.noted_ms - event.now_ms) // 1000
+            yield Finding(
+                "clocks",
+                f"The copy that a standby keeps of store {event.store} of task {event.task} says that it is up to date "
+                f"since a time {ahead} s ahead of its host's clock, after a turn by that clock "
+                f"({evidence.story_before(index, event.task)}).",
+                Anomaly.DIVERGED,
+                task=event.task,
+                expected=event.now_ms,
+                actual=event.noted_ms,
+            )
+            return
