@@ -58,6 +58,10 @@ def check_input(scenario: Scenario, schedule: Schedule, source: str = "the sched
         raise ScheduleError(
             f"{source}: runtime is {schedule.runtime}, scenario {scenario.name} runs on {', '.join(scenario.runtimes)}"
         )
+    if schedule.partitions < scenario.least_partitions:
+        raise ScheduleError(
+            f"{source}: partitions is {schedule.partitions}, scenario {scenario.name} needs {scenario.least_partitions}"
+        )
     for index, step in enumerate(schedule.steps):
         ordinal = int(step.task.partition("_")[0])
         if step.query is not None and (ordinal, step.query.store) not in parts.stores:

@@ -92,6 +92,8 @@ class Output:
     timestamp: int | None = None
     """Milliseconds since the epoch; None: that of the input record."""
     headers: Headers = ()
+    partitions: tuple[int, ...] | None = None
+    """It is in each of these once, and nowhere where there are none; None: in that of its key."""
 
 
 class OneOf:
@@ -228,6 +230,8 @@ class Scenario(ABC):
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
 
+    least_partitions: ClassVar[int] = 1
+    """How many partitions its topics have at least."""
     aborts: ClassVar[bool] = False
     """Whether transactions are aborted by the pipeline itself, as where processing raises and a handler goes on."""
 

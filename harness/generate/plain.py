@@ -303,6 +303,7 @@ class _Generator:
             if own:
                 drawn = self._on(own, drawn)
         self._settings = drawn
+        self._partitions = max(self._partitions, self._scenario.least_partitions)
         items = self._input()
         steps: list[Step] = []
         if deadly:

@@ -130,7 +130,7 @@ def schedules(
 ) -> Schedule:
     """Whole schedules. Input records come from the scenario's own sampler, one small integer each."""
     runtime = draw(st.sampled_from([runtime for runtime in runtimes if runtime in scenario.runtimes]))
-    partitions = draw(st.integers(1, 3))
+    partitions = draw(st.integers(scenario.least_partitions, 3))
     items = []
     now = 10 * scenario.time_step_ms
     for number in draw(st.lists(st.integers(0, 999), max_size=max_records)):

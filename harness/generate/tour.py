@@ -43,6 +43,7 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
         input=items,
         steps=tuple(steps),
         runtime=runtime,
+        partitions=scenario.least_partitions,
         batch_records=4,
         settings={"commit.records": 2, **scenario.settings},
     )

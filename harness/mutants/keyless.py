@@ -12,6 +12,36 @@ _WINDOWS = "store.streams.dsl.windowed"
 
 MUTANTS = (
     Mutant(
+        "first-of-several-partitions-alone",
+        OWN,
+        "A record whose partitioner names several partitions is sent to the first of them alone.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Sink.bind",
+                "                for one in partition:\n",
+                "                for one in [*partition][:1]:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "no-partition-taken-for-that-of-the-key",
+        OWN,
+        "A record whose partitioner names no partition is sent to that of its key.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Sink.bind",
+                "elif isinstance(partition, Collection):",
+                "elif isinstance(partition, Collection) and (partition or None):",
+                (
+                    (
+                        "send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=partition)",
+                        "send(topic, keyed, valued, timestamp=timestamp, headers=headers, partition=partition or None)",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Mutant(
         "an-outer-join-drops-what-has-no-key",
         OWN,
         "A record without a key finds no partner, and a left or outer join of streams forgets it.",

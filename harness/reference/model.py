@@ -48,6 +48,8 @@ class Expected(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, str | None], ...]
     origin: Place
     """Of the input record that it comes from."""
+    partition: int | None = None
+    """Where it is; None: in the partition of its key."""
 
 
 class Prefix(msgspec.Struct, frozen=True):
@@ -150,8 +152,10 @@ class Line:
                 row.timestamp if output.timestamp is None else output.timestamp,
                 output.headers,
                 (topic, row.offset),
+                partition,
             )
             for output in outputs
+            for partition in ((None,) if output.partitions is None else output.partitions)
         ]
 
 

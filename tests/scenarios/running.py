@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from harness.worlds.sim.disk import Host, HostStorage
 from scenarios import (
     InputRecord,
     Json,
+    Output,
     Sample,
     Scenario,
     decode_record,
@@ -23,6 +25,7 @@ from scenarios import (
 )
 from store.clock import SystemClock
 from store.config import StreamsConfig
+from store.log.partitioner import partition_for
 from store.state.keyvalue import KeyValueStore
 from store.state.listvalue import ListValueStore
 from store.state.metered import MeteredStore
@@ -55,7 +58,7 @@ def samples(scenario: Scenario, random: Random, count: int) -> list[Sample]:
 
 @dataclass
 class Run:
-    """One pipeline with one partition, on one broker."""
+    """One pipeline on one broker, with one partition of its input in use, and as few as it takes of all topics."""
 
     scenario: Scenario
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -69,10 +72,11 @@ class Run:
         self.host = Host(0)
         self.seen: list[list[InputRecord]] = [[] for _ in self.topologies]
         for topology in self.topologies:
-            SimLog(self.broker).admin().create_topics(topology.internal_topics(1))
+            partitions = self.scenario.least_partitions
+            SimLog(self.broker).admin().create_topics(topology.internal_topics(partitions))
             global_topics = {store.topic for store in topology.global_stores}
             for topic in {*topology.sources, *topology.sinks, *global_topics} - set(self.broker.topics()):
-                self.broker.create_topic(topic, 1)
+                self.broker.create_topic(topic, partitions)
 
     def feed(self, sample: Sample) -> None:
         assert sample.timestamp is not None
@@ -111,9 +115,15 @@ class Run:
             self.host.release(self.lives)
 
     def visible(self, topic: str) -> list[tuple[str, Json, int, Any]]:
-        """Key, value, time and headers of what a reader of committed records sees."""
-        records = self.broker.visible(TopicPartition(f"{APP}-{topic}", 0), IsolationLevel.READ_COMMITTED)
-        return [(*self.read(record), record.timestamp, record.headers) for record in records]
+        """Key, value, time and headers of what a reader of committed records sees, partition by partition."""
+        places = [
+            TopicPartition(f"{APP}-{topic}", number) for number in range(self.scenario.least_partitions)
+        ]
+        return [
+            (*self.read(record), record.timestamp, record.headers)
+            for tp in places
+            for record in self.broker.visible(tp, IsolationLevel.READ_COMMITTED)
+        ]
 
     def read(self, record: Record) -> tuple[str, Json]:
         """Key and value of a record, as the reference has them."""
@@ -140,9 +150,16 @@ class Run:
                     headers = tuple(
                         (name, None if value is None else value.encode()) for name, value in output.headers
                     )
-                    outputs[output.topic].append((output.key, output.value, time, headers))
+                    content = (output.key, output.value, time, headers)
+                    outputs[output.topic] += [(one, content) for one in self._partitions_of(output)]
             rows |= {name: state[name].rows() for name in topology.store_names}
-        return outputs, rows
+        in_order = {topic: sorted(found, key=itemgetter(0)) for topic, found in outputs.items()}
+        return {topic: [content for _, content in found] for topic, found in in_order.items()}, rows
+
+    def _partitions_of(self, output: Output) -> Sequence[int]:
+        if output.partitions is not None:
+            return output.partitions
+        return [partition_for(encode_key(output.key), self.scenario.least_partitions)]
 
     def _global_table(self, topic: str) -> Table:
         table = GlobalTable()

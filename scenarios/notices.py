@@ -1,0 +1,73 @@
+"""Notices to several readers: a sink whose partitioner names several partitions, or none, and a count beside it.
+
+Input, keyed by who gives notice: to whom, and a number. To `all`: in both of the first two partitions of `notices`;
+to `first`: in the first one; to `nobody`: in none, and it is dropped; to `key`: in the partition of its key. Null is
+left out. In `given` is how many notices somebody has given, to nobody too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, ClassVar
+
+import scenarios
+from scenarios import InputRecord, Output, Sample, State, Stores
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.topology import Topology
+
+GIVEN = "notices-given"
+READERS: Mapping[str, tuple[int, ...] | None] = {"all": (0, 1), "first": (0,), "nobody": (), "key": None}
+
+Notice = list[Any]
+"""To whom, and a number."""
+
+
+def has_value(_giver: str, notice: Notice | None) -> bool:
+    return notice is not None
+
+
+def partitions_of(_giver: str, notice: Notice) -> tuple[int, ...] | None:
+    return READERS[notice[0]]
+
+
+class Scenario(scenarios.Scenario):
+    """The pipeline with its input and its reference."""
+
+    name = "notices"
+    summary = "A sink whose partitioner names several partitions, or none, and a count."
+    least_partitions = 2
+    updates: ClassVar[frozenset[str]] = frozenset({"given"})
+
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002 - the DSL's
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde[Any]())
+        notices = builder.stream(f"{application_id}-input").filter(has_value)
+        notices.to(f"{application_id}-notices", partitioner=partitions_of)
+        given = notices.group_by_key().count(materialized=Materialized(GIVEN, value_serde=JsonSerde()))
+        given.to_stream().to(f"{application_id}-given")
+        return builder.build().sub_topologies
+
+    def input(self, random: Random) -> Sample:
+        value = None if random.random() < 0.1 else [random.choice(tuple(READERS)), random.randint(0, 9)]
+        return Sample(random.choice("abc"), value)
+
+    def reference(self, state: State, record: InputRecord) -> list[Output]:
+        if record.value is None:
+            return []
+        given, latest = state[GIVEN].get(record.key, [0, -1])
+        given, latest = given + 1, max(latest, record.timestamp)
+        state[GIVEN][record.key] = [given, latest]
+        notice = Output("notices", record.key, record.value, partitions=READERS[record.value[0]])
+        return [notice, Output("given", record.key, given, latest)]
+
+    def accepts(self, record: InputRecord) -> bool:
+        value = record.value
+        if record.topic != "input" or value is None:
+            return record.topic == "input"
+        return (
+            isinstance(value, list) and len(value) == 2 and value[0] in READERS and isinstance(value[1], int)
+        )
+
+
+SCENARIO = Scenario()
