@@ -286,7 +286,7 @@ class Punctuated(msgspec.Struct, frozen=True, tag="punctuated", gc=False):
 
 
 class Noted(msgspec.Struct, frozen=True, tag="noted", gc=False):
-    """Since when a copy says that it is up to date, as it lies on the disk while its standby rests. Recorded by
+    """Since when a store says that it is up to date: a copy while its standby rests, another once restored. Recorded by
     simulations, from the first time on that a clock was set."""
 
     task: str

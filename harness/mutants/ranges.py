@@ -14,6 +14,18 @@ _READS = "store.state.keyvalue:ReadOnlyKeyValueStore"
 
 MUTANTS = (
     Mutant(
+        "windows-end-one-too-late",
+        OWN,
+        "Windows of a range are said to end a millisecond later than they do.",
+        (
+            Edit(
+                "store.state.window:WindowStore._windowed",
+                "Window(start, min(start + size, LATEST))",
+                "Window(start, min(start + size + 1, LATEST))",
+            ),
+        ),
+    ),
+    Mutant(
         "deleted-keys-in-ranges",
         "KAFKA-4283",
         "Ranges show keys that the open transaction has deleted.",

@@ -10,6 +10,13 @@ _DECIDE = "store.recovery.decision:decide"
 
 MUTANTS = (
     Mutant(
+        "restored-with-a-time-that-is-to-come",
+        OWN,
+        "A restore that finds the store at the end leaves the time that a clock ahead has noted.",
+        (Edit("store.recovery.restore:Place.outdated", "abs(now_ms - time)", "(now_ms - time)"),),
+        oracle="clocks",
+    ),
+    Mutant(
         "restore-drops-deletions",
         "KAFKA-8446",
         "Restoring skips records without a value, so deleted keys come back.",

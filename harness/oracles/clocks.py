@@ -3,8 +3,8 @@
 * A worker that makes turns has what is due by the wall clock done within its interval, by any clock: of the time before
   the clock was set, of what failed, and of a start, nothing is asked. A turn that begins when the interval is over has
   to do it.
-* A copy that a standby keeps does not say that it is up to date since a time which its host's clock has not reached,
-  once the standby had a turn by that clock: as old as that it would be taken for one that may have missed deletions.
+* A store does not say that it is up to date since a time which its host's clock has not reached, once it was restored
+  by that clock, or the standby that keeps it had a turn: it would be taken for one that may have missed deletions.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from harness.history import ClockSet, Injected, Noted, Punctuated, Reached, Started, Turned
 from harness.oracles.evidence import Evidence
+from harness.reference.durability import Kind
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -65,15 +66,18 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _ahead(evidence: Evidence) -> Iterator[Finding]:
-    """The first copy that is up to date since a time that is to come."""
+    """The first store that is up to date since a time that is to come. What a store has noted itself counts while it
+    keeps its offset itself."""
+    settings = {event.incarnation: event.settings for _, event in evidence.of(Started)}
     for index, event in evidence.of(Noted):
-        if event.noted_ms > event.now_ms + SLACK_MS:
+        kind = evidence.kinds(event.task, settings[event.incarnation]).get(event.store)
+        if kind in (Kind.SYNCED, Kind.TRANSACTIONAL) and event.noted_ms > event.now_ms + SLACK_MS:
             ahead = (event.noted_ms - event.now_ms) // 1000
             yield Finding(
                 "clocks",
-                f"The copy that a standby keeps of store {event.store} of task {event.task} says that it is up to date "
-                f"since a time {ahead} s ahead of its host's clock, after a turn by that clock "
-                f"({evidence.story_before(index, event.task)}).",
+                f"Store {event.store} of task {event.task} of incarnation {event.incarnation} says that it is up to "
+                f"date since a time {ahead} s ahead of its host's clock, once it was restored, or followed, by that "
+                f"clock ({evidence.story_before(index, event.task)}).",
                 Anomaly.DIVERGED,
                 task=event.task,
                 expected=event.now_ms,

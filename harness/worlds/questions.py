@@ -352,10 +352,7 @@ class Questions:
                 for version in versions
                 if version is not None
             )
-        return (
-            (_window_text(asked.key, key, isinstance(inner, SessionSupplier)), self._value(supplier, row))
-            for key, row in value
-        )
+        return ((_window_text(asked.key, key, inner), self._value(supplier, row)) for key, row in value)
 
     def _name(self, supplier: StoreSupplier[Any], key: Any) -> str:
         return readable_key(self._scenario, supplier.name, key) if isinstance(key, bytes) else str(key)
@@ -445,11 +442,13 @@ def _text(key: Any) -> str:
     return key.decode() if isinstance(key, bytes) else str(key)
 
 
-def _window_text(asked: str, key: Any, session: bool) -> str:
+def _window_text(asked: str, key: Any, supplier: Any) -> str:
+    """A window is named by its start, where it is as long as it has to be."""
     if not isinstance(key, Windowed):
         return f"{asked}@{key}"
-    window = key.window
-    return f"{_text(key.key)}@{window.start}" + (f"..{window.end}" if session else "")
+    start, end = key.window
+    known = not isinstance(supplier, SessionSupplier) and end == start + supplier.window_size_ms
+    return f"{_text(key.key)}@{start}" + ("" if known else f"..{end}")
 
 
 def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:

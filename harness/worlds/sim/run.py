@@ -179,6 +179,8 @@ class Process:
         self._rested = False
         """Whether it has rested since the end of its last turn."""
         self._turn_began = run.broker.now
+        self._clocks_set = run.clocks_set
+        """How often clocks were set before its turn."""
         self._told_ms: dict[int, tuple[int, bool]] = {}
         """Incarnation → the beginning of the last turn that was told, and whether a clock was wrong."""
         self._processing: dict[str, int] = {}
@@ -234,6 +236,8 @@ class Process:
             self._note(actor, point)
         if point in OF_TRANSACTIONS:
             self._transaction(actor, point)
+        elif run.clocks_set and point is Point.RESTORED:
+            self._tell_times([actor])
         moment = looked_at(point, actor.standby) if point in LOOKED_AT else None
         if moment is not None:
             run.observe(self, moment)
@@ -376,6 +380,7 @@ class Process:
         if run.ticks and not self._rested:
             self._tell_turn()
         self._rested = False
+        self._clocks_set = run.clocks_set
         if run.shares:
             # Workers of different hosts run at the same time.
             self._obey(Decision.YIELD)
@@ -390,12 +395,14 @@ class Process:
                 run.events.append(Turned(one.task, one.incarnation, began, run.broker.now))
         self._turn_began = run.broker.now
 
-    def _tell_times(self) -> None:
-        """Since when the copies say that they are up to date."""
+    def _tell_times(self, whose: Sequence[Actor]) -> None:
+        """Since when these stores say that they are up to date, unless a clock was set in the midst of this turn."""
         run = self.run
+        if run.clocks_set != self._clocks_set:
+            return
         now = run.time_on(self.actor.host)
-        for one in self.actor.crew:
-            for store, tp in run.logged(one.task) if one.standby else ():
+        for one in whose:
+            for store, tp in run.logged(one.task):
                 engine = self.storage.engines.get((one.task, store))
                 noted = None if engine is None else images.caught_up_ms(engine, tp)
                 if noted is not None:
@@ -468,11 +475,12 @@ class Process:
         if self.run.ticks:
             self._tell_turn()
         if self.run.clocks_set:
-            self._tell_times()
+            self._tell_times([one for one in self.actor.crew if one.standby])
         self._rested = True
         self.run.rests(self.actor)
         self.run.hub.switch()
         self._turn_began = self.run.broker.now
+        self._clocks_set = self.run.clocks_set
         return not self.actor.stopping
 
     def sleep(self, seconds: float) -> None:
@@ -597,8 +605,8 @@ class SimRun(Run):
         else:
             self.hosts = [Host(number) for number in range(schedule.hosts)]
         self.clock = VirtualClock(self)
-        self.clocks_set = False
-        """Whether any wall clock was ever wrong."""
+        self.clocks_set = 0
+        """How often a wall clock was set."""
         self._ahead: dict[int, int] = {}
         """Host → by how many milliseconds its wall clock is wrong."""
         self._clock_steps: list[int] = []
@@ -976,7 +984,7 @@ class SimRun(Run):
         return EPOCH_MS + self.broker.now + self._ahead.get(host, 0)
 
     def _set_clock(self, host: int, ahead_ms: int) -> None:
-        self.clocks_set = True
+        self.clocks_set += 1
         self._ahead = {host: ahead_ms} if ahead_ms else {}
         self.events.append(ClockSet(host, ahead_ms))
 
