@@ -111,6 +111,7 @@ def test_every_fault_that_can_be_simulated_happens_wherever_it_may_and_the_pipel
                 items,
                 (*before, step),
                 Runtime(runtime),
+                partitions=scenario.least_partitions,
                 settings=settings,
                 shared=shared,
                 files=files,
