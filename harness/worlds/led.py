@@ -25,6 +25,25 @@ class Ready(NamedTuple):
     """The worker has its job and waits to begin. Answered with `Go`."""
 
 
+class Preparing(NamedTuple):
+    """It is about to move the stores of its host, and to fence former tasks. Answered with the number of the change to
+    its disk before which it dies, 0 for none."""
+
+
+class Changing(NamedTuple):
+    """It has come to that change. Never answered."""
+
+
+class Fences(NamedTuple):
+    """It is about to fence whoever has that id."""
+
+    transactional_id: str
+
+
+class Prepared(NamedTuple):
+    """It has done so."""
+
+
 class At(NamedTuple):
     """It is at a protocol point. Answered with `Go`."""
 
@@ -101,6 +120,10 @@ class Died(NamedTuple):
 
 Message = (
     Ready
+    | Preparing
+    | Changing
+    | Fences
+    | Prepared
     | At
     | Called
     | Meeting

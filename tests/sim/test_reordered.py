@@ -11,7 +11,8 @@ from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.sim.disk import File, Host
-from harness.worlds.sim.relocation import Dying, KilledError, Moving
+from harness.worlds.sim.relocation import KilledError, Moving, die
+from harness.worlds.versions import Dying
 from scenarios import ScenarioError, Stores, load_all, other_ordinals
 from store.clock import SystemClock
 from store.points import Point
@@ -128,7 +129,7 @@ def test_a_host_has_its_files_where_the_directory_has_them(tmp_path: Path) -> No
     host.sub_topologies = {0: "store s\ntopic a"}
     latter = [Topology("app", ("b",), (), (), nothing, 0), Topology("app", ("a",), (), ("s",), nothing, 1)]
     moving = Moving(host, tmp_path / "moving", "app")
-    with pytest.raises(KilledError), Dying(4, SystemClock()):
+    with pytest.raises(KilledError), Dying(4, SystemClock(), die):
         relocate(moving.root, "app", latter)
     relocate(moving.root, "app", latter)
     moving.done()

@@ -286,6 +286,8 @@ class ContainerRun(RealRun):
         )
 
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
+        if wipe:
+            self.may_wipe(actor)
         others = [worker for worker in self.processes if worker.host == actor.host and worker is not actor]
         host = self.machine.host(actor.host)
         host.kill()

@@ -12,6 +12,7 @@ ABILITIES = frozenset(
         Capability.RECORDS,
         Capability.WRITES,
         Capability.SETTINGS,
+        Capability.VERSIONS,
     }
 )
 """What every world of real processes can do."""

@@ -22,8 +22,10 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -35,18 +37,30 @@ from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds import images
 from harness.worlds.actors import ordinal_of, partition_of
-from harness.worlds.led import At, Died, Finished, Led, Message
-from harness.worlds.process import ObservedStorage, Watch, WatchedLog, run_worker, watched
+from harness.worlds.led import At, Changing, Died, Fences, Finished, Led, Message, Prepared, Preparing
+from harness.worlds.process import (
+    ObservedStorage,
+    Watch,
+    WatchedLog,
+    describe,
+    how_it_ended,
+    run_worker,
+    watched,
+)
 from harness.worlds.questions import Questions
+from harness.worlds.versions import Dying, Fencing, called, named
 from scenarios import load, load_all, topologies
 from store import points
 from store.clock import SystemClock
 from store.config import StreamsConfig
 from store.errors import CrashproofError
+from store.log import Log
 from store.log.kafka import KafkaLog
 from store.points import Point
 from store.recovery.directory import StateDirectory
 from store.streams.assignment import Assignment
+from store.streams.ordinals import prepare
+from store.streams.topology import Topology
 
 ANSWER_SECONDS = 120.0
 """How long a worker may be silent. Longer than any wait that its configuration allows and that ends by itself."""
@@ -90,6 +104,10 @@ class Job:
     config: StreamsConfig
     output: Path
     """Where its standard output and error go."""
+    version: int = 0
+    """Which version of the pipeline it runs."""
+    prepares: bool = False
+    """Whether another version may have run before, whose stores and positions it takes over."""
     standby: bool = False
     """Whether it keeps a warm copy first."""
     mutant: str | None = None
@@ -220,6 +238,10 @@ class WorkerProcess:
         """None until the end of the process was seen; minus the number of the signal that killed it."""
         self._server = server
         self._connection = connection
+
+    @property
+    def version(self) -> int:
+        return self.job.version
 
     def answer(self, value: object) -> None:
         """Let the worker go on with this answer to what it reported. If it is dead, `next` says how it died."""
@@ -401,35 +423,66 @@ def work(connection: Connection) -> None:
     scenario = load(job.scenario)
     partition = partition_of(job.task)
     with planted(job.mutant):
-        parts = topologies(scenario, job.application_id, job.config)
-        topology = parts[ordinal_of(job.task)]
+        parts = topologies(scenario, job.application_id, job.config, reordered=bool(job.version))
+        task = called(scenario, job.task, job.version)
+        topology = parts[ordinal_of(task)]
         watch = Watch.of(job.schedule, parts)
+        # What is looked at has the names of the first version.
+        known = topologies(scenario, job.application_id, job.config)[ordinal_of(job.task)]
         leader = _Leader(connection)
         led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation, standby=job.standby)
-        storage = ObservedStorage(StateDirectory(job.host, job.application_id), led, watch.calls & OF_STORAGE)
+        storage = ObservedStorage(
+            StateDirectory(job.host, job.application_id),
+            led,
+            watch.calls & OF_STORAGE,
+            partial(named, scenario, version=job.version),
+        )
         questions = Questions(scenario, topology, partition, f"{job.application_id}-", led.answered)
 
         def reached(point: Point) -> None:
             led.reached(
                 point,
-                lambda: images.of_storage(scenario, topology, partition, storage),
+                lambda: images.of_storage(scenario, known, partition, storage),
                 storage,
                 questions if watch.queries else None,
             )
 
         led.begin()
+        log = KafkaLog(job.bootstrap)
+        if job.prepares:
+            try:
+                _prepare(job, parts, log, leader)
+            except Exception as error:  # noqa: BLE001 - whatever a start raises is an observation, and is judged
+                connection.send(Finished(how_it_ended(error), describe(error)))
+                return
         points.arm(reached)
-        reason, error = run_worker(
+        reason, said = run_worker(
             watched(topology, watch, led, storage, job.config),
             Assignment((), (partition,)) if job.standby else Assignment((partition,), ()),
-            WatchedLog.around(KafkaLog(job.bootstrap), led, watch),
+            WatchedLog.around(log, led, watch),
             storage,
             job.config,
             SystemClock(),
             led,
         )
         points.arm(None)
-        connection.send(Finished(reason, error))
+        connection.send(Finished(reason, said))
+
+
+def _prepare(job: Job, parts: Sequence[Topology], log: Log, leader: _Leader) -> None:
+    """What a process does before it opens any task, with leave to be killed in the midst of it."""
+
+    def fences(transactional_id: str) -> None:
+        leader.ask(Fences(transactional_id))
+
+    def die() -> None:
+        leader.ask(Changing())
+
+    dies_before = leader.ask(Preparing())
+    assert isinstance(dies_before, int)
+    with Dying(dies_before, SystemClock(), die) as clock:
+        prepare(job.host, parts, Fencing(log, fences), job.config, clock)
+    leader.ask(Prepared())
 
 
 class _Leader:

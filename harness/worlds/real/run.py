@@ -40,12 +40,16 @@ from harness.worlds.led import (
     Answered,
     At,
     Called,
+    Changing,
     Died,
+    Fences,
     Finished,
     Go,
     Idle,
     Meeting,
     Message,
+    Prepared,
+    Preparing,
     Processing,
     Ready,
     ReplayedRecords,
@@ -55,10 +59,12 @@ from harness.worlds.led import (
 from harness.worlds.process import Watch, looked_at
 from harness.worlds.real.client import PlainCluster
 from harness.worlds.real.processes import ForkServer, Job, SilentWorkerError, WorkerProcess
-from harness.worlds.run import Run, WorkerRuntime
+from harness.worlds.run import WorkerRuntime
+from harness.worlds.versions import VersionedRun, called
 from scenarios import Scenario
 from store.errors import CrashproofError
 from store.recovery.directory import StateDirectory
+from store.recovery.relocation import relocate
 from store.streams.topology import Topology
 
 
@@ -89,7 +95,7 @@ class Machine:
         return f"{self.prefix}-{next(self.runs)}"
 
 
-class RealRun(Run):
+class RealRun(VersionedRun):
     """One run of one schedule with worker processes."""
 
     def __init__(
@@ -122,6 +128,8 @@ class RealRun(Run):
             host=self.disk(actor.host),
             config=self.config_for(actor),
             output=self.directory / f"incarnation-{actor.incarnation}.log",
+            version=self.version,
+            prepares=self.had_another,
             standby=actor.standby,
             mutant=self.mutant,
         )
@@ -178,7 +186,8 @@ class RealRun(Run):
 
     def state_of(self, actor: Actor) -> Path:
         """Where the task's state on the host is, if there is any."""
-        return self.disk(actor.host) / self.application_id / actor.task
+        task = called(self.scenario, actor.task, self.laid_out[actor.host])
+        return self.disk(actor.host) / self.application_id / task
 
     def wipe(self, actor: Actor) -> Path | None:
         """Put the task's state on the host out of the way, and say where. It goes with the run's other files at the
@@ -245,6 +254,17 @@ class RealRun(Run):
         if isinstance(message, Meeting):
             fault = director.meet(actor, message.occasion)
             return Decision.GO, None if fault is None else fault.name
+        if isinstance(message, Preparing):
+            return Decision.GO, self.begins_to_move(actor) if self.has_to_move(actor) else 0
+        if isinstance(message, Fences):
+            self.fences(message.transactional_id)
+            return Decision.GO, None
+        if isinstance(message, Changing):
+            self.dies_moving(actor)
+            return Decision.STOP, None
+        if isinstance(message, Prepared):
+            self.has_moved(actor)
+            return Decision.GO, None
         if isinstance(message, Struck):
             return director.strike(actor, FAULTS[message.fault]), None
         if isinstance(message, Processing):
@@ -327,6 +347,10 @@ class RealRun(Run):
 
     def finish(self) -> None:
         """Look at what lies on the disks and in the topics."""
+        for host in sorted(self.in_move):
+            # Nobody has started there since a process died. The next one would go on.
+            relocate(self.disk(host), self.application_id, self.parts_in(self.version, self.config))
+            self.laid_out[host] = self.version
         for task in self.tasks:
             for host in range(self.schedule.hosts):
                 self._look(self.topology_on(task, host), partition_of(task), host)
@@ -345,15 +369,16 @@ class RealRun(Run):
         """Record what lies on the host's disk for the task, opened anew; nothing if no process opened its stores."""
         storage = StateDirectory(self.disk(host), self.application_id)
         task = topology.task_id(partition)
+        place = called(self.scenario, task, self.laid_out[host])
         suppliers = [supplier for supplier in topology.suppliers().values() if images.is_persistent(supplier)]
-        if not suppliers or not all(storage.path(task, supplier.name).exists() for supplier in suppliers):
+        if not suppliers or not all(storage.path(place, supplier.name).exists() for supplier in suppliers):
             return
         with ExitStack() as stack:
             try:
-                stack.enter_context(storage.lock(task))
+                stack.enter_context(storage.lock(place))
                 found = {}
                 for supplier in suppliers:
-                    engine = storage.open(task, supplier.name)
+                    engine = storage.open(place, supplier.name)
                     stack.callback(engine.close)
                     found[supplier.name] = images.of_store(
                         self.scenario, topology, partition, supplier, engine

@@ -12,20 +12,13 @@ Must survive: a death before any change to the directory, and another one when t
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import NoReturn
 
 from harness.worlds.sim.disk import File, Host
-from store.clock import Clock
-from store.log import Log, Producer
 from store.recovery import checkpoint
 from store.recovery.directory import TASK_ID, StateDirectory
-
-_EFFECTS = ("rename", "replace", "fsync", "mkdir", "unlink")
-"""What of `os` changes a file system."""
 
 _CHECKPOINT = ".checkpoint"
 _NUMBER = "number"
@@ -33,6 +26,11 @@ _NUMBER = "number"
 
 class KilledError(BaseException):
     """Where the process dies. What is on its way out lets go of locks, and nothing else: it is no `Exception`."""
+
+
+def die() -> NoReturn:
+    """See `harness.worlds.versions.Dying`."""
+    raise KilledError
 
 
 class Moving:
@@ -72,53 +70,3 @@ class Moving:
 
     def _file(self, number: Path) -> File:
         return self._files[int(number.read_text())]
-
-
-class Fencing:
-    """The log, which tells of every producer with transactions."""
-
-    def __init__(self, inner: Log, fences: Callable[[str], None]) -> None:
-        self._inner = inner
-        self._fences = fences
-        self.plain_producer = inner.plain_producer
-        self.reader = inner.reader
-        self.admin = inner.admin
-
-    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
-        self._fences(transactional_id)
-        return self._inner.producer(transactional_id, transaction_timeout_ms)
-
-
-class Dying:
-    """Raises `KilledError` before the change of that number to a file system, 0 for never, while its block runs. It is
-    a clock too: who sleeps lets others go on, whose changes are their own."""
-
-    def __init__(self, number: int, clock: Clock) -> None:
-        self._left = number
-        self._clock = clock
-        self._real = {name: getattr(os, name) for name in _EFFECTS}
-        self.time_ms = clock.time_ms
-        self.monotonic = clock.monotonic
-
-    def __enter__(self) -> Self:
-        for name, real in self._real.items():
-            setattr(os, name, self._standing_for(real))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, real in self._real.items():
-            setattr(os, name, real)
-
-    def sleep(self, seconds: float) -> None:
-        self.__exit__()
-        self._clock.sleep(seconds)
-        self.__enter__()
-
-    def _standing_for(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            self._left -= 1
-            if self._left == 0:
-                raise KilledError
-            return real(*arguments, **named)
-
-        return call

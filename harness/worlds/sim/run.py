@@ -66,15 +66,16 @@ from harness.worlds.process import (
     watched,
 )
 from harness.worlds.questions import Questions
-from harness.worlds.run import KILL, Run, Runtime, WorkerRuntime
+from harness.worlds.run import Runtime, WorkerRuntime
 from harness.worlds.sim import KIND
 from harness.worlds.sim.broker import SimBroker, SimProducer
 from harness.worlds.sim.cluster import KeepingLog, SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
-from harness.worlds.sim.relocation import Dying, Fencing, KilledError, Moving
-from scenarios import Scenario, other_ordinals, topologies
+from harness.worlds.sim.relocation import KilledError, Moving, die
+from harness.worlds.versions import Dying, Fencing, VersionedRun, called, named
+from scenarios import Scenario, other_ordinals
 from store import points
 from store.config import StreamsConfig
 from store.errors import CrashproofError, FencedError, LogError, StoreError
@@ -212,10 +213,10 @@ class Process:
             self._asking = False
 
     def _named(self, task: str) -> str:
-        return self.run.named(task, self.version)
+        return named(self.run.scenario, task, self.version)
 
     def _called(self, task: str) -> str:
-        return self.run.called(task, self.version)
+        return called(self.run.scenario, task, self.version)
 
     def entered(self, task: str) -> str:
         """From now on code of that task runs. The task whose code ran before."""
@@ -441,14 +442,14 @@ class Process:
 
     def _holds(self, actor: Actor) -> str:
         """What the process still has of an actor that should be gone from it; empty if nothing."""
-        called = self._called(actor.task)
-        holder = self.run.hosts[actor.host].holder(called)
+        task = self._called(actor.task)
+        holder = self.run.hosts[actor.host].holder(task)
         if holder == actor.process:
             return f"{STILL_HELD} the directory of task {actor.task}"
         if not isinstance(self.disk, HostStorage):
             return ""
         asked = self._asked.get(actor.task)
-        left = self.disk.still_open(called, snapshots=asked is None or asked.resting)
+        left = self.disk.still_open(task, snapshots=asked is None or asked.resting)
         return f"{STILL_HELD} {left}" if left else ""
 
     def lost(self, lost: Mapping[int, FencedError]) -> bool:
@@ -565,7 +566,7 @@ class GivenChoices:
         return answer
 
 
-class SimRun(Run):
+class SimRun(VersionedRun):
     """One run of one schedule in the simulation."""
 
     kind = KIND
@@ -626,20 +627,8 @@ class SimRun(Run):
         """Where global stores are looked at."""
         self.exported: set[str] = set()
         """Tasks whose process has shown its text for Prometheus."""
-        self._other_ordinals = other_ordinals(scenario)
-        self.version = 0
-        """Which version of the pipeline new processes run."""
-        self._had_another = False
-        self._laid_out = [0] * schedule.hosts
-        """By which version the tasks on each host's disk are called."""
         self._moving: dict[int, Moving] = {}
-        """Hosts whose stores are being moved."""
-        self._dies_before = 0
-        """The change to its disk before which the next process dies that moves stores; 0 for none."""
-        self._reordering = False
-        """Whether all processes were asked to end, for the other version to begin."""
-        self._standbys: list[tuple[str, int]] = []
-        """Task and host of the copies that are kept in the other version too."""
+        """The directories of hosts whose stores are being moved."""
         self._held_open: list[SimProducer] = []
         """Producers of other applications, with an open transaction."""
         faults = {step.fault for step in schedule.steps}
@@ -675,19 +664,16 @@ class SimRun(Run):
 
     def _worker(self, process: Process) -> tuple[End, str]:
         config = self.config_for(process.actor)
-        ordinal = ordinal_of(process.actor.task)
-        if self._other_ordinals:
+        if self.had_another:
             try:
                 self._prepare(process, config)
             except KilledError:
-                (actor, *_) = process.actor.crew
-                self.director.struck_too(actor, KILL)
-                self.kill(actor)
+                self.dies_moving(process.actor)
                 self.hub.switch()
-            ordinal = self._ordinal(ordinal, process.version)
+        task = called(self.scenario, process.actor.task, process.version)
         if config.metrics_recording_level is RecordingLevel.DEBUG:
             process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
-        topology = self._version_of(process, config)[ordinal]
+        topology = self.parts_in(process.version, config)[ordinal_of(task)]
         return run_worker(
             self.led(process, topology),
             process.assignment(),
@@ -713,39 +699,15 @@ class SimRun(Run):
 
     # -- two versions of a pipeline ----------------------------------------------------------------------------
 
-    def called(self, task: str, version: int) -> str:
-        """What a task calls itself in a version."""
-        return f"{self._ordinal(ordinal_of(task), version)}_{partition_of(task)}" if version else task
-
-    def named(self, task: str, version: int) -> str:
-        """What the run calls a task that calls itself so in a version."""
-        if not version:
-            return task
-        here = {other: ordinal for ordinal, other in self._other_ordinals.items()}
-        return f"{here[ordinal_of(task)]}_{partition_of(task)}"
-
-    def _ordinal(self, ordinal: int, version: int) -> int:
-        return self._other_ordinals[ordinal] if version else ordinal
-
-    def _version_of(self, process: Process, config: StreamsConfig) -> tuple[Topology, ...]:
-        """The pipeline as that process has it."""
-        return topologies(self.scenario, self.application_id, config, reordered=bool(process.version))
-
     def _prepare(self, process: Process, config: StreamsConfig) -> None:
         """What a process does before it opens any task: move the stores of its host, and fence the former ordinals."""
-        if not self._had_another:
-            return
-        host, log = self.hosts[process.actor.host], Fencing(self.log, self._fences)
-        parts = self._version_of(process, config)
-        if self._laid_out[host.number] == process.version and host.number not in self._moving:
+        host, log = self.hosts[process.actor.host], Fencing(self.log, self.fences)
+        parts = self.parts_in(process.version, config)
+        if not self.has_to_move(process.actor):
             take_over(log, parts, config, self.clock)
             return
         assert isinstance(host, Host)
-        # No zombie of the other version has a lock there any more. Elsewhere they may go on.
-        for zombie in [one for actor, one in self.processes.items() if actor.host == host.number]:
-            alive = zombie.actor.life in (Life.RUNNING, Life.PAUSED)
-            if alive and zombie.version != process.version:
-                self._end_with_all(zombie.actor)
+        dies = self.begins_to_move(process.actor)
         moving = self._moving.get(host.number)
         if moving is None:
             moving = Moving(host, root() / f"moving-{host.number}", APPLICATION)
@@ -753,9 +715,8 @@ class SimRun(Run):
         # Nobody waits in the midst of this: the locks are those of the operating system.
         held, self.broker.hold_markers = self.broker.hold_markers, False
         self.broker.settle()
-        dies, self._dies_before = self._dies_before, 0
         try:
-            with Dying(dies, self.clock) as clock:
+            with Dying(dies, self.clock, die) as clock:
                 prepare(moving.root, parts, log, config, clock)
         finally:
             self.broker.hold_markers = held
@@ -763,74 +724,12 @@ class SimRun(Run):
         if self._moving.get(host.number) is moving:
             moving.done()
             del self._moving[host.number]
-            self._laid_out[host.number] = process.version
-
-    def _fences(self, transactional_id: str) -> None:
-        """A start fences whoever has that id: a former task, or one of this version that another host has begun."""
-        for process in self.processes.values():
-            task = process._named(transactional_id.removeprefix(self.prefix))
-            for one in process.actor.crew:
-                if one.task == task and one.life is Life.RUNNING and not one.standby:
-                    self.director.struck_too(one, "reorder")
-
-    def _end_with_all(self, worker: Actor, besides: Actor | None = None) -> None:
-        """The process is killed. Somebody knows of `besides` already."""
-        for one in self._die(worker):
-            if one is not besides:
-                self.director.struck_too(one, KILL)
-        self.hosts[worker.host].release(worker.process)
+            self.has_moved(process.actor)
 
     def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
-        if not self._other_ordinals:
-            raise SkipError("the pipeline has one version")
         if self.schedule.files:
             raise SkipError("stores in real files are not moved here")
-        if self._reordering:
-            raise SkipError("all processes were asked to end before")
-        self._reordering, self._dies_before = True, dies_before
-        living = [one for one in self.processes if one.life is Life.RUNNING]
-        self._standbys = [(one.task, one.host) for worker in living for one in worker.crew if one.standby]
-        for worker in living:
-            if kill:
-                self._end_with_all(worker, actor)
-                continue
-            worker.stopping = True
-            for one in worker.crew:
-                if one is not actor:
-                    self.director.struck_too(one, "reorder")
-            self.wake(worker)
-        self._start_other_version()
-
-    def _start_other_version(self) -> None:
-        """Once no process lives any more that is no zombie."""
-        if any(one.life is Life.RUNNING for one in self.processes):
-            return
-        self._reordering = False
-        self.version = 1 - self.version
-        self._had_another = True
-        standbys, self._standbys = self._standbys, []
-        for task in self.tasks:
-            self.start(task, self.director.newest[task].host)
-        for task, host in standbys:
-            if host != self.director.newest[task].host:
-                self.start_standby(task, host)
-
-    def start(self, task: str, host: int) -> None:
-        if not self._reordering:
-            super().start(task, host)
-
-    def start_standby(self, task: str, host: int) -> None:
-        if not self._reordering:
-            super().start_standby(task, host)
-
-    def promote(self, actor: Actor) -> None:
-        if not self._reordering:
-            super().promote(actor)
-
-    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        super().kill(actor, wipe=wipe, power=power)
-        if self._reordering:
-            self._start_other_version()
+        super().reorder(actor, kill=kill, dies_before=dies_before)
 
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
@@ -867,7 +766,7 @@ class SimRun(Run):
         host = self.hosts[actor.host]
         host.release(actor.process)
         if wipe and not is_driver(actor.task):
-            host.wipe(self.called(actor.task, self._laid_out[host.number]))
+            host.wipe(called(self.scenario, actor.task, self.laid_out[host.number]))
         if power:
             for other in list(self.processes):
                 if other.host == actor.host and other.life in (Life.RUNNING, Life.PAUSED):
@@ -886,8 +785,6 @@ class SimRun(Run):
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         self.hosts[actor.host].release(actor.process)
         super().exited(actor, reason, error)
-        if self._reordering:
-            self._start_other_version()
 
     @cached_property
     def _inputs(self) -> dict[int, list[TopicPartition]]:
@@ -1221,7 +1118,7 @@ class SimRun(Run):
             if self.schedule.files:
                 shutil.rmtree(root(), ignore_errors=True)
             self.memory.leave()
-            if self._other_ordinals:
+            if other_ordinals(self.scenario):
                 shutil.rmtree(root(), ignore_errors=True)
         history.choices = tuple(self.asked)
         # These refer to each other. Taken apart they are gone at once, without the garbage collector.
@@ -1249,8 +1146,8 @@ class SimRun(Run):
             return
         known = self._images if topology is self.topologies[ordinal_of(task)] else None
         try:
-            called = self.called(task, self._laid_out[host.number])
-            with host.look(called, [supplier.name for supplier in suppliers]) as views:
+            there = called(self.scenario, task, self.laid_out[host.number])
+            with host.look(there, [supplier.name for supplier in suppliers]) as views:
                 if views is None:
                     return
                 found = {

@@ -1,0 +1,249 @@
+"""Two versions of one pipeline over the same state: which of them processes run, what tasks are called there, and how
+stores come from where one version looks for them to where the other one does.
+
+The versions have the same sub-topologies in another order. Tasks keep the names that they have in the first one, so
+that all oracles ask of a moved store what they ask of any. A step ends all processes but zombies, and starts the other
+version. Production's `prepare` moves the stores, fences the former tasks and takes the positions over. It asks
+before each of its changes to the disk: before one of a given number its process is killed, and the next one on that
+host goes on there.
+
+Must survive: that death before any change, zombies that hold locks of what has to be moved, and a start of yet another
+version in the midst of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Self
+
+from harness.choices import Chooser
+from harness.faults import SkipError
+from harness.history import End
+from harness.schedule import Schedule
+from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
+from harness.worlds.run import KILL, Run
+from scenarios import Scenario, other_ordinals, topologies
+from store.clock import Clock
+from store.config import StreamsConfig
+from store.log import Log, Producer
+from store.streams.topology import Topology
+
+_EFFECTS = ("rename", "replace", "fsync", "mkdir", "unlink")
+"""What of `os` changes a file system."""
+
+
+def called(scenario: Scenario, task: str, version: int) -> str:
+    """What a task calls itself in a version."""
+    if not version:
+        return task
+    return f"{other_ordinals(scenario)[ordinal_of(task)]}_{partition_of(task)}"
+
+
+def named(scenario: Scenario, task: str, version: int) -> str:
+    """What a run calls a task that calls itself so in a version."""
+    if not version:
+        return task
+    here = {other: ordinal for ordinal, other in other_ordinals(scenario).items()}
+    return f"{here[ordinal_of(task)]}_{partition_of(task)}"
+
+
+# -- in a process ---------------------------------------------------------------------------------------------
+
+
+class Fencing:
+    """The log, which tells of every producer with transactions."""
+
+    def __init__(self, inner: Log, fences: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._fences = fences
+        self.plain_producer = inner.plain_producer
+        self.reader = inner.reader
+        self.admin = inner.admin
+
+    def producer(self, transactional_id: str, transaction_timeout_ms: int) -> Producer:
+        self._fences(transactional_id)
+        return self._inner.producer(transactional_id, transaction_timeout_ms)
+
+
+class Dying:
+    """Has a process die before the change of that number to a file system, 0 for never, while its block runs. It is
+    a clock too: who sleeps lets others go on, whose changes are their own."""
+
+    def __init__(self, number: int, clock: Clock, die: Callable[[], None]) -> None:
+        """`die` does not return."""
+        self._left = number
+        self._clock = clock
+        self._die = die
+        self._real = {name: getattr(os, name) for name in _EFFECTS}
+        self.time_ms = clock.time_ms
+        self.monotonic = clock.monotonic
+
+    def __enter__(self) -> Self:
+        for name, real in self._real.items():
+            setattr(os, name, self._standing_for(real))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, real in self._real.items():
+            setattr(os, name, real)
+
+    def sleep(self, seconds: float) -> None:
+        self.__exit__()
+        self._clock.sleep(seconds)
+        self.__enter__()
+
+    def _standing_for(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **words: Any) -> Any:
+            self._left -= 1
+            if self._left == 0:
+                self._die()
+            return real(*arguments, **words)
+
+        return call
+
+
+# -- in a run -------------------------------------------------------------------------------------------------
+
+
+class Versioned(Protocol):
+    """A process, of a run whose pipeline may have two versions."""
+
+    @property
+    def version(self) -> int:
+        """Which version of the pipeline it runs: 0, or 1, the other one."""
+
+
+class VersionedRun(Run):
+    """A run that can start another version of its pipeline."""
+
+    processes: Mapping[Actor, Versioned]
+
+    def __init__(self, scenario: Scenario, schedule: Schedule, application_id: str, chooser: Chooser) -> None:
+        super().__init__(scenario, schedule, application_id, chooser)
+        self.version = 0
+        """Which version of the pipeline new processes run."""
+        self.had_another = False
+        self.laid_out = [0] * schedule.hosts
+        """By which version the tasks on each host's disk are called."""
+        self.in_move: set[int] = set()
+        """Hosts whose stores are being moved, by a process or, since it died, by none."""
+        self._dies_before = 0
+        """The change to its disk before which the next process dies that moves stores; 0 for none."""
+        self._reordering = False
+        """Whether all processes were asked to end, for the other version to begin."""
+        self._standbys: list[tuple[str, int]] = []
+        """Task and host of the copies that are kept in the other version too."""
+
+    def parts_in(self, version: int, config: StreamsConfig) -> tuple[Topology, ...]:
+        """The pipeline as processes of a version have it."""
+        return topologies(self.scenario, self.application_id, config, reordered=bool(version))
+
+    # -- what faults ask --------------------------------------------------------------------------------------
+
+    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
+        if not other_ordinals(self.scenario):
+            raise SkipError("the pipeline has one version")
+        if self._reordering:
+            raise SkipError("all processes were asked to end before")
+        self._reordering, self._dies_before = True, dies_before
+        living = [one for one in self.processes if one.life is Life.RUNNING]
+        self._standbys = [(one.task, one.host) for worker in living for one in worker.crew if one.standby]
+        for worker in living:
+            if kill:
+                self._end_with_all(worker, actor)
+                continue
+            worker.stopping = True
+            for one in worker.crew:
+                if one is not actor:
+                    self.director.struck_too(one, "reorder")
+            self.wake(worker)
+        self._start_other_version()
+
+    def _start_other_version(self) -> None:
+        """Once no process lives any more that is no zombie."""
+        if any(one.life is Life.RUNNING for one in self.processes):
+            return
+        self._reordering = False
+        self.version = 1 - self.version
+        self.had_another = True
+        standbys, self._standbys = self._standbys, []
+        for task in self.tasks:
+            self.start(task, self.director.newest[task].host)
+        for task, host in standbys:
+            if host != self.director.newest[task].host:
+                self.start_standby(task, host)
+
+    def _end_with_all(self, worker: Actor, besides: Actor | None = None) -> None:
+        """The process is killed. Somebody knows of `besides` already."""
+        for one in self._die(worker):
+            if one is not besides:
+                self.director.struck_too(one, KILL)
+        self.end(worker, wipe=False, power=False)
+
+    def start(self, task: str, host: int) -> None:
+        if not self._reordering:
+            super().start(task, host)
+
+    def start_standby(self, task: str, host: int) -> None:
+        if not self._reordering:
+            super().start_standby(task, host)
+
+    def promote(self, actor: Actor) -> None:
+        if not self._reordering:
+            super().promote(actor)
+
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        if wipe:
+            self.may_wipe(actor)
+        super().kill(actor, wipe=wipe, power=power)
+        if self._reordering:
+            self._start_other_version()
+
+    def may_wipe(self, actor: Actor) -> None:
+        """Raises `SkipError` while stores of the host are of one task by their names, and of another by the journal."""
+        if actor.host in self.in_move:
+            raise SkipError(f"the stores of host {actor.host} are being moved")
+
+    def exited(self, actor: Actor, reason: End, error: str) -> None:
+        super().exited(actor, reason, error)
+        if self._reordering:
+            self._start_other_version()
+
+    # -- what becomes of a process that prepares its start ----------------------------------------------------
+
+    def has_to_move(self, worker: Actor) -> bool:
+        """Whether stores on the process's host are not where its version looks for them."""
+        return self.laid_out[worker.host] != self.processes[worker].version or worker.host in self.in_move
+
+    def begins_to_move(self, worker: Actor) -> int:
+        """The process is about to move the stores of its host: the number of the change before which it dies."""
+        # No zombie of the other version has a lock there any more. Elsewhere they may go on.
+        version = self.processes[worker].version
+        for other, process in list(self.processes.items()):
+            alive = other.life in (Life.RUNNING, Life.PAUSED)
+            if alive and other.host == worker.host and process.version != version:
+                self._end_with_all(other)
+        self.in_move.add(worker.host)
+        dies, self._dies_before = self._dies_before, 0
+        return dies
+
+    def dies_moving(self, worker: Actor) -> None:
+        """The process has come to that change, and is killed there."""
+        (actor, *_) = worker.crew
+        self.director.struck_too(actor, KILL)
+        self.kill(actor)
+
+    def has_moved(self, worker: Actor) -> None:
+        """The process has moved all."""
+        self.in_move.discard(worker.host)
+        self.laid_out[worker.host] = self.processes[worker].version
+
+    def fences(self, transactional_id: str) -> None:
+        """A start fences whoever has that id: a former task, or one of this version that another host has begun."""
+        said = transactional_id.removeprefix(f"{self.application_id}-")
+        for actor, process in self.processes.items():
+            task = named(self.scenario, said, process.version)
+            for one in actor.crew:
+                if one.task == task and one.life is Life.RUNNING and not one.standby:
+                    self.director.struck_too(one, "reorder")
