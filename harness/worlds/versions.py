@@ -37,7 +37,8 @@ def called(scenario: Scenario, task: str, version: int) -> str:
     """What a task calls itself in a version."""
     if not version:
         return task
-    return f"{other_ordinals(scenario)[ordinal_of(task)]}_{partition_of(task)}"
+    ordinal, _, place = task.partition("_")
+    return f"{other_ordinals(scenario)[int(ordinal)]}_{place}"
 
 
 def named(scenario: Scenario, task: str, version: int) -> str:
