@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.faults import SkipError
 from harness.history import Injected, Reached, Replayed, Skipped, Started
 from harness.replay import simulate
 from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
+from harness.worlds.actors import Actor
 from harness.worlds.sim.disk import File, Host
 from harness.worlds.sim.relocation import KilledError, Moving, die
+from harness.worlds.sim.run import SimRun
 from harness.worlds.versions import Dying
 from scenarios import ScenarioError, Stores, load_all, other_ordinals
 from store.clock import SystemClock
@@ -106,6 +109,15 @@ def test_where_nothing_can_be_moved_the_step_is_skipped(files: bool) -> None:
     schedule = Schedule(scenario.name, steps=(Step("reorder"),), settings=scenario.settings, files=files)
     history, _ = simulate(scenario, schedule)
     assert any(isinstance(one, Skipped) for one in history.events)
+
+
+def test_what_is_being_moved_is_not_wiped() -> None:
+    schedule = Schedule(SCENARIO.name, settings=SCENARIO.settings, hosts=2)
+    moved = SimRun(SCENARIO, schedule)
+    moved.in_move.add(1)
+    moved.may_wipe(Actor("0_0", 0, 0))
+    with pytest.raises(SkipError, match="are being moved"):
+        moved.kill(Actor("0_0", 1, 1), wipe=True)
 
 
 def test_other_ordinals_are_those_of_the_same_sub_topologies() -> None:
