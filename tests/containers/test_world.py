@@ -11,7 +11,7 @@ import pytest
 from harness.faults import FAULTS, Capability, Occasion
 from harness.faults.description import OF_MACHINES
 from harness.generate import generate
-from harness.history import End, Ended, Injected, Moment, Skipped, Started, StateObserved
+from harness.history import End, Ended, Injected, Moment, Replayed, Skipped, Started, StateObserved
 from harness.oracles import judge
 from harness.replay import simulate
 from harness.schedule import Edge, Input, Runtime, Schedule, Step
@@ -105,6 +105,22 @@ def test_all_tasks_of_a_host_die_with_it(world: ContainerWorld) -> None:
     struck = [(event.fault, event.task) for event in history.events if isinstance(event, Injected)]
     assert len(struck) == 2
     assert {task for _, task in struck} == {"0_0", "0_1"}
+
+
+@pytest.mark.requirement("13627.4")
+def test_stores_move_on_the_disk_of_a_host_though_a_process_is_killed_in_the_midst_of_it(
+    world: ContainerWorld,
+) -> None:
+    scenario = load("reordered_topology")
+    items = tuple(Input(0, "ann", number, topic="clicks", timestamp=number) for number in range(6))
+    steps = Step("kill_and_reorder", wait=2, amount=9), Step("reorder", wait=2)
+    asked = Schedule(scenario.name, items, steps, hosts=2, settings=scenario.settings)
+    before = world.killed
+    history, verdict = decided(world, scenario, asked)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    # Three tasks, and one in the midst of the move.
+    assert world.killed - before >= 4
+    assert not any(isinstance(event, Replayed) for event in history.events)
 
 
 @pytest.mark.parametrize("mechanism", Mechanism)
