@@ -23,7 +23,7 @@ from traceback import format_exc
 
 import msgspec
 
-from harness.generate import faults_of, generate, has_headers, introduction, tour
+from harness.generate import faults_of, generate, has_headers, introduction, runtimes_of, tour
 from harness.history import History
 from harness.met import Met
 from harness.oracles import judge
@@ -433,7 +433,9 @@ def _samples(plan: Plan, world: str) -> Iterator[tuple[str, int]]:
     for name in () if plan.faults else plan.scenarios:
         scenario = load(name)
         for index in range(-tours_of(scenario), 0):
-            runtime = scenario.runtimes[index]
+            runtime = Runtime(scenario.runtimes[index])
+            if runtime not in runtimes_of(scenario, WORLDS[world].capabilities):
+                continue
             if runtime not in toured and (plan.schedules is None or done[name] < plan.schedules):
                 toured.add(runtime)
                 done[name] += 1

@@ -78,6 +78,8 @@ class Runtime(StrEnum):
     """One plain process per task, started again by a supervisor when it dies."""
     SPARK = "spark"
     """Spark Structured Streaming: micro-batches, a Python worker per task attempt, retries."""
+    STREAMS = "streams"
+    """Members of a consumer group, one process per host, each with the tasks that the group gives it."""
 
 
 class Edge(StrEnum):
@@ -203,7 +205,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     steps: tuple[Step, ...] = ()
     """Faults and queries, in the order in which they come."""
     runtime: Runtime = Runtime.WORKER
-    """`worker` or `spark`."""
+    """`worker`, `spark` or `streams`."""
     partitions: int = 1
     """Of every topic: so many tasks has each sub-topology."""
     hosts: int = 2
@@ -216,6 +218,8 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     shared: bool = False
     """In the simulation, by workers: the tasks of a sub-topology that run on one host, and the warm copies there, share
     a process, which takes tasks in and lets them go while it runs. Other worlds have a process for each task."""
+    static: bool = False
+    """Streams: members have an instance id, so one that comes back in time has its tasks again without a rebalance."""
     files: bool = False
     """In the simulation: stores lie in RocksDB, in real files, and not on a disk that is simulated too. Other worlds
     have real files anyway."""

@@ -223,7 +223,7 @@ class Scenario(ABC):
     """One sentence for `crashproof scenarios`."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings that the pipeline needs, by their dotted names; all others vary from schedule to schedule."""
-    runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark")
+    runtimes: ClassVar[tuple[str, ...]] = ("worker", "spark", "streams")
     """What can run the pipeline, by the names of `harness.schedule.Runtime`. A query of Spark takes one topology."""
     time_step_ms: ClassVar[int] = 1_000
     """About how much time lies between two input records."""
@@ -563,7 +563,7 @@ def _scenario_in(module: ModuleType, name: str, source: str) -> Scenario:
     return scenario
 
 
-_RUNTIMES = ("worker", "spark")
+_RUNTIMES = ("worker", "spark", "streams")
 
 
 def _check(scenario: Scenario, source: str) -> None:

@@ -53,7 +53,7 @@ class Scenario(scenarios.Scenario):
 
     name = "enrichment"
     summary = "A stream joined with a global table by the DSL, whose changes come when they come."
-    runtimes = ("worker",)
+    runtimes = ("worker", "streams")
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())

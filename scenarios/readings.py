@@ -155,7 +155,7 @@ class Scenario(scenarios.Scenario):
         "production.exception.handler": "scenarios.readings.BuryUnwritable",
     }
     # An attempt of Spark ends with what is refused, and forgets what was decided about it.
-    runtimes = ("worker",)
+    runtimes = ("worker", "streams")
     aborts = True
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:

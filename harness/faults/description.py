@@ -40,6 +40,8 @@ class Capability(StrEnum):
     """Stores are real files, which can be damaged."""
     VERSIONS = "versions"
     """All processes of the pipeline can be started again with another version of it."""
+    MEMBERS = "members"
+    """Members of a consumer group can be what drives the tasks."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
     NETWORK = "network"
@@ -333,7 +335,7 @@ class Fault:
     """What campaigns count it as."""
     after: str = ""
     """The fault that has to have struck the task before, or this one is skipped; empty: none."""
-    runtimes: tuple[str, ...] = ("worker", "spark")
+    runtimes: tuple[str, ...] = ("worker", "spark", "streams")
 
     def __post_init__(self) -> None:
         if self.where is not Where.OCCASION:

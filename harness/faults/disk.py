@@ -127,7 +127,7 @@ FAULTS = (
         "The next write to a standby's copy of the task's stores finds that copy corrupt.",
         Where.OCCASION,
         needs=_WRITES,
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         # What is found when it is closed, a later start finds again.
         excuses=frozenset({Excuse.FAIL}),
         occasions=(Occasion.COPY,),

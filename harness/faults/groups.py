@@ -24,7 +24,7 @@ FAULTS = (
         deadly=True,
         without_stores=True,
         # On Spark the group gets them again with the next record, and nobody knows when that comes.
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         apply=_forget,
     ),
 )

@@ -70,7 +70,7 @@ FAULTS = (
         "The process that runs the task is asked to end, ends by itself, and is started again.",
         Where.POINT,
         asks_to_end=True,
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         apply=lambda stage, actor, _: stage.stop(actor),
     ),
     Fault(
@@ -89,7 +89,7 @@ FAULTS = (
         needs=frozenset({Capability.PROCESSES, Capability.SETTINGS}),
         asks_to_end=True,
         changes_settings=True,
-        runtimes=("worker",),
+        runtimes=("worker", "streams"),
         excuses=frozenset({Excuse.SET_ASIDE}),
         apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
     ),

@@ -18,7 +18,15 @@ from harness.faults.description import CALLS, OF_MACHINES, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
 from harness.generate.themes import THEMES, Theme, Times, times
-from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, Parts, parts_of, sample_of, topics_of
+from harness.generate.vocabulary import (
+    KILL_POINTS,
+    TASK_POINTS,
+    Parts,
+    parts_of,
+    runtimes_of,
+    sample_of,
+    topics_of,
+)
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import KEYLESS, Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -51,6 +59,9 @@ RESTARTED = 0.4
 
 RESTARTED_RECORDS = 8
 """So many at least, for there have to be commits before, between and after the restarts."""
+
+STATIC = 0.4
+"""The share of the schedules by members of a group in which these are static."""
 
 REORDERED = 0.6
 """The share of the schedules that start the other version of a pipeline on purpose, where it has one."""
@@ -152,12 +163,12 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
     """Each fault that schedules of the scenario can have in a world with these capabilities, with the runtimes that it
     strikes there."""
     parts = parts_of(scenario)
+    capabilities = frozenset(capabilities)
     found = {
         name: tuple(
             runtime
-            for runtime in Runtime
-            if runtime in scenario.runtimes
-            and runtime in fault.runtimes
+            for runtime in runtimes_of(scenario, capabilities)
+            if runtime in fault.runtimes
             and (runtime is Runtime.WORKER or Capability.SHARED not in fault.needs)
         )
         for name, fault in possible(capabilities).items()
@@ -166,6 +177,22 @@ def faults_of(scenario: Scenario, capabilities: Iterable[Capability]) -> dict[st
         and not (fault.reorders and not parts.versions)
     }
     return {name: runtimes for name, runtimes in found.items() if runtimes}
+
+
+def _turn(runtimes: Collection[Runtime], index: int) -> tuple[Runtime, int]:
+    """The runtime of a schedule, and how many that have it came before: of each four one on Spark, and of five others
+    one by members of a group."""
+    if runtimes == {Runtime.SPARK}:
+        return Runtime.SPARK, index
+    if Runtime.SPARK in runtimes:
+        if index % 4 == 3:
+            return Runtime.SPARK, index // 4
+        index -= index // 4
+    if Runtime.STREAMS not in runtimes:
+        return Runtime.WORKER, index
+    if Runtime.WORKER not in runtimes:
+        return Runtime.STREAMS, index
+    return (Runtime.STREAMS, index // 5) if index % 5 == 4 else (Runtime.WORKER, index - index // 5)
 
 
 class _Asked(NamedTuple):
@@ -186,14 +213,7 @@ def _asked(
         for runtime in Runtime
         if (there := [name for name in dict.fromkeys(names) if runtime in can.get(name, ())])
     }
-    # As without faults that are asked for one in four runs on Spark, where some can strike both.
-    if len(by_runtime) == 1:
-        ((runtime, there),) = by_runtime.items()
-        turn = index
-    elif index % 4 == 3:
-        runtime, turn = Runtime.SPARK, index // 4
-    else:
-        runtime, turn = Runtime.WORKER, index - index // 4
+    runtime, turn = _turn(by_runtime.keys(), index)
     there = by_runtime[runtime]
     # A campaign of few schedules for each scenario meets as many places as one of many.
     turn += crc32(scenario.name.encode())
@@ -217,7 +237,7 @@ class _Generator:
         if asked is not None:
             runtime = asked.runtime
         if runtime is None:
-            runtime = Runtime.SPARK if index % 4 == 3 else Runtime.WORKER
+            runtime, _ = _turn(frozenset(runtimes_of(scenario, capabilities)), index)
         if runtime not in scenario.runtimes:
             runtime = Runtime(scenario.runtimes[0])
         self._scenario = scenario
@@ -228,7 +248,9 @@ class _Generator:
         self._files = files or Capability.FILES in wanted
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
-        self._partitions = PARTITIONS[index % len(PARTITIONS)]
+        # Those of one runtime come at every so many indices.
+        turn = index // len(PARTITIONS) if runtime is Runtime.STREAMS else index
+        self._partitions = PARTITIONS[turn % len(PARTITIONS)]
         self._settings: dict[str, object] = {}
         self._shared = (
             Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
@@ -344,6 +366,7 @@ class _Generator:
             files=self._files,
             settings=drawn,
             choices=self._choices(),
+            static=self._runtime is Runtime.STREAMS and random.random() < STATIC,
         )
 
     def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from harness.faults import Capability, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, OF_MACHINES
 from harness.generate.settings import VALUES, consistent, open_to, values_of
-from harness.generate.vocabulary import KILL_POINTS, TASK_POINTS, parts_of, sample_of, topics_of
+from harness.generate.vocabulary import (
+    KILL_POINTS,
+    TASK_POINTS,
+    parts_of,
+    runtimes_of,
+    sample_of,
+    topics_of,
+)
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
 from scenarios import Scenario, encode_key
 from store.log.partitioner import partition_for
@@ -129,7 +136,8 @@ def schedules(
     max_steps: int = 8,
 ) -> Schedule:
     """Whole schedules. Input records come from the scenario's own sampler, one small integer each."""
-    runtime = draw(st.sampled_from([runtime for runtime in runtimes if runtime in scenario.runtimes]))
+    there = runtimes_of(scenario, capabilities)
+    runtime = draw(st.sampled_from([runtime for runtime in runtimes if runtime in there]))
     partitions = draw(st.integers(scenario.least_partitions, 3))
     items = []
     now = 10 * scenario.time_step_ms
@@ -158,4 +166,5 @@ def schedules(
         settings=draw(settings(scenario)),
         shared=runtime is Runtime.WORKER and Capability.SHARED in capabilities and draw(st.booleans()),
         choices=tuple(draw(st.lists(st.integers(0, 3), max_size=10))),
+        static=runtime is Runtime.STREAMS and draw(st.booleans()),
     )

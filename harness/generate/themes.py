@@ -141,7 +141,7 @@ _ABORTS = Theme(
     (*(Times.LEAPS,) * 5, Times.LATE),
     _aborts,
     # A Spark attempt that aborts is thrown away whole.
-    runtimes=(Runtime.WORKER,),
+    runtimes=(Runtime.WORKER, Runtime.STREAMS),
 )
 """A task that goes on after an abort: nothing of it may be left in what the task has in memory."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Collection
 from functools import cache
 from random import Random
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from harness.faults import Fault
+from harness.faults import Capability, Fault
 from harness.schedule import LATEST_INPUT, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
 from scenarios import (
@@ -39,8 +40,19 @@ KILL_POINTS: dict[Runtime, tuple[Point, ...]] = {
         Point.BATCH_PLANNED,
         Point.BATCH_APPLIED,
     ),
+    Runtime.STREAMS: TASK_POINTS,
 }
 """Where a process of this runtime can be killed. A run that did not kill at each of them is inconclusive."""
+
+
+def runtimes_of(scenario: Scenario, capabilities: Collection[Capability]) -> tuple[Runtime, ...]:
+    """What can run the scenario's pipeline in a world with these capabilities."""
+    return tuple(
+        runtime
+        for runtime in Runtime
+        if runtime in scenario.runtimes
+        and (runtime is not Runtime.STREAMS or Capability.MEMBERS in capabilities)
+    )
 
 
 class Parts(NamedTuple):

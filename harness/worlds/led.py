@@ -18,7 +18,7 @@ from harness.worlds.questions import Questions
 from store.errors import FencedError
 from store.points import Point
 from store.streams.assignment import Assignment
-from store.types import Record
+from store.types import Record, TopicPartition
 
 
 class Ready(NamedTuple):
@@ -226,7 +226,7 @@ class Led:
     def punctuated(self) -> None:
         """Told to nobody."""
 
-    def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
+    def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         """Watched by simulations alone."""
 
     def set_aside(self, store: str) -> None:

@@ -36,7 +36,7 @@ from store.errors import (
     TaskLostError,
 )
 from store.log import Admin, GroupReader, Log, PlainProducer, Producer
-from store.log.protocol import Fetch
+from store.log.protocol import Arrival, Fetch, StreamingReader
 from store.metrics import Metrics
 from store.points import Point
 from store.recovery.restore import RestoreListener
@@ -70,7 +70,7 @@ class Control(Protocol):
     def replayed(self, store: str, first: int, records: int) -> None:
         """The process was given so many records of the store's changelog, the first one at that offset."""
 
-    def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
+    def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         """The process was given these records of one of several inputs of a task, and whether there may be more."""
 
     def looked(self, topic: str, *, found: bool) -> None:
@@ -265,7 +265,7 @@ class ObservedStorage:
         self._inner = inner
         self._named = named
         self._control = control
-        self._occasions = occasions
+        self.occasions = self._occasions = occasions
         self.engines: dict[tuple[str, str], Engine] = {}
         """By task and store."""
         self.stores: dict[tuple[str, str], Any] = {}
@@ -548,15 +548,23 @@ class WatchedLog:
     def admin(self) -> Admin:
         return self._inner.admin()
 
+    def member(self, *args: Any, **kwargs: Any) -> Any:
+        """A member of a group, by which positions are committed without a transaction."""
+        groups: Any = self._inner
+        member = groups.member(*args, **kwargs)
+        calls = self._calls & {Occasion.COMMIT_OFFSETS}
+        return _Watching(member, self._control, calls) if calls else member
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
 class _ToldReader:
     """A reader that tells what it was given of changelogs, and of inputs of which a task has several, and whether it
-    was given anything of an input."""
+    was given anything of an input. One that streams is asked for all tasks of a process at once."""
 
     def __init__(self, inner: GroupReader, watch: Watch, control: Control) -> None:
+        self._inner = inner
         self._read = inner.read
         self._changelogs = watch.changelogs
         self._merged = watch.merged
@@ -574,21 +582,38 @@ class _ToldReader:
             store = self._changelogs[tp.topic]
             self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
         if tp.topic in self._merged:
-            self._control.handed(tp.topic, fetch.records, more=len(fetch.records) >= max_records)
+            self._control.handed(tp, fetch.records, more=len(fetch.records) >= max_records)
         if tp.topic in self._inputs:
             self._control.looked(tp.topic, found=bool(fetch.records))
         return fetch
+
+    def poll(
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        isolation: IsolationLevel,
+        seconds: float,
+    ) -> Mapping[TopicPartition, Arrival]:
+        """Of a reader that streams, for all tasks of a process."""
+        came = cast(StreamingReader, self._inner).poll(positions, max_records, isolation, seconds)
+        for tp in positions:
+            if tp.topic in self._merged:
+                there = came.get(tp) or Arrival((), 0, more=False)
+                self._control.handed(tp, there.records, more=there.more)
+        return came
 
 
 class _Watching:
     """A client, some of whose calls are wrapped."""
 
     def __init__(self, inner: Any, control: Control, calls: frozenset[Occasion]) -> None:
-        self._inner = inner
+        self.inner = self._inner = inner
         self._control = control
         for call in calls:
             if hasattr(inner, call):
                 setattr(self, call, self._wrapped(call))
+                if call is Occasion.READ and hasattr(inner, "poll"):
+                    self.poll = self._around(call, inner.poll)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -597,7 +622,9 @@ class _Watching:
         return found
 
     def _wrapped(self, call: Occasion) -> Callable[..., Any]:
-        inner = getattr(self._inner, call)
+        return self._around(call, getattr(self._inner, call))
+
+    def _around(self, call: Occasion, inner: Callable[..., Any]) -> Callable[..., Any]:
         control = self._control
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:

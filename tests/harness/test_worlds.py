@@ -65,7 +65,7 @@ class Tiny:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         if self._breaks:
             raise CrashproofError("The tiny world has no room left.")
-        run = SimRun(scenario, schedule, RUNTIMES[schedule.runtime])
+        run = run_of(scenario, schedule)
         run.kind = self.kind
         self.mutants.append(mutant)
         self.histories.append(run.run())

@@ -19,6 +19,7 @@ from harness.schedule import Runtime, Schedule
 from harness.worlds.local import KIND
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.guard import watch
+from harness.worlds.protocol import without_members
 from harness.worlds.real.client import ClientError, PlainCluster
 from harness.worlds.real.processes import ANSWER_SECONDS, LocalForkServer, WorkerProcessError
 from harness.worlds.real.run import Machine, RealRun
@@ -112,6 +113,8 @@ class LocalWorld:
         What pipelines do wrong is in the history. Raises `CrashproofError` when the world itself fails, as when
         its broker is gone; then nothing is known about the pipeline.
         """
+        if schedule.runtime is Runtime.STREAMS:
+            return without_members(KIND)
         try:
             if schedule.runtime is Runtime.SPARK:
                 # Importing PySpark takes as long as a run.

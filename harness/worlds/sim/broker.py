@@ -443,6 +443,18 @@ class SimBroker:
     def groups(self) -> list[str]:
         return list(self._groups)
 
+    def rebalances(self, group_id: str) -> tuple[GroupPhase, int]:
+        """Where a group is between two generations, and the number of the last one."""
+        group = self._groups.get(group_id)
+        return (GroupPhase.EMPTY, 0) if group is None else (group.phase, group.generation)
+
+    def expel(self, group_id: str, member_id: str) -> None:
+        """Remove a member that lives on, as a person with a tool does, or its session that ended on the way."""
+        group = self._groups[group_id]
+        seat = group.seat(member_id)
+        if seat is not None:
+            group.leave(seat, self.now)
+
     def members(self, group_id: str) -> list[MemberView]:
         """The members of a group in the order in which an assignor goes through them."""
         return self._group(group_id).members()

@@ -75,8 +75,8 @@ class SimCluster:
 class KeepingLog(SimLog):
     """The cluster as one process sees it, while the judge remembers what that deletes."""
 
-    def __init__(self, broker: SimBroker, cluster: SimCluster) -> None:
-        super().__init__(broker)
+    def __init__(self, broker: SimBroker, cluster: SimCluster, client_id: str = "rdkafka") -> None:
+        super().__init__(broker, client_id)
         self._cluster = cluster
 
     def admin(self) -> SimAdmin:

@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import chain
 from math import isnan
+from typing import ClassVar
 
 from greenlet import getcurrent, greenlet
 from msgspec import structs
@@ -149,7 +150,7 @@ class Process:
     def __init__(self, run: SimRun, actor: Actor, main: Main) -> None:
         self.run = run
         self.actor = actor
-        self.at = actor.crew[0]
+        self.at = actor.crew[0] if actor.crew else actor
         """Whose code runs."""
         self.looks = 0
         self.listener = Listener(self)
@@ -353,10 +354,10 @@ class Process:
         self.run.events.append(Replayed(self.at.task, self.at.incarnation, store, first, records))
         self.listener.read(store, records)
 
-    def handed(self, topic: str, records: Sequence[Record], *, more: bool) -> None:
+    def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         at, given = self.at, tuple([(record.offset, record.timestamp) for record in records])
         self.run.events.append(
-            Handed(at.task, at.incarnation, topic.removeprefix(self.run.prefix), given, more)
+            Handed(at.task, at.incarnation, tp.topic.removeprefix(self.run.prefix), given, more)
         )
 
     def looked(self, topic: str, *, found: bool) -> None:
@@ -570,6 +571,7 @@ class SimRun(VersionedRun):
     """One run of one schedule in the simulation."""
 
     kind = KIND
+    _process: ClassVar[type[Process]] = Process
 
     def __init__(
         self, scenario: Scenario, schedule: Schedule, runtime: Callable[[SimRun], Runtime] = WorkerRuntime
@@ -584,7 +586,7 @@ class SimRun(VersionedRun):
         self.cluster = SimCluster(self.broker)
         self.log = KeepingLog(self.broker, self.cluster)
         watch = Watch.of(schedule, self.topologies)
-        if schedule.runtime is Runtimes.WORKER:
+        if schedule.runtime is not Runtimes.SPARK:
             # On Spark a task is brought up to given ends, and what lies beyond them does not count.
             several = [topology.sources for topology in self.topologies if len(topology.sources) > 1]
             watch = replace(watch, merged=frozenset(chain.from_iterable(several)))
@@ -619,6 +621,8 @@ class SimRun(VersionedRun):
         self.hub = getcurrent()
         self.runtime = runtime(self)
         self.shares = schedule.shared and schedule.runtime is Runtimes.WORKER
+        self.enters = self.shares
+        """Whether it has to be told whose code runs."""
         self.global_points = (
             GLOBAL_POINTS
             if not schedule.files and any(topology.global_stores for topology in self.topologies)
@@ -658,7 +662,7 @@ class SimRun(VersionedRun):
 
     def make(self, actor: Actor, main: Main) -> Process:
         """A process that runs `main`; not yet among those that may run."""
-        process = Process(self, actor, main)
+        process = self._process(self, actor, main)
         self.processes[actor] = process
         return process
 
@@ -734,18 +738,21 @@ class SimRun(VersionedRun):
     def led(self, process: Process, topology: Topology) -> Topology:
         """The topology as that process runs it, with what the schedule wants to watch."""
         if self.watch.queries:
-            disk = process.disk
-            default = self.config_for(process.actor).default_state_isolation_level
-
-            def questions(task: str) -> Questions:
-                elsewhere = partial(disk.reader, task) if isinstance(disk, FileStorage) else None
-                place = partition_of(task)
-                return Questions(
-                    self.scenario, topology, place, self.prefix, self.events.append, elsewhere, default
-                )
-
-            process.questions = questions
+            process.questions = partial(self.questions, process, topology)
         return watched(topology, self.watch, process, process.storage, self.config_for(process.actor))
+
+    def questions(self, process: Process, topology: Topology, task: str) -> Questions:
+        """Whoever asks the stores of a task of a process."""
+        disk = process.disk
+        return Questions(
+            self.scenario,
+            topology,
+            partition_of(task),
+            self.prefix,
+            self.events.append,
+            partial(disk.reader, task) if isinstance(disk, FileStorage) else None,
+            self.config_for(process.actor).default_state_isolation_level,
+        )
 
     def write(self, items: Sequence[Input]) -> None:
         held, self.broker.hold_markers = self.broker.hold_markers, False
@@ -1098,7 +1105,7 @@ class SimRun(VersionedRun):
     def run(self) -> History:
         history = self.history()
         previous = points.arm(None)
-        followed = points.follow(self._entered if self.shares else None)
+        followed = points.follow(self._entered if self.enters else None)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
             self.drive()

@@ -11,6 +11,7 @@ from harness.schedule import Runtime, Schedule
 from harness.worlds import run as runs
 from harness.worlds.sim.run import SimRun
 from harness.worlds.sim.spark import SparkRuntime
+from harness.worlds.sim.streams import StreamsRun
 from scenarios import Scenario
 
 RUNTIMES: Mapping[Runtime, Callable[[SimRun], runs.Runtime]] = {
@@ -37,4 +38,11 @@ class SimWorld:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Deterministic: the same schedule gives the same history."""
         with planted(mutant):
-            return SimRun(scenario, schedule, RUNTIMES[schedule.runtime]).run()
+            return run_of(scenario, schedule).run()
+
+
+def run_of(scenario: Scenario, schedule: Schedule) -> SimRun:
+    """The run of a schedule by its runtime."""
+    if schedule.runtime is Runtime.STREAMS:
+        return StreamsRun(scenario, schedule)
+    return SimRun(scenario, schedule, RUNTIMES[schedule.runtime])

@@ -1,0 +1,477 @@
+"""`Streams` in the simulation: one process per host with a thread of it, a member of the application's group.
+
+What the thread does is production's, its group is the simulated broker's, and so are the rebalances: nobody here says
+who has which task. What the group has given a process is heard where the thread hears it, and a task, or a copy, is an
+incarnation from the moment at which its directory is locked until the process lets go of it. A process that is killed
+is started again at once, as a supervisor does, and whoever has its tasks next has them by the group: its own session
+has to end first, unless it is a static member. One that stands still loses its tasks when its session ends.
+
+Time passes while a process sleeps. One that has nothing to do naps, for longer and longer, until the group is settled:
+all tasks are given out, and all members are processes that run. Only then it rests, and is said to be heard of
+meanwhile. So sessions end, and copies are asked for, in every run alike.
+
+Must survive: a process that was given nothing, and so has no incarnation that could be struck; one whose tasks go to
+others while it sleeps in the middle of a step; and errors of the thread itself, in nobody's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from heapq import heappush
+from itertools import count
+from typing import Any, ClassVar
+
+from harness.faults import SkipError
+from harness.history import LET_GO_OPEN, POSITIONS_LEFT_BEHIND, End, Handed
+from harness.schedule import Schedule
+from harness.worlds.actors import WORKER, Actor, Life, ordinal_of, partition_of
+from harness.worlds.process import Alternating, ObservedStorage, WatchedLog, describe, how_it_ended
+from harness.worlds.sim.broker import SimMember
+from harness.worlds.sim.cluster import KeepingLog
+from harness.worlds.sim.group import GroupPhase
+from harness.worlds.sim.run import APPLICATION, Main, Process, SimRun
+from scenarios import Scenario
+from store.log import Log
+from store.log.protocol import Rebalance
+from store.metrics import Metrics, RecordingLevel
+from store.points import Point
+from store.streams.application import Application, Repartition
+from store.streams.thread import COPIES_S, Host, StreamThread
+from store.types import Record, TopicPartition
+
+SESSION_MS = 10_000
+REBALANCE_MS = 60_000
+HEARD_MS = SESSION_MS // 2
+"""How often a process is heard of while time passes."""
+
+FIRST_NAP_S, LONGEST_NAP_S = 0.1, 1.0
+
+STANDS_STILL_S = 2.0
+"""For how long a process stands still while all others go on: all of them are heard of the group twice in that time."""
+
+TURN_MS = 20
+"""The time that a step takes."""
+
+
+class Member(Process):
+    """A process with one thread of `Streams`. Of those in its crew each has its directory locked, or had."""
+
+    thread: StreamThread
+    member: SimMember
+
+    def __init__(self, run: StreamsRun, actor: Actor, main: Main) -> None:
+        super().__init__(run, actor, main)
+        self.streams = run
+        self.storage = ObservedStorage(_Locking(self.disk, self), self, self.storage.occasions)
+        self.given: frozenset[str] = frozenset()
+        """The tasks that the group has given it, as its thread has heard."""
+        self.failing = False
+        self._nap_s = FIRST_NAP_S
+        self._settled: tuple[int, int] | None = None
+        """The generation that it has found settled, and since when."""
+
+    @property
+    def exactly_once(self) -> bool:
+        return self.streams.config_for(self.actor).exactly_once
+
+    # -- whose code runs ------------------------------------------------------------------------------------
+
+    def entered(self, task: str) -> str:
+        before = self.at.task
+        self.at = self.actor
+        for one in self.actor.crew:
+            if one.task == task:
+                self.at = one
+        return before
+
+    def reached(self, point: Point) -> None:
+        if self.at is not self.actor:
+            super().reached(point)
+
+    def locked(self, task: str) -> None:
+        """The process has the directory of a task from now on: for the task itself, or for a copy."""
+        if task not in self.streams.names or self.actor.life is not Life.RUNNING:
+            return
+        standby = task not in self.given
+        for one in [one for one in self.actor.crew if one.task == task]:
+            if one.standby is standby:
+                self.at = one
+                return
+            self._let_go_of(one)
+        director = self.streams.director
+        start = director.started_standby if standby else director.started
+        actor = start(task, self.actor.host, self.actor.settings)
+        actor.worker, actor.process = self.actor, self.actor.process
+        if not standby and not self.exactly_once:
+            self.streams._loose.add(task)
+        self.actor.crew.append(actor)
+        self.at = actor
+
+    def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
+        # One reader reads for all tasks.
+        ordinal = self.streams.reads[tp.topic]
+        for one in self.actor.crew:
+            if one.task == f"{ordinal}_{tp.partition}" and not one.standby:
+                given = tuple([(record.offset, record.timestamp) for record in records])
+                topic = tp.topic.removeprefix(self.streams.prefix)
+                self.streams.events.append(Handed(one.task, one.incarnation, topic, given, more))
+
+    # -- what the group gives -------------------------------------------------------------------------------
+
+    def tasks_of(self, partitions: Sequence[TopicPartition]) -> frozenset[str]:
+        return frozenset([f"{self.streams.reads[tp.topic]}_{tp.partition}" for tp in partitions])
+
+    def let_go(self) -> None:
+        """The thread has done as the group said."""
+        if self.failing:
+            return
+        for one in [one for one in self.actor.crew if not one.standby and one.task not in self.given]:
+            self._let_go_of(one)
+
+    def _let_go_of(self, one: Actor, *, lost: bool = False) -> None:
+        self._remain_without(one)
+        holds = self._holds(one)
+        reason, error = End.BROKEN_OFF, ""
+        if one.standby:
+            # One that follows no more need not have all in the end.
+            pass
+        elif holds or (one in self._clean and not lost):
+            reason, error = End.DONE, holds
+        elif one in self._begun and not lost:
+            error = LET_GO_OPEN
+        self.streams.gone(one, reason, error)
+
+    def _remain_without(self, gone: Actor) -> None:
+        if self.at is gone:
+            self.at = self.actor
+
+    def lost_all(self) -> None:
+        """The thread has heard that the group has forgotten it."""
+        for one in list(self.actor.crew):
+            self._let_go_of(one, lost=True)
+
+    def stepped(self) -> None:
+        """After a step, or what has ended in the middle of one: whom it has lost, and what copies it keeps no more."""
+        for ordinal, worker in self.thread._workers.items():
+            for partition, error in worker.lost.items():
+                for one in list(self.actor.crew):
+                    mine = ordinal_of(one.task) == ordinal and partition_of(one.task) == partition
+                    if mine and not one.standby and partition not in worker.tasks:
+                        self._remain_without(one)
+                        self.streams.gone(one, End.FENCED, describe(error))
+        for one in [one for one in self.actor.crew if one.standby and not self.failing]:
+            if self.streams.hosts[one.host].holder(one.task) != one.process:
+                self._let_go_of(one)
+
+    # -- when it goes on ------------------------------------------------------------------------------------
+
+    def goes_on(self, *, progress: bool) -> None:
+        """Let others have their turn after a step, and rest where nothing is left to do."""
+        run = self.streams
+        run.director.turned(self.at)
+        if progress:
+            run.pass_time(TURN_MS)
+            self._nap_s = FIRST_NAP_S
+            run.runnable.append(self.actor)
+            run.hub.switch()
+        elif self._is_settled():
+            self._nap_s = FIRST_NAP_S
+            run.rests(self.actor)
+            run.hub.switch()
+        else:
+            nap, self._nap_s = self._nap_s, min(2 * self._nap_s, LONGEST_NAP_S)
+            self.sleep(nap)
+
+    def _is_settled(self) -> bool:
+        run = self.streams
+        generation = run.settled()
+        if generation is None or self.member._generation != generation or self.member._granted is not None:
+            self._settled = None
+            return False
+        if self._settled is None or self._settled[0] != generation:
+            self._settled = generation, run.broker.now
+        if not self.thread.status.running:
+            return False
+        if not run.config_for(self.actor).num_standby_replicas:
+            return True
+        # Everybody has asked who has which task since, and has opened what it is to keep.
+        return run.broker.now - self._settled[1] > COPIES_S * 1000 and all(
+            set(worker.replicas.wanted) == set(worker.replicas.standbys)
+            for worker in self.thread._workers.values()
+        )
+
+    def lags(self) -> dict[TopicPartition, int]:
+        worker = self.thread._workers.get(ordinal_of(self.at.task))
+        standby = None if worker is None else worker.replicas.standbys.get(partition_of(self.at.task))
+        self._asking = True
+        try:
+            return {} if standby is None else standby.lag()
+        finally:
+            self._asking = False
+
+
+class StreamsRun(SimRun):
+    """One run of one schedule by members of a group."""
+
+    _process: ClassVar[type[Process]] = Member
+    processes: dict[Actor, Member]  # type: ignore[assignment]
+
+    def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
+        super().__init__(scenario, schedule, _Supervisor)
+        self.enters = self.wakes = True
+        self.names = frozenset(self.tasks)
+        self.reads = {topic: topology.ordinal for topology in self.topologies for topic in topology.sources}
+        """Input → the sub-topology that reads it."""
+        self._numbers = count()
+        self._here: dict[int, Actor] = {}
+        """Host → its last process."""
+        self._given_settings: dict[int, Mapping[str, Any]] = {}
+        """Host → what steps have changed there."""
+
+    # -- processes --------------------------------------------------------------------------------------------
+
+    def start_member(self, host: int) -> None:
+        """Start the process of a host."""
+        number = next(self._numbers)
+        actor = Actor(f"0_{WORKER}", -1 - number, host)
+        actor.process = number
+        actor.crew = []
+        actor.settings = self._given_settings.get(host, {})
+        self._here[host] = actor
+        self.make(actor, self._main)  # type: ignore[arg-type]
+        self.runnable.append(actor)
+
+    def _main(self, process: Member) -> tuple[End, str]:
+        actor = process.actor
+        config = self.config_for(actor)
+        if config.metrics_recording_level is RecordingLevel.DEBUG:
+            process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
+        bare = self.new_topologies(config)
+        parts = tuple(self.led(process, topology) for topology in bare)
+        if self.watch.queries:
+            process.questions = lambda task: self.questions(process, bare[ordinal_of(task)], task)
+        name = f"host-{actor.host}"
+        log: Any = WatchedLog.around(KeepingLog(self.broker, self.cluster, name), process, self.watch)
+        try:
+            thread = process.thread = StreamThread(
+                Application(APPLICATION, parts, tuple(Repartition(topic) for topic in sorted(self.purges))),
+                config,
+                _Telling(log, process),
+                process.storage,
+                self.clock,
+                instance_id=name if self.schedule.static else None,
+                session_timeout_ms=SESSION_MS,
+                rebalance_timeout_ms=REBALANCE_MS,
+                metrics=process.metrics,
+                listener=process.listener,
+                host=Host(name),
+                pool=Alternating(),
+                stopping=process.stopping,
+            )
+            try:
+                while not process.stopping():
+                    progress = thread.step()
+                    process.stepped()
+                    if not process.stopping():
+                        process.goes_on(progress=progress)
+                thread.stop()
+            except Exception:
+                process.failing = True
+                process.stepped()
+                thread.close()
+                raise
+        except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
+            return how_it_ended(error), describe(error)
+        return End.DONE, ""
+
+    def gone(self, actor: Actor, reason: End, error: str) -> None:
+        """A process has let go of a task or a copy, and goes on."""
+        actor.worker.crew.remove(actor)
+        self.director.ended(actor, reason, error)
+
+    def exited(self, actor: Actor, reason: End, error: str) -> None:
+        worker = actor.worker
+        self.hosts[worker.host].release(worker.process)
+        if worker.life is not Life.RUNNING:
+            return
+        worker.life = Life.ENDED
+        self.forget(worker)
+        crew = list(worker.crew)
+        first = actor if actor in crew else next(iter(crew), worker)
+        for one in crew:
+            alike = one is first or reason is End.DONE
+            self.director.ended(one, reason if alike else End.BROKEN_OFF, error if alike else "")
+        if not crew and reason is not End.DONE:
+            self.director.ended(worker, reason, error)
+        host = worker.host
+        if worker in self._settings_to_come:
+            changed = self._settings_to_come.pop(worker) or {}
+            self._given_settings[host] = {**self._given_settings.get(host, {}), **changed}
+        elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and first.task in self._loose:
+            # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
+            loose = {"processing.guarantee": "at_least_once"}
+            self._given_settings[host] = {**self._given_settings.get(host, {}), **loose}
+        elif reason is End.DONE or (reason is End.FAILED and not self.may_fail(first)):
+            return
+        elif reason is End.BLOCKED:
+            # Somebody has to end the transaction that hangs.
+            self.settle()
+        self.start_member(host)
+
+    def _start_again(self) -> None:
+        """Start those that were killed."""
+        for host, actor in list(self._here.items()):
+            if actor.life is Life.DEAD:
+                self.start_member(host)
+
+    # -- the group --------------------------------------------------------------------------------------------
+
+    def settled(self) -> int | None:
+        """The generation, where all tasks are given out, and all members are processes that run; else None."""
+        phase, generation = self.broker.rebalances(APPLICATION)
+        if phase is not GroupPhase.STABLE:
+            return None
+        running = {
+            one.member._member_id
+            for actor, one in self.processes.items()
+            if actor.life is Life.RUNNING and hasattr(one, "member")
+        }
+        members = self.broker.members(APPLICATION)
+        given = sum(len(one.partitions) for one in members)
+        known = all(one.member_id in running for one in members)
+        return generation if known and given == len(self.names) else None
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass in which the processes that run are heard of by the group."""
+        self.broker.advance(ms)
+        self._are_heard_of()
+
+    def _are_heard_of(self) -> None:
+        for actor, process in self.processes.items():
+            if actor.life is Life.RUNNING and hasattr(process, "member"):
+                if actor in self.resting:
+                    # It would look again and again, and find nothing.
+                    process.member._polled_ms = self.broker.now
+                process.member.heartbeat()
+
+    # -- what is otherwise with a group -----------------------------------------------------------------------
+
+    def input_of(self, actor: Actor) -> object:  # noqa: ARG002 - whatever the group gives it
+        inputs = [tp for parts in (*self._inputs.values(), *self._changelogs.values()) for tp in parts]
+        return (
+            tuple([self.broker.last_stable_offset(tp) for tp in inputs]),
+            self.broker.rebalances(APPLICATION),
+            tuple([(one.process, one.life) for one in self._here.values()]),
+        )
+
+    def elapse(self) -> Actor | None:
+        if self._wake_those_with_input():
+            return self.runnable.popleft()
+        actor = super().elapse()
+        self._are_heard_of()
+        return actor
+
+    def yields(self, actor: Actor) -> None:
+        self.order += 1
+        wake = self.broker.now + int(STANDS_STILL_S * 1000)
+        heappush(self.sleepers, (wake, self.order, self.processes[actor]))
+
+    def advance(self, ms: int) -> None:
+        # Who runs is heard of, until it is so long that nobody is a member any more.
+        heard = min(ms, 2 * REBALANCE_MS) // HEARD_MS
+        for _ in range(heard):
+            self.pass_time(HEARD_MS)
+        self.broker.advance(ms - heard * HEARD_MS)
+
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        super().kill(actor, wipe=wipe, power=power)
+        self._start_again()
+
+    def start_another(self, actor: Actor) -> None:
+        self._elsewhere(actor)
+        self.broker.expel(APPLICATION, self.processes[actor.worker].member._member_id)
+
+    def _elsewhere(self, actor: Actor) -> int:
+        for host, other in self._here.items():
+            if other is not actor.worker and other.life is Life.RUNNING and not other.stopping:
+                return host
+        raise SkipError("there is no other member to take the task")
+
+
+class _Supervisor:
+    """Begins the processes. What becomes of those that end is up to `StreamsRun`, host by host."""
+
+    def __init__(self, run: SimRun) -> None:
+        assert isinstance(run, StreamsRun)
+        self._run = run
+
+    def begin(self) -> None:
+        for host in range(self._run.schedule.hosts):
+            self._run.start_member(host)
+
+    def killed(self, actor: Actor) -> None:
+        """See `StreamsRun._start_again`."""
+
+    def ended(self, actor: Actor, reason: End) -> None:
+        """See `StreamsRun.exited`."""
+
+    def start_another(self, actor: Actor, host: int) -> None:
+        """The group gives its tasks to others."""
+
+
+class _Locking:
+    """The disk of a process, which tells whose directory it has locked."""
+
+    def __init__(self, inner: Any, process: Member) -> None:
+        self._inner = inner
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @contextmanager
+    def lock(self, task_id: str) -> Iterator[None]:
+        with self._inner.lock(task_id):
+            self._process.locked(task_id)
+            yield
+
+
+class _Telling:
+    """The cluster, which tells the process what its group gives it."""
+
+    def __init__(self, log: Log, process: Member) -> None:
+        self._log = log
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def member(self, group_id: str, topics: Sequence[str], rebalance: Rebalance, **how: Any) -> Any:
+        log: Any = self._log
+        member = log.member(group_id, topics, _Told(rebalance, self._process), **how)
+        self._process.member = getattr(member, "inner", member)
+        return member
+
+
+class _Told:
+    """What a thread hears of its group, and what it has made of it."""
+
+    def __init__(self, inner: Rebalance, process: Member) -> None:
+        self._inner = inner
+        self._process = process
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._process.given = self._process.tasks_of(partitions)
+        self._inner.assigned(partitions)
+        self._process.let_go()
+
+    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._inner.revoked(partitions)
+        self._process.given -= self._process.tasks_of(partitions)
+        self._process.let_go()
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._inner.lost(partitions)
+        self._process.given = frozenset()
+        self._process.lost_all()
