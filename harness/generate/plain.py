@@ -311,7 +311,7 @@ class _Generator:
         elif not self._many and random.random() < THEMED:
             theme = random.choice([theme for theme in THEMES if self._fits(theme)])
             drawn = self._with(theme, drawn)
-            if not self._shared:
+            if not self._shared and self._runtime is not Runtime.STREAMS:
                 self._partitions = random.choice((1, 1, self._partitions))
             self._times = random.choice(theme.times)
         restarting = theme is None and random.random() < RESTARTED

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from harness.faults import FAULTS, Occasion
-from harness.schedule import Runtime, Step
+from harness.schedule import Edge, Runtime, Step
 from scenarios import Scenario
 from store.points import Point
 
@@ -120,6 +120,14 @@ def _overtaken(random: Random, task: str) -> list[Step]:
     ]
 
 
+def _handed_on(random: Random, task: str) -> list[Step]:
+    if random.random() < 0.5:
+        return [Step(random.choice(("kill", "kill", "pause", "stall")), task=task, at=Point.TASK_CLOSED)]
+    # It is given up by the group before it has fenced anybody, and does so when another one is at work.
+    away = Step("pause", task=task, call=Occasion.INIT_TRANSACTIONS, edge=Edge.BEFORE)
+    return [away, Step("resume", task=task, wait=random.choice((1, 2, 3)))]
+
+
 _BY_DEFAULT: Mapping[str, Sequence[Any]] = dict.fromkeys(
     (
         "processing.guarantee",
@@ -178,5 +186,13 @@ _OVERTAKEN = Theme(
 )
 """An attempt that goes on after others and sets the group's positions back, before what Spark hands over next."""
 
-THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS, _DIRECT_QUESTIONS, _OVERTAKEN)
+_HANDED_ON = Theme(
+    {"commit.records": (1, 2, 3)},
+    (Times.USUAL, Times.FEW),
+    _handed_on,
+    runtimes=(Runtime.STREAMS,),
+)
+"""A member that dies, or stands still, when it has just been given a task, or had one taken away."""
+
+THEMES = (_ABORTS, _ABORTS, _RESTARTS, _QUESTIONS, _DIRECT_QUESTIONS, _OVERTAKEN, _HANDED_ON)
 """Of which each schedule that has a theme takes one."""

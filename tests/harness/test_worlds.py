@@ -22,7 +22,7 @@ from harness.worlds import WORLDS, Options, WorldKind
 from harness.worlds.local.world import LocalRun
 from harness.worlds.run import Run
 from harness.worlds.sim.run import SimRun
-from harness.worlds.sim.world import RUNTIMES
+from harness.worlds.sim.world import run_of
 from scenarios import Scenario
 from scenarios.balances import SCENARIO
 from store.errors import CrashproofError

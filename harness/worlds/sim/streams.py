@@ -22,7 +22,7 @@ from heapq import heappush
 from itertools import count
 from typing import Any, ClassVar
 
-from harness.faults import SkipError
+from harness.faults import Fault, Occasion, SkipError
 from harness.history import LET_GO_OPEN, POSITIONS_LEFT_BEHIND, End, Handed
 from harness.schedule import Schedule
 from harness.worlds.actors import WORKER, Actor, Life, ordinal_of, partition_of
@@ -88,6 +88,13 @@ class Member(Process):
     def reached(self, point: Point) -> None:
         if self.at is not self.actor:
             super().reached(point)
+
+    def meet(self, occasion: Occasion) -> Fault | None:
+        fault = super().meet(occasion)
+        if fault is not None:
+            # A read that fails is repeated, and until then nothing seems to be left to do.
+            self.actor.gave_way = True
+        return fault
 
     def locked(self, task: str) -> None:
         """The process has the directory of a task from now on: for the task itself, or for a copy."""

@@ -1,0 +1,110 @@
+"""Mutants of the threads of `Streams`: members of a group, and what they make of what it says."""
+
+from __future__ import annotations
+
+from harness.mutants.edit import Edit
+from harness.mutants.mutant import OWN, Mutant
+
+_THREAD = "store.streams.thread:StreamThread"
+
+MUTANTS = (
+    Mutant(
+        "what-is-revoked-is-kept",
+        OWN,
+        "A member that the group takes tasks from hears of it, and keeps them open.",
+        (
+            Edit(
+                f"{_THREAD}.revoked",
+                "        self._have([tp for tp in stays if tp not in partitions])\n",
+                "        del stays\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-is-revoked-is-dropped",
+        OWN,
+        "A member that the group takes tasks from closes all that it has, without a commit.",
+        (
+            Edit(
+                f"{_THREAD}.revoked",
+                "        stays = [\n",
+                "        for worker in self._workers.values():\n            worker.abandon()\n        stays = [\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-is-lost-stays-open",
+        OWN,
+        "A member that the group has forgotten keeps its tasks open, and goes on with those that it gets back.",
+        (
+            Edit(
+                f"{_THREAD}.lost",
+                "            worker.abandon()\n",
+                "            worker.replicas.assign(())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "copies-are-kept-beside-their-tasks",
+        OWN,
+        "A member goes on to keep copies of tasks that it has itself by now.",
+        (
+            Edit(
+                f"{_THREAD}._copies_of",
+                " if (ordinal, one) not in here",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-member-stops-without-a-commit",
+        OWN,
+        "A member that is asked to end leaves the group, and drops what it has processed since its last commit.",
+        (
+            Edit(
+                f"{_THREAD}.stop",
+                "            worker.assign(())\n",
+                "            worker.abandon()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-no-member-has-stays-so",
+        OWN,
+        "Nobody asks whether every task has a member, after a static one died that had given some up.",
+        (
+            Edit(
+                f"{_THREAD}._check_given_out",
+                "            self._member.rejoin()\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "positions-of-members-go-nowhere",
+        OWN,
+        "At least once a member commits its stores, and not its positions.",
+        (
+            Edit(
+                "store.streams.thread:_MemberProducer.commit_offsets",
+                "        self._member.commit_offsets(offsets, metadata)\n",
+                "        self._member.commit_offsets({}, metadata)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-comes-beside-a-task-is-forgotten",
+        OWN,
+        "A member that is given one more task goes on with those alone that it had.",
+        (
+            Edit(
+                f"{_THREAD}._have",
+                "            worker.assign(owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks)\n",
+                "            had = [one for one in owned[ordinal] if one in worker.tasks]\n"
+                "            worker.assign(\n"
+                "                had or owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks\n"
+                "            )\n",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,176 @@
+"""Members of a consumer group in the simulation: who has which task is for their group to say, whatever becomes of
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+
+from harness.faults import Occasion
+from harness.generate import generate
+from harness.history import End, Ended, Event, Injected, Reached, Started
+from harness.mutants import planted
+from harness.replay import simulate
+from harness.schedule import Edge, Input, Runtime, Schedule, Step, decode, encode
+from harness.verdict import Outcome, Verdict
+from scenarios import load
+from store.points import Point
+
+BALANCES = load("balances")
+RECORDS = tuple(Input(number % 3, f"key {number % 5}", number) for number in range(24))
+
+
+def judged(
+    *steps: Step,
+    hosts: int = 2,
+    partitions: int = 3,
+    static: bool = False,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> tuple[list[Event], Verdict]:
+    schedule = Schedule(
+        "balances",
+        tuple(item for item in RECORDS if item.partition < partitions),
+        steps,
+        runtime=Runtime.STREAMS,
+        partitions=partitions,
+        hosts=hosts,
+        static=static,
+        settings={"poll.records": 1, "commit.records": 2, **settings},
+    )
+    history, verdict = simulate(BALANCES, schedule)
+    return history.events, verdict
+
+
+def run(
+    *steps: Step,
+    hosts: int = 2,
+    partitions: int = 3,
+    static: bool = False,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> list[Event]:
+    events, verdict = judged(*steps, hosts=hosts, partitions=partitions, static=static, settings=settings)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    return events
+
+
+def started(events: list[Event], after: str = "") -> list[tuple[str, int]]:
+    """Task and host of those that have begun, or of those since a fault."""
+    since = next(
+        (at for at, event in enumerate(events) if isinstance(event, Injected) and event.fault == after), 0
+    )
+    return [
+        (event.task, event.host)
+        for event in events[since:]
+        if isinstance(event, Started) and not event.standby
+    ]
+
+
+def test_a_member_that_joins_is_given_a_task_that_was_committed_and_closed_before() -> None:
+    events = run()
+    assert started(events) == [("0_0", 0), ("0_1", 0), ("0_2", 0), ("0_0", 1)]
+    goes = next(at for at, event in enumerate(events) if isinstance(event, Ended))
+    assert events[goes] == Ended("0_0", 0, End.DONE)
+    points = [event.point for event in events[:goes] if isinstance(event, Reached) and event.task == "0_0"]
+    assert points[-1] is Point.TASK_CLOSED
+
+
+def test_the_other_member_takes_over_from_one_that_was_killed() -> None:
+    events = run(Step("kill", task="0_1", at=Point.KAFKA_COMMITTED, wait=4))
+    assert {host for _, host in started(events, after="kill")} == {0, 1}
+    assert {task for task, host in started(events, after="kill") if host == 1}
+
+
+def test_a_static_member_that_was_killed_has_its_tasks_again_and_the_other_one_keeps_its_own() -> None:
+    events = run(Step("kill", task="0_1", at=Point.KAFKA_COMMITTED, wait=10), static=True)
+    assert sorted(started(events, after="kill")) == [("0_1", 0), ("0_2", 0)]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_a_member_whose_session_has_ended_wakes_up_as_a_zombie_that_harms_nothing(guarantee: str) -> None:
+    events = run(
+        Step("pause", task="0_1", at=Point.RECORD_PROCESSED, wait=4),
+        settings={"processing.guarantee": guarantee},
+    )
+    assert ("0_1", 1) in started(events, after="pause")
+    zombies = [
+        event.incarnation for event in events if isinstance(event, Injected) and event.fault == "pause"
+    ]
+    assert zombies
+    ends = {event.incarnation: event.reason for event in events if isinstance(event, Ended)}
+    assert {ends[zombie] for zombie in zombies if zombie is not None} <= {End.BROKEN_OFF, End.FENCED}
+
+
+def test_a_zombie_that_fences_before_it_hears_of_the_group_takes_the_task_from_who_has_it_for_a_moment() -> (
+    None
+):
+    events = run(
+        Step("pause", task="0_0", call=Occasion.INIT_TRANSACTIONS, edge=Edge.BEFORE),
+        Step("resume", task="0_0", wait=2),
+        partitions=2,
+    )
+    assert [event.reason for event in events if isinstance(event, Ended)].count(End.FENCED) == 1
+
+
+def test_a_member_that_is_expelled_and_runs_on_loses_what_it_has() -> None:
+    events = run(Step("second_incarnation", task="0_1", at=Point.RECORD_PROCESSED, wait=4))
+    assert {("0_1", 1), ("0_2", 1)} <= set(started(events, after="second_incarnation"))
+
+
+def test_a_member_that_ends_in_order_hands_its_tasks_over_committed() -> None:
+    events = run(Step("clean_stop", task="0_1", at=Point.RECORD_PROCESSED, wait=4))
+    assert {event.reason for event in events if isinstance(event, Ended)} == {End.DONE}
+    assert {task for task, host in started(events, after="clean_stop") if host == 1}
+
+
+def test_a_static_member_that_dies_when_it_has_given_a_task_up_leaves_none_without_a_member() -> None:
+    events = run(Step("kill", task="0_0", at=Point.TASK_CLOSED), partitions=2, static=True)
+    assert ("0_0", 1) in started(events)
+
+
+def test_copies_are_kept_where_the_task_is_not_and_follow() -> None:
+    events = run(settings={"num.standby.replicas": 1})
+    copies = {(event.task, event.host) for event in events if isinstance(event, Started) and event.standby}
+    assert copies == {("0_0", 0), ("0_1", 1), ("0_2", 1)}
+
+
+def test_a_member_alone_cannot_be_made_a_zombie() -> None:
+    events = run(Step("pause", task="0_0", at=Point.RECORD_PROCESSED), hosts=1)
+    assert not any(isinstance(event, Injected) for event in events)
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_the_same_schedule_gives_the_same_history(index: int) -> None:
+    schedule = generate(load("bank_transfers"), 11, index, runtime=Runtime.STREAMS)
+    first, second = (simulate(load("bank_transfers"), schedule)[0] for _ in range(2))
+    assert first.events == second.events
+
+
+def test_a_schedule_of_static_members_reads_back_as_it_was_written() -> None:
+    schedule = Schedule("balances", RECORDS, runtime=Runtime.STREAMS, partitions=3, static=True)
+    assert decode(encode(schedule)) == schedule
+    assert b"static" not in encode(Schedule("balances"))
+
+
+@pytest.mark.parametrize(
+    ("mutant", "steps", "static"),
+    [
+        ("what-is-revoked-is-kept", (), False),
+        ("what-is-revoked-is-dropped", (), False),
+        ("what-is-lost-stays-open", (Step("pause", task="0_1", at=Point.STORE_COMMITTED),), False),
+        ("a-member-stops-without-a-commit", (Step("clean_stop", task="0_1", wait=7),), False),
+        ("what-no-member-has-stays-so", (Step("kill", task="0_0", at=Point.TASK_CLOSED),), True),
+    ],
+)
+def test_what_a_thread_makes_wrong_of_its_group_is_seen(
+    mutant: str, steps: tuple[Step, ...], static: bool
+) -> None:
+    with planted(mutant):
+        _, verdict = judged(
+            *steps,
+            static=static,
+            partitions=2 if static else 3,
+            settings={"commit.records": 5},
+        )
+    assert verdict.outcome is Outcome.VIOLATED
