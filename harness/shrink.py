@@ -78,7 +78,8 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         len(schedule.settings),
         len(schedule.choices),
         schedule.waves,
-        schedule.runtime is Runtime.SPARK,
+        schedule.runtime is not Runtime.WORKER,
+        schedule.static,
         schedule.shared,
         len(schedule.input),
         schedule.partitions,
@@ -232,8 +233,10 @@ def _mixed(schedule: Schedule) -> Iterator[Schedule]:
 
 def _simpler(schedule: Schedule) -> Iterator[Schedule]:
     """The same number of steps and records, each change making one of them plainer."""
-    if schedule.runtime is Runtime.SPARK:
-        yield _with(schedule, runtime=Runtime.WORKER)
+    if schedule.runtime is not Runtime.WORKER:
+        yield _with(schedule, runtime=Runtime.WORKER, static=False)
+    if schedule.static:
+        yield _with(schedule, static=False)
     if schedule.partitions > 1:
         yield _with(
             schedule,
