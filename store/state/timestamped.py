@@ -50,8 +50,9 @@ def to_record(key: bytes, row: bytes | None) -> tuple[bytes, bytes | None, int |
     """See `store.transaction.changelogging.ToRecord`."""
     if row is None:
         return key, None, None
-    value, timestamp = unpack(row)
-    return key, value, timestamp
+    if len(row) < _TIME.size:
+        unpack(row)
+    return key, row[_TIME.size :], _TIME.unpack_from(row)[0]
 
 
 def from_record(record: Record) -> bytes | None:

@@ -18,12 +18,13 @@ from typing import Final
 
 from sortedcontainers import SortedList
 
-from store.engine.footprint import OBJECT_BYTES, dict_bytes, is_shared, sorted_list_bytes
+from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, sorted_list_bytes
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
 from store.transaction.merge import Overlay, growth, merge
 
 _FIRST_CHUNK = 16
 _LARGEST_CHUNK = 512
+_TWO_OBJECTS: Final = 2 * OBJECT_BYTES
 
 
 class _Absent(Enum):
@@ -41,15 +42,13 @@ class _Batch:
     Entries are never taken out, so the keys that the sorted list lacks are the last ones of the dict.
     """
 
-    __slots__ = ("_length", "_lock", "_notes", "_readers", "_shared", "_sorted", "deletions", "entries")
+    __slots__ = ("_lock", "_notes", "_objects", "_readers", "_sorted", "deletions", "entries")
 
     def __init__(self, lock: RLock) -> None:
         self.entries: dict[bytes, bytes | None] = {}
         self.deletions = 0
-        self._length = 0
-        """Of all keys and values together."""
-        self._shared = 0
-        """How many of them take no memory, see `is_shared`."""
+        self._objects = 0
+        """The memory that all keys and values take, in bytes, see `object_bytes`."""
         self._sorted: SortedList | None = None
         self._notes: dict[int, dict[bytes, _Entry]] = {}
         self._readers = 0
@@ -61,34 +60,14 @@ class _Batch:
         entries = self.entries
         if key in entries:
             replaced = entries[key]
-            if value is None:
-                if replaced is not None:
-                    self.deletions += 1
-                    self._length -= len(replaced)
-                    if len(replaced) < 2:
-                        self._shared -= is_shared(replaced)
-            elif replaced is None:
-                self.deletions -= 1
-                self._length += len(value)
-                if len(value) < 2:
-                    self._shared += is_shared(value)
-            else:
-                length, before = len(value), len(replaced)
-                if length < 2 or before < 2:
-                    self._shared += is_shared(value) - is_shared(replaced)
-                if length != before:
-                    self._length += length - before
-        elif value is None:
-            self.deletions += 1
-            length = len(key)
-            if length < 2:
-                self._shared += is_shared(key)
-            self._length += length
+            if value is None or replaced is None or not 1 < len(value) == len(replaced):
+                self.deletions += (value is None) - (replaced is None)
+                self._objects += object_bytes(value) - object_bytes(replaced)
+        elif value is not None and len(value) > 1 and len(key) > 1:
+            self._objects += _TWO_OBJECTS + len(key) + len(value)
         else:
-            length, of_key = len(value), len(key)
-            if length < 2 or of_key < 2:
-                self._shared += is_shared(value) + is_shared(key)
-            self._length += length + of_key
+            self.deletions += value is None
+            self._objects += object_bytes(key) + object_bytes(value)
         entries[key] = value
 
     def num_bytes(self) -> int:
@@ -96,8 +75,7 @@ class _Batch:
         entries, index = self.entries, self._sorted
         if not entries:
             return 0
-        objects = 2 * len(entries) - self.deletions - self._shared
-        num_bytes = self._length + OBJECT_BYTES * objects + dict_bytes(entries)
+        num_bytes = self._objects + dict_bytes(entries)
         if index is None:
             return num_bytes
         return num_bytes + dict_bytes(self._notes) + sorted_list_bytes(len(index))
