@@ -91,7 +91,7 @@ def test_what_is_kept_aside_is_bounded(
         assert sum(inflow.waiting for inflow in kept) <= 1_100
         assert all(inflow.waiting == sum(map(len, inflow.kept)) for inflow in kept)
         assert sum(inflow.bytes for inflow in kept) == sum(
-            len(message.value() or b"") for inflow in kept for messages in inflow.kept for message in messages
+            len(Record(*row).value or b"") for inflow in kept for rows in inflow.kept for row in rows
         )
 
 

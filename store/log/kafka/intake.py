@@ -5,6 +5,10 @@ of the others aside, into a buffer of each, so that nothing is fetched twice. Wh
 that goes beyond is taken away from the consumer, and given back when its buffer has been read. Giving it back, or
 moving to another offset, names the offset: it does not depend on what the client thinks has been delivered.
 
+What is kept are the fields of records, as plain tuples in a plain tuple: the garbage collector forgets those when it
+has seen them once. Each message or record counts as long as it lives, and has it go through the whole process the more
+often, so there are few of either at any time.
+
 Must survive: messages of a place that was left, which may still be in the client's queue, and errors of one partition
 that come while another is read. Those are kept for who reads it.
 """
@@ -19,6 +23,7 @@ from itertools import groupby
 from itertools import repeat as endlessly
 from operator import itemgetter
 from types import NoneType
+from typing import cast, overload
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
@@ -36,8 +41,39 @@ MOST_MESSAGES = 200_000
 UNREAD_S = 10.0
 """A partition that was not read for so long is let go, with what was kept of it."""
 
-_BATCH = 10_000
+_BATCH = 1_000
+"""Messages that are taken out of the client at once."""
+
 _NEW_TUPLE: Callable[..., Record] = tuple.__new__
+
+_Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers]
+"""The fields of a `Record`."""
+_offset: Callable[[_Row], int] = itemgetter(Record._fields.index("offset"))
+_value: Callable[[_Row], bytes | None] = itemgetter(Record._fields.index("value"))
+
+
+class Records(Sequence[Record]):
+    """Records that are made when they are asked for."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(_NEW_TUPLE, endlessly(Record), self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            return list(Records(self._rows[index]))
+        return Record(*self._rows[index])
 
 
 class Inflow:
@@ -60,9 +96,9 @@ class Inflow:
 
     def __init__(self, place: TopicPartition, offset: int) -> None:
         self.place = place
-        self.kept: deque[Sequence[Message]] = deque()
+        self.kept: deque[tuple[_Row, ...]] = deque()
         """What was fetched and not read, without errors, in order."""
-        self.last: tuple[int, list[Sequence[Message]]] = offset, []
+        self.last: tuple[int, list[tuple[_Row, ...]]] = offset, []
         """Where the last read began, and what it was given."""
         self.bytes = 0
         self.waiting = 0
@@ -82,13 +118,13 @@ class Inflow:
 
     def goes_on_at(self, offset: int) -> bool:
         """Whether what comes next is what follows `offset`; a part of the last read may be taken back for that."""
-        began, messages = self.last
-        if began <= offset < self.since and messages:
-            for some in reversed(messages):
+        began, rows = self.last
+        if began <= offset < self.since and rows:
+            for some in reversed(rows):
                 again = some[bisect_left(some, offset, key=_offset) :]
                 if again:
                     self.kept.appendleft(again)
-                    self.bytes += sum(map(len, again))
+                    self.bytes += _bytes(again)
                     self.waiting += len(again)
             self.since = self.served = offset
         if not self.since <= offset <= self.served:
@@ -96,24 +132,24 @@ class Inflow:
         self.last = self.since, []
         return True
 
-    def take(self, most: int) -> list[Record]:
+    def take(self, most: int) -> Records:
         """Up to that many of the records that are kept. They count as read."""
-        records: list[Record] = []
-        while self.kept and len(records) < most:
-            messages = self.kept.popleft()
-            room = most - len(records)
-            if len(messages) > room:
-                self.kept.appendleft(messages[room:])
-                messages = messages[:room]
-            self.bytes -= sum(map(len, messages))
-            self.waiting -= len(messages)
-            records += _records(self.place, messages)
-            self.last[1].append(messages)
-        if records:
-            self.since = self.served = records[-1].offset + 1
+        taken: list[_Row] = []
+        while self.kept and len(taken) < most:
+            rows = self.kept.popleft()
+            room = most - len(taken)
+            if len(rows) > room:
+                self.kept.appendleft(rows[room:])
+                rows = rows[:room]
+            self.bytes -= _bytes(rows)
+            self.waiting -= len(rows)
+            taken += rows
+            self.last[1].append(rows)
+        if taken:
+            self.since = self.served = _offset(taken[-1]) + 1
         if not self.kept:
             self.served = self.fetched
-        return records
+        return Records(taken)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Keep what came in, without what lies before the place where the consumer was told to go on."""
@@ -121,10 +157,11 @@ class Inflow:
             messages = [message for message in messages if number(message.offset()) >= self.fetched]
             if not messages:
                 return
-        self.kept.append(messages)
-        self.bytes += sum(map(len, messages))
-        self.waiting += len(messages)
-        self.fetched = number(messages[-1].offset()) + 1
+        rows = _rows(self.place, messages)
+        self.kept.append(rows)
+        self.bytes += _bytes(rows)
+        self.waiting += len(rows)
+        self.fetched = _offset(rows[-1]) + 1
         self.at_end = False
 
     def met(self, error: KafkaError, offset: int | None) -> None:
@@ -192,11 +229,17 @@ class Intake:
         that are not those of one partition.
         """
         try:
-            messages = self._consume(seconds, min(most, _BATCH))
-            if messages:
-                came = [self._sort_in(place, run) for place, run in _runs(messages)]
-                self._hold_back([inflow for inflow in came if inflow and inflow.place not in reading])
-            return bool(messages)
+            taken = 0
+            while taken < most:
+                size = min(most - taken, _BATCH)
+                messages = self._consume(0 if taken else seconds, size)
+                if messages:
+                    came = [self._sort_in(place, run) for place, run in _runs(messages)]
+                    self._hold_back([inflow for inflow in came if inflow and inflow.place not in reading])
+                taken += len(messages)
+                if len(messages) < size:
+                    break
+            return taken > 0
         except BaseException:
             # Nobody knows what of it was kept.
             self.let_go(list(self.inflows))
@@ -269,11 +312,11 @@ def _place(topic: str | None, partition: int | None) -> TopicPartition:
     return TopicPartition(topic or "", -1 if partition is None else partition)
 
 
-def _offset(message: Message) -> int:
-    return number(message.offset())
+def _bytes(rows: Sequence[_Row]) -> int:
+    return sum(map(len, filter(None, map(_value, rows))))
 
 
-def _records(place: TopicPartition, messages: Sequence[Message]) -> Iterator[Record]:
+def _rows(place: TopicPartition, messages: Sequence[Message]) -> tuple[_Row, ...]:
     """Field by field, which is twice as fast as record by record."""
     fields = zip(
         endlessly(place.topic),
@@ -285,7 +328,7 @@ def _records(place: TopicPartition, messages: Sequence[Message]) -> Iterator[Rec
         [_headers(headers) if headers else () for headers in map(Message.headers, messages)],
         strict=False,
     )
-    return map(_NEW_TUPLE, endlessly(Record), fields)
+    return cast(tuple[_Row, ...], tuple(fields))
 
 
 def _headers(headers: HeadersType) -> Headers:

@@ -172,7 +172,7 @@ class KafkaReader:
 
     def _stream(self, intake: Intake, inflow: Inflow, max_records: int, isolation: IsolationLevel) -> Fetch:
         tp = inflow.place
-        records = inflow.take(max_records)
+        records = list(inflow.take(max_records))
         deadline = time.monotonic() + self._client.timeout
         last: KafkaError | None = None
         while len(records) < max_records:
