@@ -328,15 +328,15 @@ def topologies(
     try:
         make = scenario.reordered if reordered else scenario.pipeline
         made = make(application_id, Stores.of(config))
-        if isinstance(made, Topology | Application):
-            found = Application.of(made).sub_topologies
+        if isinstance(made, Topology):
+            found: tuple[Topology, ...] = (made,)
         else:
-            found = tuple(made)
+            found = made.sub_topologies if isinstance(made, Application) else tuple(made)
     except Exception as error:
         raise ScenarioError(
             f"scenario {scenario.name} does not make its pipeline: {words_of(error)}"
         ) from error
-    if not found or not all(isinstance(one, Topology) for one in found):
+    if not found or not all([isinstance(one, Topology) for one in found]):
         raise ScenarioError(
             f"scenario {scenario.name}: its pipeline is {made!r}, it has to be a Topology, an Application or "
             "several Topologies"

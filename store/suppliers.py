@@ -521,10 +521,8 @@ def default_store(name: str, kind: StoreType) -> KeyValueSupplier:
 
 def completed(store: str | StoreSupplier[Any], default: DslStoreSuppliers) -> StoreSupplier[Any]:
     """The supplier of a store that a topology declares, where `default` is what its configuration says."""
-    if isinstance(store, Deferred):
-        return store.of(default)
-    if isinstance(store, StoreSupplier):
-        return store
+    if not isinstance(store, str):
+        return store.of(default) if isinstance(store, Deferred) else store
     if isinstance(default, StoreType):
         return default_store(store, default)
     # Imported where it is used: it needs the suppliers of this module.

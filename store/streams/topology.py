@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from store.config import StoreType
 from store.errors import ConfigError
@@ -84,8 +84,10 @@ class _Stateless:
 
 def bind(process: Processor | ProcessorSupplier, context: TaskContext) -> Processing:
     """What a topology declares as `process`, bound to the task whose context that is."""
+    # By its one method: such protocols answer `isinstance` slowly.
+    of_supplier: Callable[[TaskContext], Processing] | None = getattr(process, "bind", None)
     processing = (
-        process.bind(context) if isinstance(process, ProcessorSupplier) else _Stateless(process, context)
+        _Stateless(cast(Processor, process), context) if of_supplier is None else of_supplier(context)
     )
     timed = timestamps.timed(processing.process, context)
     if timed is not processing.process:
@@ -122,6 +124,10 @@ class Topology:
     """Those of its sources that are its sinks too, such as those of a table that is joined with itself."""
     any_sink: bool = False
     """Whether it sends to topics, too, that it finds by itself: to any that is there, and is not the application's."""
+    store_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """In the order of their declaration, which is that of their commits."""
+    changelogs: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Store → its changelog topic, of the stores that are logged, in the order of their declaration."""
     _suppliers: dict[DslStoreSuppliers, dict[str, StoreSupplier[Any]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -147,7 +153,11 @@ class Topology:
         for store in self.stores:
             if not isinstance(store, (str, StoreSupplier)):
                 raise ConfigError("stores", store, "names, suppliers and builders of store.suppliers")
-        self.suppliers()
+        names = [store if isinstance(store, str) else store.name for store in self.stores]
+        vars(self)["store_names"] = tuple(names)
+        vars(self)["changelogs"] = {
+            name: self.changelog_topic(name) for name, supplier in self.suppliers().items() if supplier.logged
+        }
         # A store without a changelog counts with the one that it does not have, or two stores could share a name.
         followed = [one.topic for one in self.global_stores]
         topics = [
@@ -166,11 +176,6 @@ class Topology:
                 self.application_id,
                 f"topic {twice} is named twice; sources, sinks and internal topics must all differ",
             )
-
-    @property
-    def store_names(self) -> tuple[str, ...]:
-        """In the order of their declaration, which is that of their commits."""
-        return tuple([store if isinstance(store, str) else store.name for store in self.stores])
 
     def suppliers(self, default: DslStoreSuppliers = StoreType.TXN_ROCKS_DB) -> dict[str, StoreSupplier[Any]]:
         """By name, in the order of their declaration; `default` makes those that the topology leaves open.
@@ -208,7 +213,7 @@ class Topology:
     def content(self) -> frozenset[str]:
         """Its sources and stores. Two versions of one sub-topology share one of them, two sub-topologies none."""
         return frozenset(
-            (*(f"source {topic}" for topic in self.sources), *(f"store {name}" for name in self.store_names))
+            [f"source {topic}" for topic in self.sources] + [f"store {name}" for name in self.store_names]
         )
 
     @cached_property
@@ -251,13 +256,6 @@ class Topology:
     def transactional_id(self, partition: int) -> str:
         """The same for every incarnation of the task on any host, so that a newer one fences an older."""
         return f"{self.application_id}-{self.task_id(partition)}"
-
-    @cached_property
-    def changelogs(self) -> Mapping[str, str]:
-        """Store → its changelog topic, of the stores that are logged, in the order of their declaration."""
-        return {
-            name: self.changelog_topic(name) for name, supplier in self.suppliers().items() if supplier.logged
-        }
 
     @property
     def positions_topic(self) -> str | None:
