@@ -8,6 +8,7 @@ it is a process of the operating system and `kill` is SIGKILL. What a fault does
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Protocol
 
 from harness.faults import FAULTS, Fault, Occasion, SkipError, Stage, Where
@@ -56,7 +57,8 @@ class Director:
         self._stopped_for = -1
         """The step for which a process was asked to end when nothing was left to do."""
         self._steps = schedule.steps
-        self._due = schedule.steps[0].wait if schedule.steps else 0
+        self._due: float = schedule.steps[0].wait if schedule.steps else inf
+        """How much progress the next step waits for."""
         self._striking = 0
         """The step whose fault happens."""
         self._waiting: dict[tuple[str, Occasion], int] = {}
@@ -109,7 +111,7 @@ class Director:
             raise RestlessError(actor, self._most_points)
         if point is Point.RECORD_PROCESSED:
             self._progress += 1
-        if self._step >= len(self._steps) or self._progress < self._due:
+        if self._progress < self._due:
             return Decision.GO
         at = self._steps[self._step].at
         if at is not None and at is not point:
@@ -118,7 +120,7 @@ class Director:
 
     def called(self, actor: Actor, edge: Edge, call: Occasion) -> Decision:
         """The actor is about to send the request of a client call, or has not yet taken the answer."""
-        if self._step >= len(self._steps) or self._progress < self._due:
+        if self._progress < self._due:
             return Decision.GO
         return self._apply_due(actor, None, edge, call)
 
@@ -126,7 +128,7 @@ class Director:
         self, actor: Actor, point: Point | None, edge: Edge | None, call: Occasion | None
     ) -> Decision:
         decision = Decision.GO
-        while self._step < len(self._steps) and self._progress >= self._due:
+        while self._progress >= self._due:
             step = self._steps[self._step]
             target = self._target(step)
             if step.at is not None and not (step.at is point and target is actor):
@@ -277,8 +279,8 @@ class Director:
 
     def _advance(self) -> None:
         self._step += 1
-        if self._step < len(self._steps):
-            self._due = self._progress + self._steps[self._step].wait
+        left = self._step < len(self._steps)
+        self._due = self._progress + self._steps[self._step].wait if left else inf
 
     def _skip(self, reason: str) -> None:
         self.events.append(Skipped(self._step, reason))

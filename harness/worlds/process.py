@@ -559,50 +559,6 @@ class WatchedLog:
         return getattr(self._inner, name)
 
 
-class _ToldReader:
-    """A reader that tells what it was given of changelogs, and of inputs of which a task has several, and whether it
-    was given anything of an input. One that streams is asked for all tasks of a process at once."""
-
-    def __init__(self, inner: GroupReader, watch: Watch, control: Control) -> None:
-        self._inner = inner
-        self._read = inner.read
-        self._changelogs = watch.changelogs
-        self._merged = watch.merged
-        self._inputs = watch.inputs
-        self._control = control
-        self.partitions = inner.partitions
-        self.offsets = inner.offsets
-        self.committed = inner.committed
-        self.committed_metadata = inner.committed_metadata
-        self.close = inner.close
-
-    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
-        fetch = self._read(tp, offset, max_records, isolation)
-        if fetch.records and tp.topic in self._changelogs:
-            store = self._changelogs[tp.topic]
-            self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
-        if tp.topic in self._merged:
-            self._control.handed(tp, fetch.records, more=len(fetch.records) >= max_records)
-        if tp.topic in self._inputs:
-            self._control.looked(tp.topic, found=bool(fetch.records))
-        return fetch
-
-    def poll(
-        self,
-        positions: Mapping[TopicPartition, int],
-        max_records: int,
-        isolation: IsolationLevel,
-        seconds: float,
-    ) -> Mapping[TopicPartition, Arrival]:
-        """Of a reader that streams, for all tasks of a process."""
-        came = cast(StreamingReader, self._inner).poll(positions, max_records, isolation, seconds)
-        for tp in positions:
-            if tp.topic in self._merged:
-                there = came.get(tp) or Arrival((), 0, more=False)
-                self._control.handed(tp, there.records, more=there.more)
-        return came
-
-
 class _Watching:
     """A client, some of whose calls are wrapped."""
 
@@ -643,6 +599,44 @@ class _Watching:
     def _failing(self, fault: Fault, call: Callable[[], Any]) -> Any:
         assert fault.around is not None
         return fault.around(call)
+
+
+class _ToldReader(_Watching):
+    """A reader that tells what it was given of changelogs, and of inputs of which a task has several, and whether it
+    was given anything of an input. One that streams is asked for all tasks of a process at once."""
+
+    def __init__(self, inner: GroupReader, watch: Watch, control: Control) -> None:
+        super().__init__(inner, control, frozenset())
+        self._read = inner.read
+        self._changelogs = watch.changelogs
+        self._merged = watch.merged
+        self._inputs = watch.inputs
+
+    def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+        fetch = self._read(tp, offset, max_records, isolation)
+        if fetch.records and tp.topic in self._changelogs:
+            store = self._changelogs[tp.topic]
+            self._control.replayed(store, fetch.records[0].offset, len(fetch.records))
+        if tp.topic in self._merged:
+            self._control.handed(tp, fetch.records, more=len(fetch.records) >= max_records)
+        if tp.topic in self._inputs:
+            self._control.looked(tp.topic, found=bool(fetch.records))
+        return fetch
+
+    def poll(
+        self,
+        positions: Mapping[TopicPartition, int],
+        max_records: int,
+        isolation: IsolationLevel,
+        seconds: float,
+    ) -> Mapping[TopicPartition, Arrival]:
+        """Of a reader that streams, for all tasks of a process."""
+        came = cast(StreamingReader, self._inner).poll(positions, max_records, isolation, seconds)
+        for tp in positions:
+            if tp.topic in self._merged:
+                there = came.get(tp) or Arrival((), 0, more=False)
+                self._control.handed(tp, there.records, more=there.more)
+        return came
 
 
 class _WatchedPlainProducer(_Watching):

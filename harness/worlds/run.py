@@ -263,10 +263,10 @@ class Run(ABC):
     def can(self, fault: Fault) -> str:
         if str(self.schedule.runtime) not in fault.runtimes:
             return f"{fault.name} has no meaning with the runtime {self.schedule.runtime}"
-        lacks = sorted(fault.needs - self.kind.capabilities)
-        return (
-            f"{fault.name} needs {', '.join(lacks)}, which the world {self.kind.name} lacks" if lacks else ""
-        )
+        lacks = fault.needs - self.kind.capabilities
+        if not lacks:
+            return ""
+        return f"{fault.name} needs {', '.join(sorted(lacks))}, which the world {self.kind.name} lacks"
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
         others = [one for one in self._die(actor.worker) if one is not actor]

@@ -171,19 +171,19 @@ class MemoryEngine:
     def get(self, family: Family, key: bytes) -> bytes | None:
         # A commit is applied key by key under the lock, and is to be seen whole.
         with self._lock:
-            value: bytes | None = self._open().families[family].get(key)
+            value: bytes | None = (self._contents or self._open()).families[family].get(key)
         return value
 
     def scan(
         self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Pairs:
         with self._lock:
-            return self._open().pairs(family, lower, upper, reverse, self)
+            return (self._contents or self._open()).pairs(family, lower, upper, reverse, self)
 
     def rows(self, family: Family) -> list[tuple[bytes, bytes]]:
         """All pairs at once, in order."""
         with self._lock:
-            return sorted(self._open().families[family].items())
+            return sorted((self._contents or self._open()).families[family].items())
 
     def write(
         self,
@@ -196,7 +196,9 @@ class MemoryEngine:
         batch: list[Write] = [(Family.DATA, key, value) for key, value in data.items()]
         batch += writes
         self.apply_staged()
-        self._write(batch + self._deletions(batch, drop), sync=sync)
+        if drop:
+            batch += self._deletions(batch, drop)
+        self._write(batch, sync=sync)
 
     def sync(self) -> None:
         self._open()
@@ -250,7 +252,7 @@ class MemoryEngine:
                 self._journal.sync()
             self._failed = False
         with self._lock:
-            contents = self._contents = self._open().writable()
+            contents = self._contents = (self._contents or self._open()).writable()
             contents.apply(batch)
 
     def _deletions(self, batch: list[Write], drop: Sequence[KeyRange]) -> list[Write]:

@@ -419,6 +419,10 @@ class SimBroker:
         """What a reader at `isolation` gets from the first offset on."""
         return list(self._log(tp).read(0, None, isolation).records)
 
+    def log(self, tp: TopicPartition) -> Partition:
+        """The log of a partition, for whoever looks at it often and deletes no topic."""
+        return self._log(tp)
+
     def high_watermark(self, tp: TopicPartition) -> int:
         return len(self._log(tp).records)
 
@@ -521,7 +525,7 @@ class SimBroker:
         """Decide the outcome. From here on it is final; the markers follow now or, when held, later."""
         txn.phase = phase
         self._held[txn.transactional_id] = txn
-        if self.hold_markers == (self._choice(MARK_NOW, 2) == 1):
+        if self.hold_markers == (self._asks and self._choice(MARK_NOW, 2) == 1):
             self._complete(txn)
 
     def _complete(self, txn: _Transaction) -> None:
@@ -534,7 +538,7 @@ class SimBroker:
         if txn.partitions:
             tp = self._pick(MARKED_PLACE, list(txn.partitions))
             del txn.partitions[tp]
-            log = self._present(tp)
+            log = self._partitions.get(tp)
             if log is not None:
                 kind = Kind.COMMIT if commit else Kind.ABORT
                 log.mark(commit, (kind, txn.producer_id, txn.epoch, txn.transactional_id), self.now)
@@ -612,10 +616,6 @@ class SimBroker:
             return logs[partition]
         raise LogError(f"partition {partition} of topic {topic!r} does not exist; it has {len(logs)}")
 
-    def _present(self, tp: TopicPartition) -> Partition | None:
-        """The log that has this name now, None while there is none."""
-        return self._partitions.get(tp)
-
     def _pick(self, question: str, options: Sequence[Option]) -> Option:
         """One of several, the first unless the chooser says otherwise."""
         return options[0] if len(options) == 1 else options[self._choice(question, len(options))]
@@ -630,7 +630,9 @@ def _refusal(log: Partition, key: bytes | None, value: bytes | None, headers: He
     """Why the broker does not take a record, None if it does."""
     if key is None and log.policy.compact:
         return f"a record for {log.tp} has no key, and its cleanup.policy compacts by key"
-    size = len(key or b"") + len(value or b"") + sum([len(name) + len(said or b"") for name, said in headers])
+    size = len(key or b"") + len(value or b"")
+    if headers:
+        size += sum([len(name) + len(said or b"") for name, said in headers])
     if size + _RECORD_OVERHEAD > log.policy.max_bytes:
         return f"a record for {log.tp} is larger than its max.message.bytes={log.policy.max_bytes}"
     return None
@@ -850,7 +852,7 @@ class SimProducer:
         for queued in queue:
             log, key, value, timestamp, headers = queued
             if log.deleted:
-                present = self._broker._present(log.tp)
+                present = self._broker._partitions.get(log.tp)
                 if present is None:
                     self._queue.append(queued)
                     continue
@@ -985,7 +987,7 @@ class SimPlainProducer:
             log, key, value, timestamp, headers = queued
             if self._error is not None:
                 return
-            if log.deleted and self._broker._present(log.tp) is None:
+            if log.deleted and log.tp not in self._broker._partitions:
                 self._queue.append(queued)
                 continue
             refusal = _refusal(log, key, value, headers)

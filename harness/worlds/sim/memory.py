@@ -46,10 +46,11 @@ class Memory:
         """From now on that process runs."""
         if incarnation == self._current:
             return
+        taken = None
         if self._current is not None:
-            self._away[self._current] = self._take()
+            taken = self._away[self._current] = self._take()
         self._current = incarnation
-        self._put(self._away.pop(incarnation, self._first))
+        self._put(self._away.pop(incarnation, self._first), taken)
 
     def leave(self) -> None:
         """No process runs any more: the variables are what they were at the beginning."""
@@ -58,9 +59,10 @@ class Memory:
     def _take(self) -> list[_Variables]:
         return [_take(module, known) for module, known in zip(self._modules, self._first, strict=True)]
 
-    def _put(self, variables: list[_Variables]) -> None:
-        for module, values in zip(self._modules, variables, strict=True):
-            _put(module, values)
+    def _put(self, variables: list[_Variables], instead: list[_Variables] | None = None) -> None:
+        """`instead`: of what is there now, where that is known."""
+        for number, (module, values) in enumerate(zip(self._modules, variables, strict=True)):
+            _put(module, values, None if instead is None else instead[number].names)
 
 
 def _module_of(process: object) -> ModuleType:
@@ -83,9 +85,10 @@ def _take(module: ModuleType, known: _Variables | None = None) -> _Variables:
     return _Variables(names, [(value, _copy(value)) for value in containers.values()])
 
 
-def _put(module: ModuleType, variables: _Variables) -> None:
+def _put(module: ModuleType, variables: _Variables, names: dict[str, Any] | None) -> None:
+    """`names`: those of the module now, where they are known."""
     namespace = vars(module)
-    if not _same(namespace, variables.names):
+    if names is not variables.names and not _same(namespace, variables.names):
         for name in [name for name in namespace if name not in variables.names]:
             del namespace[name]
         namespace.update(variables.names)

@@ -9,13 +9,15 @@ cleaning and truncation at any moment. Offsets are never used again, and the end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from store.errors import ConfigError
 from store.log.protocol import Fetch
 from store.types import Headers, IsolationLevel, Record, TopicPartition
+
+_made: Callable[[type[Record], tuple[Any, ...]], Record] = tuple.__new__
 
 NO_PRODUCER = -1
 """Producer id and epoch of a record written outside any transaction."""
@@ -80,37 +82,40 @@ class Policy(NamedTuple):
     """How old a record has to be before a cleaning may look at it."""
 
 
+_NUMBERS = {
+    "retention.ms": (7 * _DAY_MS, -1),
+    "delete.retention.ms": (_DAY_MS, 0),
+    "max.message.bytes": (1_048_588, 0),
+    "min.compaction.lag.ms": (0, 0),
+}
+"""Those of them that are numbers, in their order: what a broker takes by default, and at the least."""
+
+
 def policy_of(topic: str, config: Mapping[str, str]) -> Policy:
     """The settings of `topic`, with a broker's defaults for those that `config` leaves out.
 
     Raises `ConfigError` for a value that a broker refuses.
     """
-
-    def number(key: str, default: int, least: int) -> int:
-        value = config.get(key)
-        if value is None:
-            return default
-        try:
-            number = int(value)
-        except ValueError:
-            number = least - 1
-        if number < least:
-            raise ConfigError(f"{key} of topic {topic}", value, f"a whole number from {least} on")
-        return number
-
     words = [word.strip() for word in config.get("cleanup.policy", "delete").split(",")]
     if not {"compact", "delete"}.issuperset(words):
         raise ConfigError(
             f"cleanup.policy of topic {topic}", config["cleanup.policy"], "compact, delete or both"
         )
-    return Policy(
-        "compact" in words,
-        "delete" in words,
-        number("retention.ms", 7 * _DAY_MS, -1),
-        number("delete.retention.ms", _DAY_MS, 0),
-        number("max.message.bytes", 1_048_588, 0),
-        number("min.compaction.lag.ms", 0, 0),
-    )
+    numbers = []
+    for key, (default, least) in _NUMBERS.items():
+        value = config.get(key)
+        number = default if value is None else _whole(value)
+        if number is None or number < least:
+            raise ConfigError(f"{key} of topic {topic}", value, f"a whole number from {least} on")
+        numbers.append(number)
+    return Policy("compact" in words, "delete" in words, *numbers)
+
+
+def _whole(value: str) -> int | None:
+    try:
+        return int(value)
+    except ValueError:
+        return None
 
 
 class Partition:
@@ -151,8 +156,8 @@ class Partition:
         """The topic was deleted, and whoever holds this log looks for its successor."""
 
     def last_stable(self) -> int:
-        for offsets in self.open.values():
-            return max(offsets[0], self.start)
+        if self.open:
+            return max(next(iter(self.open.values()))[0], self.start)
         return len(self.records)
 
     def read(self, offset: int, max_records: int | None, isolation: IsolationLevel) -> Fetch:
@@ -164,7 +169,7 @@ class Partition:
         else:
             end = len(written)
             worst = _ABORTED
-        start = max(offset, self.start)
+        start = offset if offset > self.start else self.start
         records = [
             record
             for record, fate in zip(written[start:end], fates[start:end], strict=True)
@@ -173,7 +178,7 @@ class Partition:
         if max_records is not None and len(records) >= max_records:
             del records[max_records:]
             return Fetch(records, records[-1].offset + 1)
-        return Fetch(records, max(offset, end))
+        return Fetch(records, end if end > offset else offset)
 
     def entries(self) -> list[Entry]:
         """What lies at each offset, in order, without the gaps."""
@@ -206,7 +211,8 @@ class Partition:
         records = self.records
         offset = len(records)
         topic, number = self.tp
-        records.append(Record(topic, number, offset, key, value, timestamp, headers))
+        # Past the function by which a named tuple checks its arguments: this is called for each record.
+        records.append(_made(Record, (topic, number, offset, key, value, timestamp, headers)))
         self.writers.append(writer)
         self.fates.append(_OPEN)
         offsets = self.open.get(writer[1])

@@ -74,6 +74,7 @@ from harness.worlds.sim.cluster import KeepingLog, SimCluster
 from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
+from harness.worlds.sim.partition import Partition
 from harness.worlds.sim.relocation import KilledError, Moving, die
 from harness.worlds.versions import Dying, Fencing, VersionedRun, called, named
 from scenarios import Scenario, other_ordinals
@@ -90,7 +91,6 @@ from store.types import IsolationLevel, Record, TopicPartition
 
 APPLICATION = "app"
 RC = IsolationLevel.READ_COMMITTED
-MOST_ROWS = 1_000_000
 
 MANY_OUTPUTS = 1_000
 """Up to this many outputs are compared at every look, more only when a tenth of them is new."""
@@ -404,9 +404,9 @@ class Process:
             return
         now = run.time_on(self.actor.host)
         for one in whose:
-            for store, tp in run.logged(one.task):
+            for store, log in run.logged(one.task):
                 engine = self.storage.engines.get((one.task, store))
-                noted = None if engine is None else images.caught_up_ms(engine, tp)
+                noted = None if engine is None else images.caught_up_ms(engine, log.tp)
                 if noted is not None:
                     run.events.append(Noted(one.task, one.incarnation, store, noted, now))
 
@@ -431,10 +431,12 @@ class Process:
         return now
 
     def let_go(self) -> None:
+        leaving = [one for one in self.actor.crew if one.leaves_for is not None]
+        if not leaving:
+            return
         told = self._told or Assignment((), ())
         # One that was struck while the worker let go of another is not told of yet.
         kept = {(number, False) for number in told.active} | {(number, True) for number in told.standby}
-        leaving = [one for one in self.actor.crew if one.leaves_for is not None]
         for one in [one for one in leaving if (partition_of(one.task), one.standby) not in kept]:
             self._remain_without(one)
             open_still = LET_GO_OPEN if one in self._begun else ""
@@ -527,10 +529,11 @@ class Listener:
 
 
 def _assignment(crew: Sequence[Actor]) -> Assignment:
-    return Assignment(
-        tuple([partition_of(one.task) for one in crew if not one.standby]),
-        tuple([partition_of(one.task) for one in crew if one.standby]),
-    )
+    active: list[int] = []
+    standby: list[int] = []
+    for one in crew:
+        (standby if one.standby else active).append(partition_of(one.task))
+    return Assignment(tuple(active), tuple(standby))
 
 
 class VirtualClock:
@@ -642,18 +645,14 @@ class SimRun(VersionedRun):
             or not faults.isdisjoint(("open_transaction", "delay_markers"))
         )
         self._images: images.Known = {}
-        self._changelogs_of: dict[str, list[tuple[str, TopicPartition]]] = {}
+        self._changelogs_of: dict[str, list[tuple[str, Partition]]] = {}
         """Task → its stores with their changelogs."""
         self._committed: dict[TopicPartition, int] | None = None
         self._group: dict[str, dict[int, int]] = {}
         self._outputs: tuple[tuple[str, Row], ...] = ()
         self._compared = 0
-        self._reader = self.log.reader()
-        self._read_up_to = {
-            TopicPartition(topic, partition): 0
-            for topic in clusters.places_of(self.topologies).outputs
-            for partition in range(schedule.partitions)
-        }
+        self._read_up_to: dict[Partition, int] = {}
+        """Partition of an output → up to where its readers have been given it."""
 
     # -- processes --------------------------------------------------------------------------------------------
 
@@ -997,8 +996,8 @@ class SimRun(VersionedRun):
                 Lagging(
                     actor.task,
                     actor.incarnation,
-                    {store: lags[tp] for store, tp in logged if tp in lags},
-                    {store: self.broker.last_stable_offset(tp) for store, tp in logged},
+                    {store: lags[log.tp] for store, log in logged if log.tp in lags},
+                    {store: log.last_stable() for store, log in logged},
                 )
             )
 
@@ -1038,15 +1037,16 @@ class SimRun(VersionedRun):
 
     def _ends(self, task: str) -> dict[str, int]:
         """Where the changelogs of a task's stores end."""
-        return {store: self.broker.high_watermark(tp) for store, tp in self.logged(task)}
+        return {store: len(log.records) for store, log in self.logged(task)}
 
-    def logged(self, task: str) -> list[tuple[str, TopicPartition]]:
+    def logged(self, task: str) -> list[tuple[str, Partition]]:
         """The stores of a task that have a changelog, with it."""
         logged = self._changelogs_of.get(task)
         if logged is None:
             topology = self.topologies[ordinal_of(task)]
             logged = self._changelogs_of[task] = [
-                (store, topology.changelog(store, partition_of(task))) for store in topology.changelogs
+                (store, self.broker.log(topology.changelog(store, partition_of(task))))
+                for store in topology.changelogs
             ]
         return logged
 
@@ -1078,22 +1078,20 @@ class SimRun(VersionedRun):
 
         None where comparing it with the group's positions would be unfair, or too dear.
         """
-        behind = [
-            tp for tp, position in self._read_up_to.items() if position < self.broker.high_watermark(tp)
-        ]
-        for tp in behind:
-            if self.broker.holds_back(tp):
+        behind = [log for log, position in self._read_up_to.items() if position < len(log.records)]
+        for log in behind:
+            if log.holds_back():
                 return None
-        for tp in behind:
-            since, start = self._read_up_to[tp], self.broker.start_offset(tp)
+        for log in behind:
+            since, start = self._read_up_to[log], log.start
             # Read by everybody whom it concerns, and deleted since the last look.
-            kept = self.cluster.committed(*tp) if since < start else ()
+            kept = self.cluster.committed(*log.tp) if since < start else ()
             gone = [record for record in kept if since <= record.offset < start]
-            fetch = self._reader.read(tp, max(since, start), MOST_ROWS, RC)
-            self._read_up_to[tp] = fetch.next_offset
-            name = tp.topic.removeprefix(self.prefix)
+            fetch = log.read(max(since, start), None, RC)
+            self._read_up_to[log] = fetch.next_offset
+            name = log.tp.topic.removeprefix(self.prefix)
             row = clusters.output_row(self.scenario, name)
-            self._outputs += tuple((name, row(record)) for record in (*gone, *fetch.records))
+            self._outputs += tuple([(name, row(record)) for record in (*gone, *fetch.records)])
         count = len(self._outputs)
         if count > MANY_OUTPUTS and count < 1.1 * self._compared:
             return None
@@ -1108,6 +1106,11 @@ class SimRun(VersionedRun):
         followed = points.follow(self._entered if self.enters else None)
         try:
             clusters.set_up(self.cluster, self.topologies, self.schedule)
+            self._read_up_to = {
+                self.broker.log(TopicPartition(topic, partition)): 0
+                for topic in clusters.places_of(self.topologies).outputs
+                for partition in range(self.schedule.partitions)
+            }
             self.drive()
             if self._loose:
                 # At least once fences nobody: what a process under exactly once has left open goes by its timeout.
