@@ -336,7 +336,7 @@ def topologies(
         raise ScenarioError(
             f"scenario {scenario.name} does not make its pipeline: {words_of(error)}"
         ) from error
-    if not found or not all([isinstance(one, Topology) for one in found]):
+    if not found or not all(isinstance(one, Topology) for one in found):
         raise ScenarioError(
             f"scenario {scenario.name}: its pipeline is {made!r}, it has to be a Topology, an Application or "
             "several Topologies"

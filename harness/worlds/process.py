@@ -508,6 +508,9 @@ class _WatchedProcessing:
             fault.around(lambda: self._process(record))
 
 
+_CALLS = frozenset(CALLS)
+
+
 class WatchedLog:
     """A log whose calls can go wrong as networks and brokers make them, or be interrupted at their edges, and which
     tells what is read of changelogs."""
@@ -520,14 +523,14 @@ class WatchedLog:
     ) -> None:
         self._inner = inner
         self._control = control
-        self._calls = watch.calls & frozenset(CALLS)
+        self._calls = watch.calls & _CALLS
         self._watch = watch
         self._tells = bool(watch.changelogs or watch.merged or watch.inputs)
 
     @classmethod
     def around(cls, inner: Log, control: Control, watch: Watch) -> Log:
         """The log itself where no call has to be wrapped."""
-        if watch.changelogs or watch.merged or watch.inputs or watch.calls & frozenset(CALLS):
+        if watch.changelogs or watch.merged or watch.inputs or watch.calls & _CALLS:
             return cls(inner, control, watch)
         return inner
 

@@ -188,14 +188,15 @@ def restore(
     bounds = _settled_bounds(changelog, reader, waiting)
     decision = decide_at(bounds)
     start = decision.first_offset()
-    whose = f"store {store.name}" + ("" if offsets is None else f" of task {offsets.task_id}")
+    name = store.name
+    whose = f"store {name}" + ("" if offsets is None else f" of task {offsets.task_id}")
     _log.info(
         "%s: restoring %s from offset %d up to %d: %s", whose, changelog, start, bounds.end, decision.reason
     )
     began_s = clock.monotonic()
     store.track_last_caught_up(clock.time_ms)
     if listener is not None:
-        listener.on_restore_start(changelog, store.name, start, bounds.end)
+        listener.on_restore_start(changelog, name, start, bounds.end)
     total = 0
     place.position = start
     while place.position < bounds.end:
@@ -216,7 +217,7 @@ def restore(
         if count is not None:
             count(len(fetch.records))
         if listener is not None:
-            listener.on_batch_restored(changelog, store.name, place.position, len(fetch.records))
+            listener.on_batch_restored(changelog, name, place.position, len(fetch.records))
         if place.position < bounds.end and settings.breaks_off(store.persistent()):
             place.keep()
             raise RestoreBrokenOffError(
@@ -227,7 +228,7 @@ def restore(
     place.keep()
     _log.info("%s: restored %d records in %.1f s", whose, total, clock.monotonic() - began_s)
     if listener is not None:
-        listener.on_restore_end(changelog, store.name, total)
+        listener.on_restore_end(changelog, name, total)
     return RestoreResult(total, start, bounds.end)
 
 

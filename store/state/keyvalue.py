@@ -114,6 +114,10 @@ class KeyValueStore(ReadOnlyKeyValueStore, EngineStore):
         # Not an attribute: a store that refers to itself outlives its closing until garbage is collected.
         return self
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write; a value of None deletes. Raises what the changelog raises, and then keeps nothing."""
         if type(key) is not bytes:

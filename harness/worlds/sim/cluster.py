@@ -48,12 +48,8 @@ class SimCluster:
         self._broker.settle()
 
     def bounds(self, topic: str, partition: int) -> Bounds:
-        tp = TopicPartition(topic, partition)
-        return Bounds(
-            self._broker.start_offset(tp),
-            self._broker.last_stable_offset(tp),
-            self._broker.high_watermark(tp),
-        )
+        log = self._broker.log(TopicPartition(topic, partition))
+        return Bounds(log.start, log.last_stable(), len(log.records))
 
     def committed(self, topic: str, partition: int) -> Sequence[Record]:
         tp = TopicPartition(topic, partition)

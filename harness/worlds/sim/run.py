@@ -163,12 +163,11 @@ class Process:
         """Of those that share the process: whose last commit, or abort, is done."""
         self._begun: set[Actor] = set()
         """Of those that share the process: whose transaction is open."""
-        # Writes to real files are met at the engine, not at the disk.
-        met = OF_STORAGE if run.schedule.files else OF_STORAGE - {Occasion.WRITE}
-        self.disk = run.hosts[actor.host].storage(actor.process, self.around_write)
+        around = self.around_write if Occasion.WRITE in run.watch.calls else None
+        self.disk = run.hosts[actor.host].storage(actor.process, around)
         self.version = run.version
         """Which version of the pipeline it runs: 0, or 1, the other one."""
-        self.storage = ObservedStorage(self.disk, self, run.watch.calls & met, self._named)
+        self.storage = ObservedStorage(self.disk, self, run.met, self._named)
         self.questions: Callable[[str], Questions] | None = None
         self._asked: dict[str, Questions] = {}
         self._uncommitted: dict[str, dict[str, int]] = {}
@@ -600,8 +599,13 @@ class SimRun(VersionedRun):
             if any(sink.removeprefix(self.prefix) in scenario.ticks for sink in topology.sinks)
         )
         """Sub-topologies that do something by the wall clock."""
-        inputs = frozenset(chain.from_iterable(topology.sources for topology in self.topologies))
-        self.watch = replace(watch, inputs=inputs, ticks=self.ticks)
+        if schedule.runtime is Runtimes.WORKER:
+            inputs = frozenset(chain.from_iterable(topology.sources for topology in self.topologies))
+            watch = replace(watch, inputs=inputs)
+        self.watch = replace(watch, ticks=self.ticks)
+        # Writes to real files are met at the engine, not at the disk.
+        self.met = watch.calls & (OF_STORAGE if schedule.files else OF_STORAGE - {Occasion.WRITE})
+        """What its processes meet in their storages."""
         self.purges = self._may_purge()
         """What workers delete of what they have committed."""
         self.hosts: list[Host] | list[FileHost]
@@ -843,8 +847,10 @@ class SimRun(VersionedRun):
     def _time_out(self) -> bool:
         """Let time pass for what a process under exactly once has left open, where at least once fences nobody; whether
         there was something by which input is held back."""
+        if not self._loose:
+            return False
         inputs = {tp for parts in self._inputs.values() for tp in parts}
-        if not self._loose or not any(self.broker.holds_back(tp) for tp in inputs):
+        if not any(self.broker.holds_back(tp) for tp in inputs):
             return False
         self.broker.advance(TRANSACTION_TIMEOUT_MS + 1)
         return True
