@@ -239,6 +239,7 @@ class Worker:
         found = {partition: task.why_unreadable(error) for partition, task in self.tasks.items()}
         overtaken = {partition: why for partition, why in found.items() if isinstance(why, FencedError)}
         for partition, why in overtaken.items():
+            enter(self._topology.task_id(partition))
             self._give_up(partition, why)
         return bool(overtaken)
 
