@@ -281,7 +281,7 @@ def test_what_is_remembered_of_configurations_has_a_bound() -> None:
 
 @pytest.mark.requirement("card.4")
 def test_a_run_that_did_not_kill_at_a_point_says_so() -> None:
-    whole = schedule_at(BALANCES, 3, -2)
+    whole = schedule_at(BALANCES, 3, -3)
     short = msgspec.structs.replace(
         whole, steps=tuple(step for step in whole.steps if step.at is not Point.FLUSHED)
     )
@@ -292,7 +292,7 @@ def test_a_run_that_did_not_kill_at_a_point_says_so() -> None:
 
 
 def test_a_whole_run_says_which_values_and_which_deaths_of_which_stores_it_did_not_meet() -> None:
-    missing = met_by(BALANCES, schedule_at(BALANCES, 3, -2)).missing([BALANCES], Capability, whole=True)
+    missing = met_by(BALANCES, schedule_at(BALANCES, 3, -3)).missing([BALANCES], Capability, whole=True)
     assert Value("processing.guarantee", "at_least_once") in missing
     assert Value("processing.guarantee", "exactly_once_v2") not in missing
     assert Pair("rocksdb_secondary", "key value", "kill") in missing
