@@ -307,7 +307,7 @@ class Committing(msgspec.Struct, frozen=True, tag="committing", gc=False):
     idle: bool
     """Whether the task has found none of its inputs to have any more, when it looked last."""
     asked: bool
-    """Whether the process was asked to end, or to let go of the task."""
+    """Whether the process was asked to end, or to let go of the task, or the processing has asked for a commit."""
 
 
 class Measured(msgspec.Struct, frozen=True, tag="measured"):

@@ -29,7 +29,7 @@ from harness.history import (
     Started,
 )
 from harness.oracles.evidence import Evidence
-from harness.schedule import Edge, Schedule, config_of
+from harness.schedule import Edge, Runtime, Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from store.points import Point
 
@@ -42,11 +42,13 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = _READY, _ABORTED, _BEGUN, _COMMITTED = (
+_NOTED = _READY, _ABORTED, _BEGUN, _COMMITTED, _BATCH, _RESTORED = (
     Point.PRODUCER_READY,
     Point.ABORTED,
     Point.TRANSACTION_BEGUN,
     Point.KAFKA_COMMITTED,
+    Point.RESTORE_BATCH,
+    Point.RESTORED,
 )
 """The protocol points that can need an excuse, and those after which nothing of before does."""
 
@@ -123,6 +125,10 @@ class _Ledger:
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
+        self._jumped: dict[int, frozenset[Excuse]] = {}
+        """Host whose clock was set, and will be set right → what whoever runs there may do because of it."""
+        self._restoring: set[int] = set()
+        """Those in the middle of a restore. A member of a group breaks one off to be heard of, and begins anew."""
         self._suspended: set[int] = set()
         """Those that stood still once, while time may have passed for their transactions."""
         self._open: set[int] = set()
@@ -141,6 +147,10 @@ class _Ledger:
                     self._commit(event)
                 elif event.point is _READY:
                     found += self._own(event)
+                elif event.point is _BATCH:
+                    self._restoring.add(event.incarnation)
+                elif event.point is _RESTORED:
+                    self._restoring.discard(event.incarnation)
                 else:
                     self._open.discard(event.incarnation)
                     if not self._overtaken(event.task, event.incarnation):
@@ -189,7 +199,9 @@ class _Ledger:
         self._owner[task] = incarnation
         # While a process stood still others may have let time pass until its transaction was given up.
         found: Iterable[Finding] = ()
-        if again and not overtaken and incarnation not in self._suspended:
+        broke_off = self._schedule.runtime is Runtime.STREAMS and incarnation in self._restoring
+        self._restoring.discard(incarnation)
+        if again and not overtaken and not broke_off and incarnation not in self._suspended:
             found = list(self._spend(event, Excuse.NEW_PRODUCER, "made a new producer"))
         self._set_aside.discard(incarnation)
         return found
@@ -287,7 +299,10 @@ class _Ledger:
             self._suspended.add(event.incarnation)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
-        if fault.needs & _OF_THE_CLUSTER:
+        if Capability.CLOCKS in fault.needs:
+            if event.host is not None:
+                self._jumped[event.host] = fault.excuses
+        elif fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
         elif event.incarnation is not None:
@@ -316,6 +331,8 @@ class _Ledger:
         incarnation = event.incarnation
         assert incarnation is not None
         if self._uncaused and excuse not in _BY_NOBODY:
+            return
+        if excuse in self._jumped.get(self._alive.get(incarnation, -1), ()):
             return
         if self._aborts and excuse in (Excuse.ABORT, Excuse.NEW_PRODUCER):
             return

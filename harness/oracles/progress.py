@@ -129,15 +129,12 @@ REACHED_BYTES = 1_000_000
 
 def _too_early(evidence: Evidence) -> Iterator[Finding]:
     """The first commit that nothing asked for."""
-    scenario = evidence.scenario
-    # With a record that is passed over all before it is committed, and where not every record is told of nobody knows
-    # after which a function has asked.
-    asking = type(scenario).commits_after is not Scenario.commits_after
-    if scenario.aborts or (asking and not evidence.of(Processed)):
+    # With a record that is passed over all before it is committed.
+    if evidence.scenario.aborts:
         return
     open_ones: dict[int, _Open] = {}
     for index, event in evidence.among(
-        Started, Processed, Measured, Committing, Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED
+        Started, Measured, Committing, Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED
     ):
         match event:
             case Reached(point=Point.RECORD_PROCESSED):
@@ -148,8 +145,6 @@ def _too_early(evidence: Evidence) -> Iterator[Finding]:
                 one.measured = before.measured
             case Started():
                 open_ones[event.incarnation] = _Open(evidence.config(event.settings))
-            case Processed() if asking and _asks(evidence, event):
-                open_ones[event.incarnation].coming = "what its function asked for"
             case Measured(point=Point.RECORD_PROCESSED):
                 one = open_ones[event.incarnation]
                 held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())

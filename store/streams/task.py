@@ -1082,6 +1082,11 @@ class Task:
         assert self._context is not None
         return self._commit_is_due(self._context)
 
+    @property
+    def commit_requested(self) -> bool:
+        """Whether the processing function has asked for a commit of what is uncommitted."""
+        return self._context is not None and self._context.commit_requested
+
     def _commit_is_due(self, context: TaskContext) -> bool:
         return (
             self._processed >= self._commit_records

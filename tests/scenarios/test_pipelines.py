@@ -134,7 +134,7 @@ def test_a_pipeline_is_equal_to_itself_in_another_process(scenario: Scenario) ->
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_a_scenario_with_global_stores_is_for_workers(scenario: Scenario) -> None:
     """A task host follows them while it has orders, and the reference wants them followed to the end."""
-    assert set(scenario.runtimes) <= {"worker", "spark"}
+    assert set(scenario.runtimes) <= {"worker", "spark", "streams"}
     if "spark" in scenario.runtimes:
         assert not any(one.global_stores for one in topologies(scenario, APP, StreamsConfig()))
 

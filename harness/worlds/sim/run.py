@@ -258,15 +258,18 @@ class Process:
             self._open.add(task)
         elif point is not Point.COMMIT_STARTED:
             self._open.discard(task)
-        elif self.run.schedule.runtime is Runtimes.WORKER:
+        elif self.run.schedule.runtime is Runtimes.WORKER and self._worker is not None:
             found, now = self._found.get(task, {}), self.run.broker.now
+            opened = self._worker.tasks.get(partition_of(task))
             self.run.events.append(
                 Committing(
                     task,
                     actor.incarnation,
                     now - self._looked_ms.get(task, 0),
                     not any(found.values()),
-                    self.actor.stopping or actor.leaves_for is not None,
+                    self.actor.stopping
+                    or actor.leaves_for is not None
+                    or (opened is not None and opened.commit_requested),
                 )
             )
 

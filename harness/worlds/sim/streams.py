@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from heapq import heappush
 from itertools import count
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ from store.log.protocol import Rebalance
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.application import Application, Repartition
+from store.streams.ordinals import take_over
 from store.streams.thread import COPIES_S, Host, StreamThread
 from store.types import Record, TopicPartition
 
@@ -260,9 +262,15 @@ class StreamsRun(SimRun):
             process.questions = lambda task: self.questions(process, bare[ordinal_of(task)], task)
         name = f"host-{actor.host}"
         log: Any = WatchedLog.around(KeepingLog(self.broker, self.cluster, name), process, self.watch)
+        application = Application(
+            APPLICATION, parts, tuple(Repartition(topic) for topic in sorted(self.purges))
+        )
         try:
+            # The topics between sub-topologies are there as any input is, whether they are purged or not.
+            replace(application, repartitions=()).prepare(log, config)
+            take_over(log, parts, config, self.clock)
             thread = process.thread = StreamThread(
-                Application(APPLICATION, parts, tuple(Repartition(topic) for topic in sorted(self.purges))),
+                application,
                 config,
                 _Telling(log, process),
                 process.storage,
