@@ -135,6 +135,8 @@ class _Ledger:
         """Those in the middle of a transaction."""
         self._cut = False
         """Whether logs were cleaned or cut."""
+        self._jumped: set[int] = set()
+        """Hosts whose wall clock was wrong once."""
 
     def judge(self, events: Iterable[Event]) -> list[Finding]:
         found: list[Finding] = []
@@ -293,6 +295,8 @@ class _Ledger:
     def _strike(self, event: Injected) -> None:
         fault = FAULTS[event.fault]
         self._cut |= Capability.LOGS in fault.needs
+        if Capability.CLOCKS in fault.needs and event.host is not None:
+            self._jumped.add(event.host)
         if event.call == _FENCING and event.incarnation is not None:
             self._late[event.incarnation] = self._moment
         if fault.suspends and event.incarnation is not None:
@@ -344,6 +348,9 @@ class _Ledger:
         if excuse is Excuse.FAIL and incarnation in self._stopping:
             # It does not try again what a fault has spoilt; whoever comes next does.
             enough = (excuse, Excuse.RETRY, Excuse.ABORT, Excuse.NEW_PRODUCER)
+        if excuse is Excuse.NEW_PRODUCER and self._alive.get(incarnation) in self._jumped:
+            # By its wall clock its transaction may have run out of time: so it begins anew where it was fenced.
+            enough = (excuse, Excuse.FENCED)
         if any((incarnation, one) in self._standing for one in enough):
             return
         for one in enough:
