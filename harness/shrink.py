@@ -81,6 +81,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         schedule.runtime is not Runtime.WORKER,
         schedule.static,
         schedule.shared,
+        schedule.plain,
         len(schedule.input),
         schedule.partitions,
         schedule.hosts,
@@ -237,6 +238,8 @@ def _simpler(schedule: Schedule) -> Iterator[Schedule]:
         yield _with(schedule, runtime=Runtime.WORKER, static=False)
     if schedule.static:
         yield _with(schedule, static=False)
+    if schedule.plain:
+        yield _with(schedule, plain=False)
     if schedule.partitions > 1:
         yield _with(
             schedule,

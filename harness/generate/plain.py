@@ -62,6 +62,8 @@ RESTARTED_RECORDS = 8
 
 STATIC = 0.4
 """The share of the schedules by members of a group in which these are static."""
+PLAIN = 0.25
+"""The share of the schedules with input that is written without transactions."""
 
 REORDERED = 0.6
 """The share of the schedules that start the other version of a pipeline on purpose, where it has one."""
@@ -367,6 +369,7 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
             static=self._runtime is Runtime.STREAMS and random.random() < STATIC,
+            plain=random.random() < PLAIN,
         )
 
     def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:

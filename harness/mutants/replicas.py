@@ -184,4 +184,17 @@ MUTANTS = (
         ),
         oracle="global",
     ),
+    Mutant(
+        "global-store-is-restored-one-short",
+        OWN,
+        "A global store is restored up to the last offset of its topic, and without the record there.",
+        (
+            Edit(
+                f"{_GLOBAL}._begin",
+                "ends[tp] = bounds.end",
+                "ends[tp] = bounds.end - 1",
+            ),
+        ),
+        oracle="global",
+    ),
 )

@@ -52,6 +52,9 @@ class Cluster(Protocol):
     def write(self, records: Sequence[Written], *, abort: bool) -> None:
         """Write records in one transaction, in order, and commit or abort it. At return it is visible."""
 
+    def write_plainly(self, records: Sequence[Written]) -> None:
+        """Write records without a transaction, in order. At return they are visible."""
+
     def bounds(self, topic: str, partition: int) -> Bounds:
         """The bounds of a partition at this moment."""
 
@@ -103,11 +106,11 @@ def set_up(cluster: Cluster, topologies: Sequence[Topology], schedule: Schedule)
     outside = [TopicSpec(topic, schedule.partitions) for topic in (*places.inputs, *places.outputs)]
     inside = [spec for topology in topologies for spec in topology.internal_topics(schedule.partitions)]
     cluster.create([*outside, *inside])
-    write(cluster, topologies, schedule.parts()[0])
+    write(cluster, topologies, schedule.parts()[0], plainly=schedule.plain)
 
 
-def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Input]) -> None:
-    """Write a part of the input; at return all of it is visible under read_committed."""
+def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Input], *, plainly: bool) -> None:
+    """Write a part of the input, see `Schedule.plain`; at return all of it is visible under read_committed."""
     prefix = f"{topologies[0].application_id}-"
 
     def written(item: Input) -> Written:
@@ -122,7 +125,11 @@ def write(cluster: Cluster, topologies: Sequence[Topology], items: Sequence[Inpu
         )
 
     for aborted, group in groupby(items, lambda item: item.aborted):
-        cluster.write([written(item) for item in group], abort=aborted)
+        records = [written(item) for item in group]
+        if plainly and not aborted:
+            cluster.write_plainly(records)
+        else:
+            cluster.write(records, abort=aborted)
 
 
 def final(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology], partitions: int) -> Final:

@@ -54,6 +54,12 @@ def test_an_empty_topic_reads_as_empty(cluster: PlainCluster, topic: str) -> Non
     assert (cluster.bounds(topic, 0), cluster.committed(topic, 0)) == (Bounds(0, 0, 0), [])
 
 
+def test_what_is_written_plainly_has_no_marker_behind_it(cluster: PlainCluster, topic: str) -> None:
+    cluster.write_plainly(written(topic, "a", "b"))
+    assert cluster.bounds(topic, 0) == Bounds(0, 2, 2)
+    assert keys(cluster.committed(topic, 0)) == [b"a", b"b"]
+
+
 def test_records_keep_their_order_in_each_of_several_partitions(cluster: PlainCluster, topic: str) -> None:
     first, second = written(topic, *"abcd"), written(topic, *"efgh", partition=1)
     mixed = [record for pair in zip(first, second, strict=True) for record in pair]

@@ -110,6 +110,7 @@ class PlainCluster:
         self._admin: Any = AdminClient(self._settings)
         self._readers: dict[str, Consumer] = {}
         self._producer: Producer | None = None
+        self._plain_producer: Producer | None = None
         self._group = ""
         self._asking: Consumer | None = None
 
@@ -125,7 +126,7 @@ class PlainCluster:
             reader.close()
         self._readers.clear()
         self._forget_group()
-        self._producer = None
+        self._producer = self._plain_producer = None
 
     def renew(self) -> None:
         """Begin with new clients. After an error the old ones may stay as they are for ever."""
@@ -159,33 +160,45 @@ class PlainCluster:
         if not records:
             return
         producer = self._writer()
-        refused: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                refused.append(error)
-
         try:
             producer.begin_transaction()
-            for record in records:
-                producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    on_delivery=delivered,
-                    timestamp=max(record.timestamp, self.earliest),
-                    headers=list(record.headers),
-                )
             # Flushed first: an aborted record that was never sent would not be in the log at all.
-            if producer.flush(self._patience_s) or refused:
-                raise ClientError(f"The input could not be written: {refused or 'no answer'}.")
+            self._send(producer, records)
             end = producer.abort_transaction if abort else producer.commit_transaction
             self._call("finish writing", lambda: end(self._call_s))
         except (ClientError, KafkaException):
             self._producer = None
             raise
         self.undecided({(record.topic, record.partition) for record in records}, self._patience_s)
+
+    def write_plainly(self, records: Sequence[Written]) -> None:
+        if self._plain_producer is None:
+            self._plain_producer = Producer({**self._settings, "enable.idempotence": True, "linger.ms": 0})
+        try:
+            self._send(self._plain_producer, records)
+        except (ClientError, KafkaException):
+            self._plain_producer = None
+            raise
+
+    def _send(self, producer: Producer, records: Sequence[Written]) -> None:
+        refused: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                refused.append(error)
+
+        for record in records:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                on_delivery=delivered,
+                timestamp=max(record.timestamp, self.earliest),
+                headers=list(record.headers),
+            )
+        if producer.flush(self._patience_s) or refused:
+            raise ClientError(f"The input could not be written: {refused or 'no answer'}.")
 
     def bounds(self, topic: str, partition: int) -> Bounds:
         tp = TopicPartition(topic, partition)

@@ -157,7 +157,7 @@ class RealRun(VersionedRun):
         self.processes[actor].resume()
 
     def write(self, items: Sequence[Input]) -> None:
-        clusters.write(self.machine.cluster, self.topologies, items)
+        clusters.write(self.machine.cluster, self.topologies, items, plainly=self.schedule.plain)
 
     def seen_by(self, actor: Actor) -> object:
         # Not what is there once open transactions have ended: it has not seen that.

@@ -47,6 +47,10 @@ class SimCluster:
             producer.commit_transaction()
         self._broker.settle()
 
+    def write_plainly(self, records: Sequence[Written]) -> None:
+        for topic, partition, key, value, timestamp, headers in records:
+            self._broker.append(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
+
     def bounds(self, topic: str, partition: int) -> Bounds:
         log = self._broker.log(TopicPartition(topic, partition))
         return Bounds(log.start, log.last_stable(), len(log.records))

@@ -762,7 +762,7 @@ class SimRun(VersionedRun):
 
     def write(self, items: Sequence[Input]) -> None:
         held, self.broker.hold_markers = self.broker.hold_markers, False
-        clusters.write(self.cluster, self.topologies, items)
+        clusters.write(self.cluster, self.topologies, items, plainly=self.schedule.plain)
         self.broker.hold_markers = held
 
     def turn(self, actor: Actor) -> None:
