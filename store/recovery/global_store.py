@@ -117,14 +117,14 @@ class GlobalStore(Generic[V]):
             self._exit.callback(self._close_store)
             try:
                 self._load()
-                self._catch_up()
+                self._catch_up(self._breaks_off)
                 reason = None
             except (StoreCorruptedError, StoreOutOfStepError) as error:
                 reason = self._give_up(error)
             # Outside of the handler: the traceback no longer holds the engine open.
             if reason is not None:
                 self._rebuild(reason)
-                self._catch_up()
+                self._catch_up(self._breaks_off)
             self._keep()
         except BaseException as error:
             close_after(error, self._exit.close)
@@ -157,7 +157,8 @@ class GlobalStore(Generic[V]):
     def rebuild_if_damaged(self) -> bool:
         """Read every row, and set the store aside and rebuild it when one cannot be read; whether that was so.
 
-        For a `StoreCorruptedError` that came from a view. Raises as `open` does.
+        For a `StoreCorruptedError` that came from a view. Raises as `open` does, but is not told to end: whoever has
+        the store open would go on with a part of it.
         """
         if readable(self._opened()):
             return False
@@ -190,11 +191,11 @@ class GlobalStore(Generic[V]):
 
     # -- following ----------------------------------------------------------------------------------------
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, breaks_off: Callable[[bool], bool] = lambda _: False) -> None:
         deadline = self._clock.monotonic() + self._patience
         while True:
             try:
-                self._follow(self._listener, self._breaks_off)
+                self._follow(self._listener, breaks_off)
                 return
             except RetriableError:
                 if self._clock.monotonic() >= deadline:

@@ -580,6 +580,24 @@ def test_a_write_that_fails_while_updating(error: type[Exception], monkeypatch: 
             assert len(disk.aside) == 1
 
 
+def test_a_rebuild_while_others_read_it_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner has it open, and would go on with a part of the topic."""
+    disk, topic = CrashDisk(), Topic()
+    topic[0].append(*[(b"%d" % number, b"1") for number in range(6)])
+    leaving: list[bool] = []
+    with over(disk, topic, RestoreSettings(batch=2, breaks_off=lambda _: bool(leaving))) as store:
+        leaving.append(True)
+
+        def fail(*_: object, **__: object) -> None:
+            monkeypatch.undo()
+            raise StoreCorruptedError("broken")
+
+        monkeypatch.setattr(MemoryEngine, "scan", fail)
+        assert store.rebuild_if_damaged()
+        assert len(disk.aside) == 1
+        assert shown(store) == topic.values()
+
+
 class Following(RuleBasedStateMachine):
     """Any topic, cut and extended at any moment, and any crashes: after an update the store is the topic."""
 

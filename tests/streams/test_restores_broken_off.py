@@ -171,14 +171,21 @@ def test_no_other_task_is_opened_once_a_restore_was_broken_off() -> None:
     assert len(listener.starts) == len(listener.reached) == 1
 
 
-def test_the_restore_of_a_global_store_is_broken_off_and_gone_on_with() -> None:
+def with_table(supplier: Any) -> Cluster:
+    """A pipeline with one record of input and a global store."""
     topology = Topology(
-        "app", ("in",), ("out",), (STORE,), count, global_stores=(global_store(OWN_TABLE, "table"),)
+        "app", ("in",), ("out",), (STORE,), count, global_stores=(global_store(supplier, "table"),)
     )
     cluster = Cluster(topology, [b"a"])
     cluster.broker.create_topic("table", 1)
     for key in KEYS:
         cluster.broker.append("table", key, b"1", partition=0)
+    return cluster
+
+
+@pytest.mark.parametrize("transactional", [True, False], ids=["own offsets", "a checkpoint"])
+def test_the_restore_of_a_global_store_is_broken_off_and_gone_on_with(transactional: bool) -> None:
+    cluster = with_table(persistent_key_value_store("table", transactional=transactional))
     listener = Slow(cluster)
     one = member(cluster, listener, rebalance_timeout_ms=10_000)
     polled = [cluster.clock.now]
@@ -191,7 +198,14 @@ def test_the_restore_of_a_global_store_is_broken_off_and_gone_on_with() -> None:
     one.stop()
 
 
-OWN_TABLE = persistent_key_value_store("table")
+def test_a_global_store_in_memory_whose_restore_takes_long_is_not_restored_over_and_over() -> None:
+    cluster = with_table(in_memory_key_value_store("table"))
+    listener = Slow(cluster)
+    one = member(cluster, listener, rebalance_timeout_ms=30_000)
+    for _ in KEYS:
+        one.step()
+    assert listener.reached == list(range(BATCH, len(KEYS) + 1, BATCH))
+    one.stop()
 
 
 def test_a_task_host_that_is_told_to_end_breaks_a_restore_off() -> None:
