@@ -189,7 +189,7 @@ def test_the_restore_of_a_global_store_is_broken_off_and_gone_on_with(transactio
     listener = Slow(cluster)
     one = member(cluster, listener, rebalance_timeout_ms=10_000)
     polled = [cluster.clock.now]
-    while not cluster.output():
+    while not cluster.output() and len(polled) < len(KEYS):
         one.step()
         polled.append(cluster.clock.now)
         one._workers[0].commit()
