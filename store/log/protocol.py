@@ -283,8 +283,8 @@ class Admin(Protocol):
         """Who has which partitions. None of a group that is unknown, empty, or in the middle of a rebalance."""
 
     def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
-        """What tells each topic from any other that had its name before, or has it later. Topics that are not there are
-        left out."""
+        """What tells each topic from any other that had its name before, or has it later. Topics that are not there, or
+        of which the cluster does not tell that, are left out."""
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         """Every setting of a topic that is in effect, defaults included. `LogError` when it does not exist."""

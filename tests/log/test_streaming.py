@@ -140,6 +140,7 @@ def test_a_part_of_the_last_read_is_taken_back_without_being_fetched_again(
     inflow = reader._intakes[RC].inflows[place]
     for offset in (400, 420, 900, 1_399):
         check(place, offset, list(reader.read(place, offset, 500, RC).records))
+        assert inflow.waiting == sum(map(len, inflow.kept))
     assert reader._intakes[RC].inflows[place] is inflow
 
 

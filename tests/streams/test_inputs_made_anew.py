@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from confluent_kafka import TopicCollection, Uuid
 
 from harness.worlds.local.broker import LocalBroker
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimAdmin, SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import Guarantee, StreamsConfig
 from store.errors import InputChangedError, PositionLostError
@@ -159,6 +163,59 @@ def test_a_note_of_inputs_is_passed_over_by_who_reads_times() -> None:
     assert ordinals.made_anew(said, {"left": "1", "right": "3", "other": "9"}) == {"right"}
     assert ordinals.made_anew("sub-topology 3, stream time 20, a at 5", {"left": "1"}) == set()
     assert ordinals.made_anew(ordinals.note(3, inputs=inputs), {"left": "2"}) == {"left"}
+
+
+def test_an_operator_that_is_named_like_a_note_of_inputs_is_none() -> None:
+    name = "-inputs.-AAAAAAAAAAAAAAAA"
+    for inputs in ("", ordinals.note_of_inputs({"left": "1"})):
+        said = ordinals.note(3, 20, {name: 5}, inputs)
+        assert ordinals.observed_by(name, ordinals.observed_times(said)) == 5
+        assert ordinals.made_anew(said, {"left": "1"}) == set()
+
+
+class Silent(SimLog):
+    """A cluster that tells no ids of topics."""
+
+    def admin(self) -> SimAdmin:
+        return _SilentAdmin(self.broker)
+
+
+class _SilentAdmin(SimAdmin):
+    def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+        del topics
+        return {}
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("forgotten", [False, True], ids=["", "without the group's positions"])
+def test_inputs_whose_ids_are_not_told_are_gone_on_with_before_and_after(
+    guarantee: Guarantee, forgotten: bool
+) -> None:
+    made = Relay(guarantee)
+    logs = [made.log, Silent(made.broker), SimLog(made.broker)]
+    for key, made.log in zip((b"d", b"e", b"f"), logs, strict=True):
+        if forgotten:
+            made.broker.forget_group("app")
+        made.feed("left", key)
+        made.run()
+    assert sorted(key or b"" for key in made.output()) == [b"a", b"b", b"c", b"d", b"e", b"f", b"x"]
+
+
+class _BeforeIds:
+    """The client's admin of brokers from before 2.8."""
+
+    def describe_topics(self, topics: TopicCollection, **_: object) -> dict[str, Future[SimpleNamespace]]:
+        del topics
+        found: dict[str, Future[SimpleNamespace]] = {"left": Future(), "right": Future()}
+        for future, topic_id in zip(found.values(), (Uuid(0, 0), None), strict=True):
+            future.set_result(SimpleNamespace(topic_id=topic_id))
+        return found
+
+
+def test_brokers_that_know_no_ids_tell_none() -> None:
+    admin = KafkaLog("127.0.0.1:1").admin()
+    admin._admin = cast(Any, _BeforeIds())
+    assert admin.topic_ids(["left", "right"]) == {}
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["simulated", "real"])

@@ -8,7 +8,7 @@ import pytest
 
 from harness.worlds.sim.broker import Phase, SimLog, SimReader
 from store.config import StreamsConfig
-from store.errors import InputChangedError, LogError
+from store.errors import InputChangedError, LogError, ProtocolError
 from store.streams.worker import UNREACHED_S, Worker
 from store.types import TopicPartition
 from tests.clusters import RC, SOURCE, Cluster
@@ -53,6 +53,20 @@ def test_a_task_without_input_does_not_commit_while_others_have_some() -> None:
     drain(worker)
     assert not any(task.in_transaction for task in worker.tasks.values())
     worker.close()
+
+
+def test_a_worker_closes_what_it_has_lent_to_its_tasks() -> None:
+    cluster = Cluster(keys=[b"a"], partitions=2)
+    reader = SimLog(cluster.broker).reader()
+    worker = cluster.worker(LONG, partitions=range(2), streaming=reader)
+    drain(worker)
+    admin = worker._log.admin()
+    assert admin.topic_ids([SOURCE.topic])
+    worker.close()
+    with pytest.raises(ProtocolError, match="closed"):
+        admin.topic_ids([SOURCE.topic])
+    with pytest.raises(ProtocolError, match="closed"):
+        reader.partitions(SOURCE.topic)
 
 
 def test_an_aborted_batch_is_read_again() -> None:

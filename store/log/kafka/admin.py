@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -26,6 +26,10 @@ from store.types import TopicPartition
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_NO_ID = frozenset({str(Uuid(0, 0)), str(None)})
+"""What a client says for the id of a topic where brokers from before 2.8 tell none. All topics would have this one, and
+all would seem made anew once the brokers tell."""
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -123,14 +127,16 @@ class KafkaAdmin:
         admin = self._live()
 
         def ask(seconds: float) -> dict[str, str]:
-            found = {}
+            found: dict[str, str] = {}
             asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=seconds)
             for topic, future in asked.items():
                 try:
-                    found[topic] = str(future.result().topic_id)
+                    topic_id = str(future.result().topic_id)
                 except KafkaException as exception:
                     if cause_of(exception).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
+                else:
+                    found |= {} if topic_id in _NO_ID else {topic: topic_id}
             return found
 
         return self._repeat(f"ask for the ids of the topics {', '.join(topics)}", ask)
