@@ -92,8 +92,6 @@ FAULTS = (
         "The wall clock of the process's host jumps an hour ahead, or back, and is set right a moment later.",
         Where.POINT,
         needs=frozenset({Capability.PROCESSES, Capability.CLOCKS}),
-        # Who is fenced may take it for the end of a transaction that was open for an hour, by that clock.
-        excuses=frozenset({Excuse.NEW_PRODUCER, Excuse.RETRY}),
         amount=(_AHEAD, _BACK),
         apply=_jump,
     ),

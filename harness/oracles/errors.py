@@ -125,8 +125,6 @@ class _Ledger:
         """Those that another incarnation overtook between their request to fence and their hearing of the answer."""
         self._stopping: set[int] = set()
         """Those that were asked to end: an error that they would have gone on after ends them."""
-        self._jumped: dict[int, frozenset[Excuse]] = {}
-        """Host whose clock was set, and will be set right → what whoever runs there may do because of it."""
         self._restoring: set[int] = set()
         """Those in the middle of a restore. A member of a group breaks one off to be heard of, and begins anew."""
         self._suspended: set[int] = set()
@@ -303,10 +301,7 @@ class _Ledger:
             self._suspended.add(event.incarnation)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
-        if Capability.CLOCKS in fault.needs:
-            if event.host is not None:
-                self._jumped[event.host] = fault.excuses
-        elif fault.needs & _OF_THE_CLUSTER:
+        if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
         elif event.incarnation is not None:
@@ -335,8 +330,6 @@ class _Ledger:
         incarnation = event.incarnation
         assert incarnation is not None
         if self._uncaused and excuse not in _BY_NOBODY:
-            return
-        if excuse in self._jumped.get(self._alive.get(incarnation, -1), ()):
             return
         if self._aborts and excuse in (Excuse.ABORT, Excuse.NEW_PRODUCER):
             return
