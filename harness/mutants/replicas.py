@@ -157,7 +157,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_GLOBAL}.open",
-                "self._rebuild(reason)\n                self._catch_up()",
+                "self._rebuild(reason)\n                self._catch_up(self._breaks_off)",
                 "self._rebuild(reason)",
             ),
         ),
