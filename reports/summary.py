@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -84,9 +85,20 @@ def sentence(result: Result) -> str:
     return f"Inconclusive: {found} in {ran}, but this does not show that {scenarios} holds.{planted}"
 
 
+_OF_A_SCHEDULE = re.compile(r"schedule \d+ of [^:]+: ")
+
+
 def reasons(result: Result) -> list[str]:
-    """Why the run shows less than it should: the stated reasons, and everything that was not met."""
-    found = [visible(reason) for reason in result.reasons if reason.strip()]
+    """Why the run shows less than it should: the stated reasons, what several schedules share once, and everything
+    that was not met."""
+    alike: dict[str, list[str]] = {}
+    for reason in filter(str.strip, result.reasons):
+        named = _OF_A_SCHEDULE.match(reason)
+        alike.setdefault(reason[named.end() :] if named else reason, []).append(reason)
+    found = []
+    for first, *more in alike.values():
+        same = f". The same of {len(more):,} schedules more." if more else ""
+        found.append(visible(first.removesuffix(".") + same if same else first))
     for name, world in result.worlds.items():
         found += [
             f"In {_article(name)}, {visible(str(missing))} had to be met and was not."

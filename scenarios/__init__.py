@@ -327,9 +327,11 @@ def topologies(
     none that can be run."""
     try:
         make = scenario.reordered if reordered else scenario.pipeline
-        made = make(application_id, Stores.of(config))
+        made: Any = make(application_id, Stores.of(config))
         if isinstance(made, Topology):
             found: tuple[Topology, ...] = (made,)
+        elif made is None:
+            found = ()
         else:
             found = made.sub_topologies if isinstance(made, Application) else tuple(made)
     except Exception as error:

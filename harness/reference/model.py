@@ -131,7 +131,10 @@ class Line:
         topic, row = record
         given = input_record(topic, self._partition, row)
         try:
-            outputs: list[Output] = list(self._scenario.reference(state, given))
+            made = self._scenario.reference(state, given)
+            if made is None:
+                raise TypeError("it returned None, and has to return a list of Outputs, which may be empty")
+            outputs: list[Output] = list(made)
         except Exception as error:
             raise ScenarioError(
                 f"the reference function of scenario {self._scenario.name} does not take {row.key!r}={row.value!r}, "

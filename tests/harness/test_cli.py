@@ -301,6 +301,14 @@ def test_a_reference_that_gives_anything_but_outputs_is_an_error_of_its_author(o
     refused(answer, 2, told, "it has to give Outputs, such as [Output(topic, key, value)]")
 
 
+def test_a_reference_that_returns_nothing_is_told_what_it_has_to_return(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    right = 'return [Output("rewards", record.key, points[record.key])] if rewarded else []'
+    (own / "wrong.py").write_text(text.replace(right, "rewarded and None"))
+    answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
+    refused(answer, 2, "it returned None, and has to return a list of Outputs, which may be empty")
+
+
 def test_a_reference_that_writes_to_a_topic_that_is_no_sink_is_an_error_of_its_author(own: Path) -> None:
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace('Output("rewards"', 'Output("reward"'))

@@ -107,6 +107,12 @@ def test_choices_end_with_the_last_one_that_matters_and_the_others_are_the_usual
     assert smallest.choices == (0, 0, 0, 2)
 
 
+def test_real_files_are_left_out_where_they_do_not_matter() -> None:
+    start = Schedule("balances", files=True, steps=(Step("kill"),))
+    assert not Reduction(start, lambda schedule: len(schedule.steps) == 1).run().files
+    assert Reduction(start, lambda schedule: schedule.files).run().files
+
+
 def test_a_query_is_made_plain() -> None:
     query = Query("accounts", QueryKind.RANGE, "ann", "bob", backward=True, bound=2, hold=3)
     step = Step(query=query, task="1_2", at=Point.FLUSHED, wait=4)

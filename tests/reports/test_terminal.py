@@ -132,3 +132,11 @@ def test_every_hostile_result_can_be_printed_and_stays_short() -> None:
 def test_of_several_scenarios_the_sentence_names_those_that_failed() -> None:
     both = msgspec.structs.replace(samples.violated(), scenarios={"balances": 40, "carts": 40})
     assert summary.sentence(both).startswith("Violated: balances broke the specification; ")
+
+
+def test_what_several_schedules_do_not_show_for_one_reason_is_said_once() -> None:
+    result = samples.inconclusive()
+    result.reasons = [f"schedule {number} of balances: two runs differ" for number in range(4)]
+    assert [reason for reason in summary.reasons(result) if "two runs differ" in reason] == [
+        "schedule 0 of balances: two runs differ. The same of 3 schedules more."
+    ]

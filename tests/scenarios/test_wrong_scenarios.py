@@ -85,7 +85,10 @@ def test_an_input_record_that_cannot_be_written_is_refused(tmp_path: Path, made:
     ("made", "reason"),
     [
         ("raise KeyError('x')", "does not make its pipeline: KeyError"),
-        ("return None", "does not make its pipeline: TypeError"),
+        (
+            "return None",
+            "its pipeline is None, it has to be a Topology, an Application or several Topologies",
+        ),
         ("return ()", "it has to be a Topology, an Application or several Topologies"),
         ("application_id = 'x'", "the application id given is"),
         ("return Topology(application_id, ('x',), (), (), print, ordinal=3)", r"ordinals .* are \[3\]"),
