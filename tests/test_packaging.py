@@ -163,7 +163,7 @@ def test_the_command_without_its_packages_says_what_to_install(
 
 
 def test_the_simulation_runs_without_spark(tmp_path: Path) -> None:
-    arguments = ["run", "--world", "sim", "--schedules", "150", "--jobs", "1", "--json"]
+    arguments = ["run", "balances", "--world", "sim", "--schedules", "150", "--jobs", "1", "--json"]
     answer = python(COMMAND.format(arguments=arguments), without=modules_of_extras()["spark"], cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout)["verdict"] == "holds"
