@@ -60,10 +60,6 @@ class _Open:
         """Why a commit has to come before the next record."""
         self.coming = ""
         """The same, by the record that is about to count as processed."""
-        self.measured = False
-        """Whether it is known what the stores hold."""
-        self.large = False
-        """Whether they hold so much that it may be the share of a task."""
 
     def processed(self) -> str:
         """One more record; why a commit was due before, empty if none was."""
@@ -133,29 +129,20 @@ def _too_early(evidence: Evidence) -> Iterator[Finding]:
     if evidence.scenario.aborts:
         return
     open_ones: dict[int, _Open] = {}
-    for index, event in evidence.among(
-        Started, Measured, Committing, Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED
-    ):
+    for index, event in evidence.among(Started, Committing, Point.TRANSACTION_BEGUN, Point.RECORD_PROCESSED):
         match event:
             case Reached(point=Point.RECORD_PROCESSED):
                 open_ones[event.incarnation].processed()
             case Reached():
-                before = open_ones[event.incarnation]
-                one = open_ones[event.incarnation] = _Open(before.config)
-                one.measured = before.measured
+                open_ones[event.incarnation] = _Open(open_ones[event.incarnation].config)
             case Started():
                 open_ones[event.incarnation] = _Open(evidence.config(event.settings))
-            case Measured(point=Point.RECORD_PROCESSED):
-                one = open_ones[event.incarnation]
-                held = sum(values.get("uncommitted-bytes", 0) for values in event.stores.values())
-                one.measured = True
-                one.large |= held * evidence.schedule.partitions > one.config.statestore_uncommitted_max_bytes
             case Committing() if not event.idle and not event.asked:
                 one = open_ones[event.incarnation]
                 config = one.config
+                # What its stores held when it was asked is not known: a query, or a flush, may have come since.
                 bounded = 0 <= config.statestore_uncommitted_max_bytes < REACHED_BYTES
-                large = bounded and (one.large or not one.measured)
-                if one.due or not one.records or large or event.open_ms >= config.commit_interval_ms:
+                if one.due or not one.records or bounded or event.open_ms >= config.commit_interval_ms:
                     continue
                 yield Finding(
                     "progress",
