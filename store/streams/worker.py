@@ -644,7 +644,7 @@ class Worker:
         if progress and not task.in_transaction:
             self._last_commit[partition] = self._clock.monotonic()
             self._failures.pop(partition, None)
-        elif not progress:
+        elif not (progress or task.in_transaction):
             idle_s = self._clock.monotonic() - self._last_commit[partition]
             if idle_s >= (PASS_OVER_S if task.has_passed_over else REFRESH_POSITIONS_S):
                 task.refresh_positions()

@@ -9,7 +9,7 @@ import pytest
 from harness.worlds.sim.broker import Phase, SimLog, SimReader
 from store.config import StreamsConfig
 from store.errors import InputChangedError, LogError, ProtocolError
-from store.streams.worker import UNREACHED_S, Worker
+from store.streams.worker import REFRESH_POSITIONS_S, UNREACHED_S, Worker
 from store.types import TopicPartition
 from tests.clusters import RC, SOURCE, Cluster
 
@@ -52,6 +52,21 @@ def test_a_task_without_input_does_not_commit_while_others_have_some() -> None:
     assert all(task.in_transaction for task in worker.tasks.values())
     drain(worker)
     assert not any(task.in_transaction for task in worker.tasks.values())
+    worker.close()
+
+
+def test_a_task_that_stood_idle_for_long_goes_on_while_others_have_input() -> None:
+    cluster = Cluster(partitions=2)
+    worker = streaming(cluster)
+    drain(worker)
+    cluster.clock.sleep(REFRESH_POSITIONS_S)
+    cluster.feed(b"a")
+    while not worker.tasks[0].in_transaction:
+        worker.poll()
+    cluster.feed(b"b", partition=1)
+    worker.poll()
+    drain(worker)
+    assert outputs(cluster) == 2
     worker.close()
 
 
