@@ -159,11 +159,20 @@ def _named(raw: bytes) -> tuple[str, str, int] | None:
 def caught_up_ms(view: View, changelog: TopicPartition) -> int | None:
     """Since when the rows of a store that keeps its own offset are up to date, as it says itself; None if it does
     not."""
-    kept = view.get(Family.META, f"caught-up:{changelog.topic}-{changelog.partition}".encode())
+    return _number_of(view, "caught-up", changelog)
+
+
+def kept_offset(view: View, changelog: TopicPartition) -> int | None:
+    """The offset of the last record of a changelog in a store that keeps it itself; None if it does not."""
+    return _number_of(view, "offset", changelog)
+
+
+def _number_of(view: View, kind: str, changelog: TopicPartition) -> int | None:
+    kept = view.get(Family.META, f"{kind}:{changelog.topic}-{changelog.partition}".encode())
     if kept is None or len(kept) != _NUMBER.size or kept[0] != _FORMAT:
         return None
-    time: int = _NUMBER.unpack(kept)[1]
-    return time
+    number: int = _NUMBER.unpack(kept)[1]
+    return number
 
 
 def put_together(

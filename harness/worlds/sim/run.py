@@ -80,6 +80,7 @@ from harness.worlds.versions import Dying, Fencing, VersionedRun, called, named
 from scenarios import Scenario, other_ordinals
 from store import points
 from store.config import StreamsConfig
+from store.engine.protocol import View
 from store.errors import CrashproofError, FencedError, LogError, StoreError
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
@@ -177,6 +178,8 @@ class Process:
         """Task → when it looked last before its transaction began."""
         self._open: set[str] = set()
         """Tasks whose transaction is open."""
+        self.globals_since: dict[str, dict[int, int]] = {}
+        """Global store that was opened before there was a task → partition → last stable offset of its topic then."""
         self._rested = False
         """Whether it has rested since the end of its last turn."""
         self._turn_began = run.broker.now
@@ -400,7 +403,9 @@ class Process:
         self._turn_began = run.broker.now
 
     def _tell_times(self, whose: Sequence[Actor]) -> None:
-        """Since when these stores say that they are up to date, unless a clock was set in the midst of this turn."""
+        """Since when these stores say that they are up to date, unless a clock was set in the midst of this turn. A
+        copy with records that cannot be read yet, since their transaction is not settled, waits and was not followed.
+        """
         run = self.run
         if run.clocks_set != self._clocks_set:
             return
@@ -408,9 +413,15 @@ class Process:
         for one in whose:
             for store, log in run.logged(one.task):
                 engine = self.storage.engines.get((one.task, store))
-                noted = None if engine is None else images.caught_up_ms(engine, log.tp)
+                if engine is None or (one.standby and self._is_ahead(engine, log.tp)):
+                    continue
+                noted = images.caught_up_ms(engine, log.tp)
                 if noted is not None:
                     run.events.append(Noted(one.task, one.incarnation, store, noted, now))
+
+    def _is_ahead(self, copy: View, changelog: TopicPartition) -> bool:
+        kept = images.kept_offset(copy, changelog)
+        return kept is not None and kept >= self.run.broker.last_stable_offset(changelog)
 
     def stopping(self) -> bool:
         return self.actor.stopping
@@ -1029,7 +1040,7 @@ class SimRun(VersionedRun):
             if image is None or (point is Point.STORE_OPENED and not opened):
                 continue
             process.storage.just_opened.discard(store.name)
-            tps = [TopicPartition(store.topic, number) for number in range(self.schedule.partitions)]
+            since = process.globals_since.pop(store.name, None)
             self.events.append(
                 GlobalObserved(
                     actor.task,
@@ -1037,12 +1048,23 @@ class SimRun(VersionedRun):
                     store.name,
                     store.topic.removeprefix(self.prefix),
                     point,
-                    opened,
+                    opened or since is not None,
                     image.rows,
                     image.offsets,
-                    {tp.partition: self.broker.last_stable_offset(tp) for tp in tps},
+                    self.stable_offsets_of(store.name) if since is None else since,
                 )
             )
+
+    def stable_offsets_of(self, global_store: str) -> dict[int, int]:
+        """The last stable offset of each partition of the topic that a global store follows."""
+        topics = [
+            store.topic
+            for part in self.topologies
+            for store in part.global_stores
+            if store.name == global_store
+        ]
+        tps = [TopicPartition(topics[0], number) for number in range(self.schedule.partitions)]
+        return {tp.partition: self.broker.last_stable_offset(tp) for tp in tps}
 
     def _ends(self, task: str) -> dict[str, int]:
         """Where the changelogs of a task's stores end."""

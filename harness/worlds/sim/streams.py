@@ -90,6 +90,10 @@ class Member(Process):
     def reached(self, point: Point) -> None:
         if self.at is not self.actor:
             super().reached(point)
+        elif point is Point.STORE_OPENED:
+            # A global store, which no look tells of before there is a task.
+            opened = self.storage.just_opened
+            self.globals_since |= {name: self.streams.stable_offsets_of(name) for name in opened}
 
     def meet(self, occasion: Occasion) -> Fault | None:
         fault = super().meet(occasion)
