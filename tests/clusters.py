@@ -18,7 +18,7 @@ from store.log import Log
 from store.points import Point
 from store.state.keyvalue import KeyValueStore
 from store.streams.task import Task, apply
-from store.streams.topology import Context, Topology
+from store.streams.topology import Context, ProcessorSupplier, Topology
 from store.streams.worker import Worker
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clocks import VirtualClock
@@ -38,7 +38,9 @@ def count(context: Context, record: Record) -> None:
     context.forward(SINK.topic, record.key, b"%d" % number)
 
 
-def pipeline(process: Callable[[Context, Record], None] = count, *stores: Any) -> Topology:
+def pipeline(
+    process: Callable[[Context, Record], None] | ProcessorSupplier = count, *stores: Any
+) -> Topology:
     """From `in` to `out`, with one key-value store if none is given."""
     return Topology("app", (SOURCE.topic,), (SINK.topic,), stores or (STORE,), process)
 

@@ -218,6 +218,8 @@ class Task:
         self._breaks_off = breaks_off
         self._offsets: TaskOffsets | None = None
         self._corrupt: list[str] = []
+        self.rebuilds = False
+        """Whether a store was found corrupt: closing sets it aside, and a new incarnation rebuilds it."""
         self._log = log
         self._storage = storage
         self._config = config
@@ -379,6 +381,7 @@ class Task:
                 f"while the processing of task {self.task_id} began: it may read its stores then, and write or forward "
                 "only from the first record, or punctuator, on"
             )
+            self._look_for_corruption(error)
             raise
         self._faults.due = context.due()
 
@@ -815,11 +818,6 @@ class Task:
                 self._context = None
         reach(Point.TASK_CLOSED)
 
-    @property
-    def rebuilds(self) -> bool:
-        """Whether a store was found corrupt: closing sets it aside, and a new incarnation rebuilds it."""
-        return bool(self._corrupt)
-
     def _set_corrupt_aside(self) -> None:
         assert self._offsets is not None or not self._corrupt
         for name in self._corrupt:
@@ -1051,6 +1049,7 @@ class Task:
         if any(isinstance(one, StoreCorruptedError) for one in _chain(error)):
             damaged = suspects(self.stores)
             self._corrupt = [name for name in damaged if self._suppliers[name].logged]
+            self.rebuilds = bool(self._corrupt)
             if damaged:
                 self._state = _State.MUST_CLOSE
                 for name in damaged:

@@ -525,6 +525,10 @@ class Worker:
                 _log.info("%s", error)
                 self._broke_off = True
                 return True
+            except StoreCorruptedError as damage:
+                # Its processing begins with reads of its stores.
+                self._begin_anew(partition, task, damage)
+                return True
             self.tasks[partition] = task
             if self._ends:
                 self._check_reaches(task)
@@ -556,16 +560,22 @@ class Worker:
             except (AbortRequiredError, OutcomeUnknownError, FatalLogError, RetriableError):
                 # The abort itself did not go through; a new incarnation settles the transaction.
                 self._drop(partition)
+            except StoreCorruptedError as damage:
+                # Processing begins anew with it, and reads its stores.
+                self._begin_anew(partition, task, damage)
             return True
         except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
-            if isinstance(error, StoreCorruptedError) and not (
-                task.rebuilds or self.replicas.rebuild_damaged()
-            ):
-                raise
-            _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
-            self._count_failure(partition, task, error)
-            self._drop(partition)
+            self._begin_anew(partition, task, error)
             return True
+
+    def _begin_anew(self, partition: int, task: Task, error: CrashproofError) -> None:
+        """Close the task, so that the next step makes a new incarnation. Raises the error of damage that would be found
+        again."""
+        if isinstance(error, StoreCorruptedError) and not (task.rebuilds or self.replicas.rebuild_damaged()):
+            raise error
+        _log.warning("task %s: starting a new incarnation: %s", task.task_id, error)
+        self._count_failure(partition, task, error)
+        self._drop(partition)
 
     def _check_reaches(self, task: Task) -> None:
         """Raise `InputChangedError` for an input that ends before the task's position.

@@ -26,15 +26,16 @@ from store.errors import (
     StoreIOError,
 )
 from store.metrics import Metrics
+from store.points import Point, arm
 from store.recovery.directory import StateDirectory
 from store.serdes import BytesSerde, JsonSerde, StrSerde
 from store.state.iterator import KeyValueIterator
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext, Sync
 from store.state.timestamped import unpack
-from store.streams.context import Context
+from store.streams.context import Context, TaskContext
 from store.streams.task import apply
-from store.streams.topology import Topology
+from store.streams.topology import Processing, Topology, bind
 from store.suppliers import (
     StoreBuilder,
     custom_store,
@@ -261,6 +262,52 @@ def test_a_worker_sets_a_store_aside_that_is_found_corrupt_and_rebuilds_it() -> 
     while worker.poll():
         pass
     assert rows(worker.tasks[0]) == {b"a": b"2", b"b": b"1"}
+    assert len(cluster.host.aside) == 1
+    worker.close()
+
+
+class ReadsFirst:
+    """Counts, and goes through its store before the first record, as operators do that hold results back."""
+
+    def bind(self, context: TaskContext) -> Processing:
+        with context.store(STORE).all() as found:
+            list(found)
+        return bind(count, context)
+
+
+def test_a_store_that_is_found_corrupt_when_processing_begins_is_set_aside_and_rebuilt() -> None:
+    cluster = Cluster(pipeline(ReadsFirst()), [b"a", b"b"])
+    first = cluster.worker()
+    while first.poll():
+        pass
+    first.close()
+    cluster.broker.append("in", b"a", b"", partition=0)
+    storage = Rotting(cluster.host, 1)
+    storage.rotten = True
+    worker = cluster.worker(storage=storage)
+    while worker.poll():
+        pass
+    assert rows(worker.tasks[0]) == {b"a": b"2", b"b": b"1"}
+    assert len(cluster.host.aside) == 1
+    worker.close()
+
+
+def test_a_store_that_is_found_corrupt_after_an_abort_is_set_aside_and_rebuilt() -> None:
+    cluster = Cluster(pipeline(ReadsFirst()), [b"a", b"b"])
+    storage = Rotting(cluster.host, 1)
+
+    log = RefusedOnce(cluster.broker)
+
+    def rot(point: Point) -> None:
+        if point is Point.OFFSETS_SENT and not log.refused:
+            storage.rotten = True
+
+    worker = cluster.worker(storage=storage, log=log)
+    before = arm(rot)
+    while worker.poll():
+        pass
+    arm(before)
+    assert rows(worker.tasks[0]) == {b"a": b"1", b"b": b"1"}
     assert len(cluster.host.aside) == 1
     worker.close()
 
