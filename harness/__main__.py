@@ -1,7 +1,7 @@
 """The entry point of `crashproof` and of `python -m harness`: the command, or one sentence on what to install for it.
 
 Must survive: an installation without the extras `check` or `spark`, where a module of the command itself, or one that
-a world asks for later, cannot be imported.
+a world asks for later, cannot be imported; and an interrupt while the command is still being imported.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import sys
 _OURS = {"store", "harness", "scenarios", "reports"}
 _SPARK = {"pandas", "pyarrow", "pyspark", "py4j"}
 EXIT_ENVIRONMENT = 4
+EXIT_INTERRUPTED = 130
 
 
 def main() -> None:
-    """Runs the command. Ends the process with exit code 4 when a package of an extra is not installed."""
+    """Runs the command. Ends the process with exit code 4 when a package of an extra is not installed, and with 130
+    when it is interrupted."""
     try:
         from harness.cli import main as command
 
@@ -29,6 +31,9 @@ def main() -> None:
             f"pip install '.[{extra}]'\n"
         )
         sys.exit(EXIT_ENVIRONMENT)
+    except KeyboardInterrupt:
+        sys.stderr.write("crashproof: interrupted\n")
+        sys.exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

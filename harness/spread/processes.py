@@ -26,7 +26,7 @@ def over(jobs: int) -> Spread:
 @contextmanager
 def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
     """So many processes that have loaded a module. At the end what has not begun is taken back, and nobody waits for
-    the rest."""
+    the rest, which is ended where the block was left before its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preloaded])
     # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
@@ -36,8 +36,19 @@ def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
     finally:
         signal.signal(signal.SIGINT, handler)
     pool = ProcessPoolExecutor(jobs, mp_context=context)
+    # An interrupt waits until the first has begun: this process would not know it, and it would look for what is gone.
+    signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool.submit(int)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
     try:
         yield pool
+    except BaseException:
+        # One that is just starting would not find what it was to inherit, and say so with a traceback.
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         # Not by each future: a pool whose processes are ended meanwhile fails at a future that it did not cancel.
         pool.shutdown(wait=False, cancel_futures=True)

@@ -463,6 +463,31 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("when", ["import 'typer'", "crashproof: sim: starting"])
+def test_an_interrupt_at_the_start_ends_the_command_with_a_sentence(tmp_path: Path, when: str) -> None:
+    words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(tmp_path / "out")]
+    command = subprocess.Popen(
+        # Python tells of each module that is imported.
+        [sys.executable, "-v", "-m", "harness", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=interruptible,
+    )
+    try:
+        assert command.stderr is not None
+        while when not in command.stderr.readline():
+            assert command.poll() is None
+        os.killpg(command.pid, signal.SIGINT)
+        _, said = command.communicate(timeout=LONGEST_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+    assert command.returncode == 130
+    assert "crashproof: interrupted" in said
+    assert "Traceback" not in said
+
+
 def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once() -> None:
     # One is caught soon, and the other one not within an hour.
     names = ["fenced-commit-ignored", "global-store-entry-before-its-data"]
