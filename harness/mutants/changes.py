@@ -22,6 +22,12 @@ MUTANTS = (
         (Edit("store.streams.task:Task._flush_caches", "        self._context.send_changes()\n", ""),),
     ),
     Mutant(
+        "held-changes-outlive-an-abort",
+        OWN,
+        "Changes that are held back when a transaction is given up are sent with the next one.",
+        (Edit(f"{_CONTEXT}.forget_changes", "            changes.forget()\n", "            pass\n"),),
+    ),
+    Mutant(
         "the-first-change-of-a-key-is-logged",
         OWN,
         "Of several changes of a key in one transaction the first is sent.",

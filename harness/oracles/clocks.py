@@ -39,8 +39,12 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
     hosts: dict[int, int] = {}
     since: dict[int, int] = {}
     """Incarnation → the end of the turn from which on the interval counts."""
+    unaware: set[int] = set()
+    """Those whose clock was set in the midst of a turn, which may have looked at it before."""
     for index, event in evidence.among(Started, Injected, ClockSet, Turned, Punctuated, *_BEGINS_ANEW):
         match event:
+            case Turned(incarnation=who) if who in unaware:
+                unaware.remove(who)
             case Turned(incarnation=who, began_ms=began, now_ms=now):
                 waited = began - since.setdefault(who, now)
                 if waited >= interval:
@@ -56,8 +60,8 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
                     )
                     return
             case ClockSet(host=host):
-                for who in [who for who in since if hosts[who] == host]:
-                    del since[who]
+                unaware |= {who for who in hosts if hosts[who] == host}
+                since = {who: end for who, end in since.items() if hosts[who] != host}
             case Started():
                 hosts[event.incarnation] = event.host
             case Punctuated() | Reached() | Injected():
