@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from unittest.mock import Mock
 
 import pytest
@@ -14,9 +15,10 @@ from harness.schedule import Input, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds.containers.broker import Broker
 from harness.worlds.containers.network import BOTH, Disturbance
-from harness.worlds.containers.run import COORDINATOR, LEADER
+from harness.worlds.containers.run import CLIENT_WAITS_S, COORDINATOR, LEADER
 from harness.worlds.containers.world import ContainerWorld
 from scenarios.balances import SCENARIO
+from store.log.kafka import KafkaLog
 from store.points import Point
 from tests.deciding import decided
 from tests.waiting import until
@@ -71,6 +73,23 @@ def test_a_broker_that_ended_a_transaction_without_its_markers_has_said_so() -> 
     began = datetime(2026, 1, 1, tzinfo=UTC)
     assert broker.left_out_markers("run-20", began)
     assert not broker.left_out_markers("run-2", began)
+
+
+def test_a_broker_tells_how_long_it_was_gone() -> None:
+    began = datetime.now(UTC).replace(tzinfo=None)
+    broker = object.__new__(Broker)
+    broker.container = Mock()
+    broker._ended = [began - timedelta(hours=1), began, began + timedelta(seconds=60)]
+    serves = [began + timedelta(seconds=50), began + timedelta(seconds=70)]
+    broker.container.logs.return_value = b"".join(
+        b"%s000Z INFO Kafka Server started (kafka.server.KafkaRaftServer)\n" % time.isoformat().encode()
+        for time in serves
+    )
+    assert broker.longest_away_s(began) == 50
+
+
+def test_a_client_of_the_pipeline_waits_as_long_as_is_said() -> None:
+    assert inspect.signature(KafkaLog).parameters["timeout"].default == CLIENT_WAITS_S
 
 
 def test_a_broker_that_is_alone_cannot_be_cut_off_from_others(world: ContainerWorld) -> None:

@@ -9,11 +9,12 @@ Must survive: SIGKILL and a return, a standstill, and a stop in order, of any of
 from __future__ import annotations
 
 import random
+import re
 import socket
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,13 @@ exec java "$@"
 
 _NO_MARKERS = "while trying to send transaction markers for"
 """What a broker says of transactions whose partitions, as far as it knows, nobody leads."""
+_STARTED = re.compile(rb"^(\S+) .*Kafka Server started", re.MULTILINE)
+"""What a broker says once it serves, behind the time of that."""
+
+
+def _now() -> datetime:
+    """The time in UTC, without a zone, as Docker takes it."""
+    return datetime.now(UTC).replace(tzinfo=None)
 
 
 class Broker(Contained):
@@ -60,6 +68,7 @@ class Broker(Contained):
     ) -> None:
         self.node = node
         self.name = f"{called}-{node}"
+        self._ended: list[datetime] = []
         self.address = addresses[node - 1]
         self.port = _free_port()
         self._addresses = addresses
@@ -91,13 +100,29 @@ class Broker(Contained):
         said = self.container.logs(since=since).decode(errors="replace")
         return f"{_NO_MARKERS} {application_id}-" in said
 
+    def longest_away_s(self, since: datetime) -> float:
+        """How long it was gone at most, from when it was ended until it served again, of the times since then, which is
+        in UTC and without a zone."""
+        said = self.container.logs(timestamps=True, since=since)
+        # Without the nanoseconds, which Python's times do not have.
+        served = [datetime.fromisoformat(time.decode()[:26]) for time in _STARTED.findall(said)]
+        now = _now()
+        away = [
+            min([time for time in served if time > ended], default=now) - ended
+            for ended in self._ended
+            if ended >= since
+        ]
+        return max(away, default=timedelta(0)).total_seconds()
+
     def kill(self) -> None:
+        self._ended.append(_now())
         super().kill()
         if len(self._addresses) == 1:
             self._configure(_ALONE_AFTER_KILL_MS)
 
     def stop(self) -> None:
         """SIGTERM, and wait until it has ended."""
+        self._ended.append(_now())
         self.container.kill(signal="SIGTERM")
         self.container.wait(timeout=STOP_S * 6)
         if len(self._addresses) == 1:

@@ -37,6 +37,10 @@ from harness.worlds.run import KILL, PAUSE
 from scenarios import Scenario
 
 COORDINATOR, LEADER = 0, 1
+CLIENT_WAITS_S = 30.0
+"""How long a client of the pipeline waits for a broker, as `store.log.kafka.KafkaLog` says: one that is gone for longer
+may end it."""
+
 _LOOK_S = 0.1
 """How often a process that meets a fault is looked at."""
 
@@ -388,6 +392,11 @@ class ContainerRun(RealRun):
             one.left_out_markers(self.application_id, self._began) for one in self.machine.brokers.all
         ):
             self.unmet.append("a broker that came back has ended a transaction without its markers")
+        away_s = max([one.longest_away_s(self._began) for one in self.machine.brokers.all]) if struck else 0.0
+        if away_s > CLIENT_WAITS_S:
+            self.unmet.append(
+                f"a broker was gone for {away_s:.0f} s, and a client waits {CLIENT_WAITS_S:.0f} s"
+            )
         if self.unmet and not history.inconclusive:
             history.inconclusive = "; ".join(self.unmet)
         return history
