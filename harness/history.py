@@ -310,6 +310,15 @@ class Committing(msgspec.Struct, frozen=True, tag="committing", gc=False):
     """Whether the process was asked to end, or to let go of the task, or the processing has asked for a commit."""
 
 
+class Overdue(msgspec.Struct, frozen=True, tag="overdue", gc=False):
+    """A record that was processed though its transaction was too old. Recorded by simulations."""
+
+    task: str
+    incarnation: int
+    open_ms: int
+    """For how long the transaction was open, at least, when the record before was processed."""
+
+
 class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """What the metrics of a task's stores say."""
 
@@ -395,6 +404,7 @@ Event = (
     | Punctuated
     | Noted
     | Committing
+    | Overdue
     | Measured
     | OutputObserved
     | Final

@@ -34,7 +34,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "restore.batch.records": (2, 1, 1_000),
     "poll.records": (3, 1, 2, 5),
     "metrics.recording.level": ("INFO", "DEBUG"),
-    "commit.interval.ms": (14_999, 0),
+    # Two turns of a worker, where its turns take time.
+    "commit.interval.ms": (14_999, 0, 30),
     # At every turn of a worker, at every tenth, or hardly ever.
     "repartition.purge.interval.ms": (30_000, 1, 200),
     "transaction.timeout.ms": (60_000, 15_000),

@@ -274,6 +274,19 @@ MUTANTS = (
         oracle="progress",
     ),
     Mutant(
+        "commit-interval-of-records",
+        OWN,
+        "The age of a transaction counts from its last record, so that one that never rests is not committed.",
+        (
+            Edit(
+                f"{_TASK}.process_batch",
+                "            self._processed += 1\n",
+                "            self._processed += 1\n            self._began = max(self._began, self._clock.monotonic())\n",
+            ),
+        ),
+        oracle="progress",
+    ),
+    Mutant(
         "transactions-of-any-size",
         OWN,
         "A transaction is not committed when the stores hold more of it than they may.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import STILL_HELD, Committing, End, Ended, Measured, Processed, Reached, Started
+from harness.history import STILL_HELD, Committing, End, Ended, Measured, Overdue, Processed, Reached, Started
 from harness.oracles.evidence import Evidence
 from harness.reference.model import input_record
 from harness.verdict import Anomaly, Finding
@@ -21,6 +21,7 @@ from store.points import Point
 def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _held_back(evidence)
     yield from _too_early(evidence)
+    yield from _overdue(evidence)
     for index, event in evidence.of(Ended):
         if event.error.startswith(STILL_HELD) and event.reason is End.DONE:
             yield Finding(
@@ -156,6 +157,24 @@ def _too_early(evidence: Evidence) -> Iterator[Finding]:
                     actual=one.records,
                 )
                 return
+
+
+def _overdue(evidence: Evidence) -> Iterator[Finding]:
+    """The first record that was processed after its transaction had to be committed by its age."""
+    settings = {event.incarnation: event.settings for _, event in evidence.of(Started)}
+    for index, event in evidence.of(Overdue):
+        interval_ms = evidence.config(settings[event.incarnation]).commit_interval_ms
+        yield Finding(
+            "progress",
+            f"Incarnation {event.incarnation} of task {event.task} has processed one more record of a transaction "
+            f"that was open for {event.open_ms} ms before, with commit.interval.ms={interval_ms} "
+            f"({evidence.story_before(index, event.task)}).",
+            Anomaly.STUCK,
+            task=event.task,
+            expected=interval_ms,
+            actual=event.open_ms,
+        )
+        return
 
 
 def _asks(evidence: Evidence, event: Processed) -> bool:

@@ -41,6 +41,7 @@ from harness.history import (
     Moment,
     Noted,
     OutputObserved,
+    Overdue,
     Processed,
     Punctuated,
     Replayed,
@@ -107,6 +108,9 @@ MEASURED_AT = frozenset(
     }
 )
 """The protocol points at which metrics are read, where there are any."""
+
+LONGEST_AGE_MS = 1_000
+"""Longer than that no transaction is open, unless a fault lets time pass."""
 
 OF_TRANSACTIONS = frozenset(
     {
@@ -178,6 +182,10 @@ class Process:
         """Task → when it looked last before its transaction began."""
         self._open: set[str] = set()
         """Tasks whose transaction is open."""
+        self._begun_ms: dict[int, int] = {}
+        """Incarnation → when its last transaction began."""
+        self._aged_ms: dict[int, int] = {}
+        """Incarnation → how old its transaction was when it was found to be older than it may be."""
         self.globals_since: dict[str, dict[int, int]] = {}
         """Global store that was opened before there was a task → partition → last stable offset of its topic then."""
         self._rested = False
@@ -240,6 +248,8 @@ class Process:
             self._note(actor, point)
         if point in OF_TRANSACTIONS:
             self._transaction(actor, point)
+        elif run.ages and point is Point.RECORD_PROCESSED:
+            self._grow_old(actor)
         elif run.clocks_set and point is Point.RESTORED:
             self._tell_times([actor])
         moment = looked_at(point, actor.standby) if point in LOOKED_AT else None
@@ -259,6 +269,8 @@ class Process:
         task = actor.task
         if point is Point.TRANSACTION_BEGUN:
             self._open.add(task)
+            self._begun_ms[actor.incarnation] = self.run.broker.now
+            self._aged_ms.pop(actor.incarnation, None)
         elif point is not Point.COMMIT_STARTED:
             self._open.discard(task)
         elif self.run.schedule.runtime is Runtimes.WORKER and self._worker is not None:
@@ -275,6 +287,16 @@ class Process:
                     or (opened is not None and opened.commit_requested),
                 )
             )
+
+    def _grow_old(self, actor: Actor) -> None:
+        """A record was processed. The transaction is to be committed before the next one, once it is old enough."""
+        run, who = self.run, actor.incarnation
+        aged_ms = self._aged_ms.get(who)
+        if aged_ms is not None:
+            run.events.append(Overdue(actor.task, who, aged_ms))
+        age_ms = run.broker.now - self._begun_ms[who]
+        if age_ms > run.config_for(actor).commit_interval_ms:
+            self._aged_ms[who] = age_ms
 
     def _measure(self, metrics: Metrics, actor: Actor, point: Point) -> None:
         stores = {
@@ -637,6 +659,11 @@ class SimRun(VersionedRun):
         """Of `CLOCK_STEPS_MS`, what is still to come."""
         self.processes: dict[Actor, Process] = {}
         self.sleepers: list[tuple[int, int, Process]] = []
+        self.ages = any(
+            0 < settings.get("commit.interval.ms", 0) <= LONGEST_AGE_MS
+            for settings in (schedule.settings, *[step.settings for step in schedule.steps])
+        )
+        """Whether transactions may become as old as they may."""
         self.order = 0
         self.current: Process | None = None
         self.hub = getcurrent()
