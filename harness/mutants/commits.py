@@ -281,7 +281,7 @@ MUTANTS = (
             Edit(
                 f"{_TASK}.process_batch",
                 "            self._processed += 1\n",
-                "            self._processed += 1\n            self._began = max(self._began, self._clock.monotonic())\n",
+                "            self._processed += 1\n            self._began = self._clock.monotonic()\n",
             ),
         ),
         oracle="progress",

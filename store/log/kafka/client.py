@@ -7,13 +7,17 @@ the client says may be repeated.
 from __future__ import annotations
 
 import logging
+import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import Producer as ClientProducer
 
+from store.clock import Sparingly
 from store.errors import ConfigError, LogError, RetriableError, UnreachableError
 from store.log.kafka.errors import FENCED, MISSING, cause_of, translate
 
@@ -24,6 +28,43 @@ Config = Mapping[str, ConfigValue]
 LOGGER = logging.getLogger("store.log.kafka")
 # Without a handler Python prints warnings to standard error; a library leaves that to the application.
 LOGGER.addHandler(logging.NullHandler())
+
+_AFTER = re.compile(r" \(after .*")
+"""What changes each time that a client says of one connection that it has failed, and why."""
+
+_MOST_TOLD = 1_000
+
+
+class _Sparing(logging.Filter):
+    """Has a client tell of a connection that fails again and again once in `SAID_EVERY_S`.
+
+    One that has lost all brokers begins with its addresses anew at each attempt, and has then said nothing of them
+    (librdkafka#5546).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+        self._told: OrderedDict[str, Sparingly] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if not text.startswith("FAIL "):
+            return True
+        what = _AFTER.sub("", text)
+        with self._lock:
+            told = self._told.setdefault(what, Sparingly())
+            self._told.move_to_end(what)
+            if len(self._told) > _MOST_TOLD:
+                self._told.popitem(last=False)
+            since = told.count(time.monotonic)
+        if since is None:
+            return False
+        record.msg, record.args = text + since, ()
+        return True
+
+
+LOGGER.addFilter(_Sparing())
 
 RESERVED: Mapping[str, str] = {
     "bootstrap.servers": "it is the first argument",
@@ -46,7 +87,9 @@ BASE: Config = {
     # forgets all that it knew, and has to begin with the addresses that it was given.
     "metadata.recovery.strategy": "rebootstrap",
     "metadata.recovery.rebootstrap.trigger.ms": 10_000,
-    "reconnect.backoff.ms": 20,
+    # Who has lost all brokers begins anew each time, and so waits for no longer than the first time. What it says of
+    # that, and of each failure, waits in memory until it is polled.
+    "reconnect.backoff.ms": 500,
     "reconnect.backoff.max.ms": 500,
     # By default back-to-back transactions take 100 ms each, which is this pause.
     "retry.backoff.ms": 2,
@@ -68,6 +111,7 @@ TRANSACTIONAL: Config = {
     # With others send_offsets may hang after a restart (librdkafka#5511). One that has forgotten its brokers is of no
     # further use: its calls end in time, and who owns it makes another one.
     "metadata.recovery.strategy": "none",
+    "reconnect.backoff.ms": 20,
 }
 
 LONGEST_IDLE_S = 10.0

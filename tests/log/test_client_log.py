@@ -1,0 +1,41 @@
+"""What clients say of connections that fail is for people: a broker that is gone for an hour is told in some lines."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from store.clock import SAID_EVERY_S
+from store.log.kafka.client import LOGGER
+
+REFUSED = (
+    "FAIL [app#consumer-1] [thrd:b:9092/bootstrap]: b:9092/bootstrap: Connect failed: Connection refused"
+)
+
+
+def test_a_connection_that_fails_again_and_again_is_told_once_in_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = "of one test"
+    times = iter([0.0, 1.0, 2.0, SAID_EVERY_S + 1])
+    with patch("store.log.kafka.client.time.monotonic", lambda: next(times)):
+        for after in (0, 3, 0, 1):
+            LOGGER.error("%s %s (after %dms in state CONNECT)", REFUSED, name, after)
+    assert caplog.messages == [
+        f"{REFUSED} {name} (after 0ms in state CONNECT)",
+        f"{REFUSED} {name} (after 1ms in state CONNECT); 3 such since the last line",
+    ]
+
+
+def test_each_connection_and_each_reason_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    told = [f"{REFUSED} of {number} (after 0ms in state CONNECT)" for number in range(3)]
+    for line in told:
+        LOGGER.error(line)
+    assert caplog.messages == told
+
+
+def test_all_else_that_a_client_says_is_told_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        LOGGER.warning("SESSTMOUT [app#consumer-1] [thrd:main]: Consumer group session timed out")
+    assert len(caplog.messages) == 3
