@@ -15,11 +15,11 @@ MUTANTS = (
         "A worker that aborts the transaction of one task goes on with new incarnations of all.",
         (
             Edit(
-                f"{_WORKER}._step",
-                "                task.abort()\n",
-                "                task.abort()\n"
-                "                for other in [one for one in self.tasks if one != partition]:\n"
-                "                    self._drop(other)\n",
+                f"{_WORKER}._abort",
+                "            task.abort()\n",
+                "            task.abort()\n"
+                "            for other in [one for one in self.tasks if one != partition]:\n"
+                "                self._drop(other)\n",
             ),
         ),
     ),

@@ -1324,17 +1324,25 @@ class Task:
         Asked of the partitions that hold data. The group's position cannot be asked for here: the offsets of the
         transaction about to be aborted hide it.
         """
-        reader = self._require_reader()
-
-        def visible() -> None:
-            for tp, last in self._acknowledged.items():
-                if reader.offsets(tp, IsolationLevel.READ_COMMITTED).end <= last:
-                    raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
-
         try:
-            self._retry(visible, limit_ms=self._config.transaction_timeout_ms)
+            self._retry(self._check_last_commit, limit_ms=self._config.transaction_timeout_ms)
         except RetriableError as error:
             raise OutcomeUnknownError(f"an acknowledged commit did not become visible: {error}") from error
+
+    def _check_last_commit(self) -> None:
+        reader = self._require_reader()
+        for tp, last in self._acknowledged.items():
+            if reader.offsets(tp, IsolationLevel.READ_COMMITTED).end <= last:
+                raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
+
+    def last_commit_is_visible(self) -> bool:
+        """Whether `abort` would not wait. Other producers' open transactions in the same outputs may hide a commit,
+        those of tasks in this thread among them, which cannot end while it waits."""
+        try:
+            self._check_last_commit()
+        except RetriableError:
+            return False
+        return True
 
     def _require_producer(self) -> Producer:
         if self._producer is None:

@@ -177,6 +177,8 @@ class Worker:
         self._passed_over = Sparingly()
         self._faults: dict[int, Faults] = {}
         self._last_commit: dict[int, float] = {}
+        self._aborts: dict[int, float] = {}
+        """Partition → since when its task has been waiting to go back to its last commit."""
         self._ends: dict[TopicPartition, int] | None = None
         """Up to where inputs are read; None: as far as there is anything."""
         self._processed: dict[int, int] = {}
@@ -323,7 +325,7 @@ class Worker:
         """Commit where these tasks stand, as an idle worker that polls does by itself now and then."""
         for partition in partitions:
             task = self.tasks.get(partition)
-            if task is not None and not task.in_transaction:
+            if task is not None and not task.in_transaction and partition not in self._aborts:
                 task.refresh_positions()
 
     def _purge(self) -> None:
@@ -350,7 +352,9 @@ class Worker:
             self._purged |= due
 
     def _owes_commit(self, task: Task) -> bool:
-        return task.in_transaction or self._last_commit[task.partition] == -inf
+        if task.in_transaction or task.partition in self._aborts:
+            return True
+        return self._last_commit[task.partition] == -inf
 
     def punctuate(self) -> bool:
         """Have every task do what is due by the wall clock, and commit what is due. False when there was nothing."""
@@ -483,7 +487,7 @@ class Worker:
 
     def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
         """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""
-        for partition, commit in self._commits(self.tasks):
+        for partition, commit in self._commits([one for one in self.tasks if one not in self._aborts]):
             try:
                 commit()
             except FencedError as error:
@@ -536,6 +540,8 @@ class Worker:
             # Long ago, where the group lacks positions: they are committed again as soon as the task is idle.
             self._last_commit[partition] = -inf if task.group_lacks_positions else self._clock.monotonic()
             return True
+        if partition in self._aborts:
+            return self._abort(partition, task)
         try:
             return (yield from self._process(partition, task))
         except GeneratorExit:
@@ -555,18 +561,38 @@ class Worker:
             if not task.can_abort:
                 self._drop(partition)
                 return True
-            try:
-                task.abort()
-            except (AbortRequiredError, OutcomeUnknownError, FatalLogError, RetriableError):
-                # The abort itself did not go through; a new incarnation settles the transaction.
-                self._drop(partition)
-            except StoreCorruptedError as damage:
-                # Processing begins anew with it, and reads its stores.
-                self._begin_anew(partition, task, damage)
-            return True
+            return self._abort(partition, task)
         except (OutcomeUnknownError, FatalLogError, RetriableError, StoreCorruptedError) as error:
             self._begin_anew(partition, task, error)
             return True
+
+    def _abort(self, partition: int, task: Task) -> bool:
+        """Have a task go back to its last commit, once that is visible.
+
+        What other tasks of this worker have not committed may come before it in an output, and hide it. They go on
+        meanwhile, and commit.
+        """
+        now = self._clock.monotonic()
+        waited = now - self._aborts.setdefault(partition, now)
+        try:
+            if not task.last_commit_is_visible():
+                if waited < self._config.transaction_timeout_ms / 1000:
+                    self._clock.sleep(min(max(_HELD_BACK_S, waited / 4), _LONGEST_WAIT_S))
+                    return True
+                _log.warning(
+                    "task %s: its last commit has not become visible in %.0f s", task.task_id, waited
+                )
+                self._drop(partition)
+                return True
+            task.abort()
+            del self._aborts[partition]
+        except (AbortRequiredError, OutcomeUnknownError, FatalLogError, RetriableError):
+            # The abort itself did not go through; a new incarnation settles the transaction.
+            self._drop(partition)
+        except StoreCorruptedError as damage:
+            # Processing begins anew with it, and reads its stores.
+            self._begin_anew(partition, task, damage)
+        return True
 
     def _begin_anew(self, partition: int, task: Task, error: CrashproofError) -> None:
         """Close the task, so that the next step makes a new incarnation. Raises the error of damage that would be found
@@ -676,6 +702,7 @@ class Worker:
 
     def _drop(self, partition: int) -> None:
         """Close a task, so that the next step makes a new incarnation."""
+        self._aborts.pop(partition, None)
         task = self.tasks.pop(partition, None)
         if task is not None:
             task.close()

@@ -9,9 +9,10 @@ import pytest
 from harness.worlds.sim.broker import Phase, SimLog, SimReader
 from store.config import StreamsConfig
 from store.errors import InputChangedError, LogError, ProtocolError
+from store.streams.topology import Context
 from store.streams.worker import REFRESH_POSITIONS_S, UNREACHED_S, Worker
-from store.types import TopicPartition
-from tests.clusters import RC, SOURCE, Cluster
+from store.types import Record, TopicPartition
+from tests.clusters import RC, SINK, SOURCE, STORE, Cluster, pipeline
 
 LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
 
@@ -67,6 +68,30 @@ def test_a_task_that_stood_idle_for_long_goes_on_while_others_have_input() -> No
     worker.poll()
     drain(worker)
     assert outputs(cluster) == 2
+    worker.close()
+
+
+def test_a_task_that_aborts_lets_its_neighbours_end_what_hides_its_last_commit() -> None:
+    def process(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"1")
+        context.forward(SINK.topic, record.key, b"", partition=0)
+        if record.key == b"bad":
+            raise ValueError("bad")
+
+    cluster = Cluster(pipeline(process), partitions=2, linger_records=1)
+    config = StreamsConfig.of(
+        {"processing.exception.handler": "continue", "commit.interval.ms": 50_000, "commit.records": 2}
+    )
+    worker = streaming(cluster, config=config)
+    drain(worker)
+    tasks = dict(worker.tasks)
+    cluster.feed(b"of the neighbour", partition=0)
+    cluster.feed(b"a", b"b", b"bad", b"c", partition=1)
+    began = cluster.clock.monotonic()
+    drain(worker)
+    assert {key for key, _ in cluster.output()} == {b"of the neighbour", b"a", b"b", b"c"}
+    assert worker.tasks == tasks
+    assert cluster.clock.monotonic() - began < config.transaction_timeout_ms / 1000
     worker.close()
 
 
