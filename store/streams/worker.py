@@ -492,6 +492,11 @@ class Worker:
                 commit()
             except FencedError as error:
                 self._give_up(partition, error)
+            except (AbortRequiredError, OutcomeUnknownError, FatalLogError) as error:
+                # As in `assign`. It may be a record that a handler passes over when the input is read again.
+                task_id = self._topology.task_id(partition)
+                _log.warning("task %s ends with its last records uncommitted: %s", task_id, error)
+                self._drop(partition)
         if self._untold:
             raise TaskLostError({**lost, **self._untold})
 

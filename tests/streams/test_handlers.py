@@ -479,6 +479,30 @@ def test_an_output_that_the_cluster_refuses_is_left_out_and_the_record_counts(li
     assert headers(dead(cluster)[0])[handlers.EXCEPTION] == "store.errors.RecordRefusedError"
 
 
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_an_output_that_the_cluster_refuses_at_the_end_of_a_worker_keeps_no_neighbour_from_its_commit(
+    guarantee: str,
+) -> None:
+    cluster = Cluster(pipeline(big), partitions=2)
+    cluster.broker.create_topic(DEAD.topic, 1)
+    cluster.feed(b"bad")
+    cluster.feed(b"a", partition=1)
+    configuration = config(
+        production_exception_handler="continue",
+        processing_guarantee=guarantee,
+        commit_records=100,
+        commit_interval_ms=50_000,
+    )
+    worker = cluster.worker(configuration, partitions=(0, 1))
+    worker.poll()
+    stops = iter([False, True])
+    worker.run(lambda: next(stops))
+    assert cluster.position() is None
+    assert cluster.broker.committed_offsets("app")[TopicPartition("in", 1)] == 1
+    run(cluster, configuration)
+    assert (cluster.position(), len(dead(cluster))) == (1, 1)
+
+
 def test_under_at_least_once_too_an_output_that_the_cluster_refuses_is_left_out() -> None:
     cluster = cluster_of(big, b"a", b"bad", b"b")
     run(cluster, config(production_exception_handler="continue", processing_guarantee="at_least_once"))
