@@ -57,6 +57,7 @@ from harness.worlds import cluster as clusters
 from harness.worlds import images
 from harness.worlds.actors import Actor, Decision, Life, is_driver, ordinal_of, partition_of
 from harness.worlds.director import RestlessError
+from harness.worlds.members import note_commit
 from harness.worlds.process import (
     LOOKED_AT,
     ObservedStorage,
@@ -332,16 +333,7 @@ class Process:
 
     def _note(self, actor: Actor, point: Point) -> None:
         exactly_once = self.run.config_for(actor).exactly_once
-        last = Point.CHECKPOINT_WRITTEN if exactly_once else Point.KAFKA_COMMITTED
-        if point in (Point.RESTORED, Point.ABORTED, last):
-            self._clean.add(actor)
-            self._begun.discard(actor)
-        elif point is not Point.TASK_CLOSED:
-            self._clean.discard(actor)
-        if point is Point.TRANSACTION_BEGUN:
-            self._begun.add(actor)
-        elif point is Point.PRODUCER_READY:
-            self._begun.discard(actor)
+        note_commit(point, actor, self._clean, self._begun, exactly_once=exactly_once)
 
     def _obey(self, decision: Decision) -> None:
         if decision is Decision.YIELD:

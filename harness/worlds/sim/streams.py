@@ -1,40 +1,35 @@
 """`Streams` in the simulation: one process per host with a thread of it, a member of the application's group.
 
 What the thread does is production's, its group is the simulated broker's, and so are the rebalances: nobody here says
-who has which task. What the group has given a process is heard where the thread hears it, and a task, or a copy, is an
-incarnation from the moment at which its directory is locked until the process lets go of it. A process that is killed
-is started again at once, as a supervisor does, and whoever has its tasks next has them by the group: its own session
-has to end first, unless it is a static member. One that stands still loses its tasks when its session ends.
+who has which task. What the group has given a process is heard where the thread hears it; all else of members is in
+`harness.worlds.members`.
 
 Time passes while a process sleeps. One that has nothing to do naps, for longer and longer, until the group is settled:
 all tasks are given out, and all members are processes that run. Only then it rests, and is said to be heard of
 meanwhile. So sessions end, and copies are asked for, in every run alike.
 
-Must survive: a process that was given nothing, and so has no incarnation that could be struck; one whose tasks go to
-others while it sleeps in the middle of a step; and errors of the thread itself, in nobody's code.
+Must survive: what `harness.worlds.members` survives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heappush
-from itertools import count
 from typing import Any, ClassVar
 
-from harness.faults import Fault, Occasion, SkipError
-from harness.history import LET_GO_OPEN, POSITIONS_LEFT_BEHIND, End, Handed
+from harness.faults import Fault, Occasion
+from harness.history import End, Handed
 from harness.schedule import Schedule
-from harness.worlds.actors import WORKER, Actor, Life, ordinal_of, partition_of
+from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
+from harness.worlds.members import Holder, MembersRun
+from harness.worlds.membership import Locking, Telling, Told
 from harness.worlds.process import Alternating, ObservedStorage, WatchedLog, describe, how_it_ended
 from harness.worlds.sim.broker import SimMember
 from harness.worlds.sim.cluster import KeepingLog
 from harness.worlds.sim.group import GroupPhase
 from harness.worlds.sim.run import APPLICATION, Main, Process, SimRun
 from scenarios import Scenario
-from store.log import Log
-from store.log.protocol import Rebalance
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.application import Application, Repartition
@@ -56,7 +51,7 @@ TURN_MS = 20
 """The time that a step takes."""
 
 
-class Member(Process):
+class Member(Holder, Process):
     """A process with one thread of `Streams`. Of those in its crew each has its directory locked, or had."""
 
     thread: StreamThread
@@ -64,8 +59,8 @@ class Member(Process):
 
     def __init__(self, run: StreamsRun, actor: Actor, main: Main) -> None:
         super().__init__(run, actor, main)
-        self.streams = run
-        self.storage = ObservedStorage(_Locking(self.disk, self), self, self.storage.occasions)
+        self.streams = self.members = run
+        self.storage = ObservedStorage(Locking(self.disk, self), self, self.storage.occasions)
         self.given: frozenset[str] = frozenset()
         """The tasks that the group has given it, as its thread has heard."""
         self.failing = False
@@ -76,6 +71,21 @@ class Member(Process):
     @property
     def exactly_once(self) -> bool:
         return self.streams.config_for(self.actor).exactly_once
+
+    def _holds(self, actor: Actor) -> str:
+        return Process._holds(self, actor)
+
+    # -- what it has of the group ----------------------------------------------------------------------------
+
+    def unlocked(self, task: str) -> None:
+        """Whoever needs to know asks its host."""
+
+    def joins(self, member: Any) -> Any:
+        self.member = getattr(member, "inner", member)
+        return member
+
+    def given_to(self, told: Told, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
+        self.given = self.tasks_of(partitions)
 
     # -- whose code runs ------------------------------------------------------------------------------------
 
@@ -102,25 +112,6 @@ class Member(Process):
             self.actor.gave_way = True
         return fault
 
-    def locked(self, task: str) -> None:
-        """The process has the directory of a task from now on: for the task itself, or for a copy."""
-        if task not in self.streams.names or self.actor.life is not Life.RUNNING:
-            return
-        standby = task not in self.given
-        for one in [one for one in self.actor.crew if one.task == task]:
-            if one.standby is standby:
-                self.at = one
-                return
-            self._let_go_of(one)
-        director = self.streams.director
-        start = director.started_standby if standby else director.started
-        actor = start(task, self.actor.host, self.actor.settings)
-        actor.worker, actor.process = self.actor, self.actor.process
-        if not standby and not self.exactly_once:
-            self.streams._loose.add(task)
-        self.actor.crew.append(actor)
-        self.at = actor
-
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         # One reader reads for all tasks.
         ordinal = self.streams.reads[tp.topic]
@@ -129,40 +120,6 @@ class Member(Process):
                 given = tuple([(record.offset, record.timestamp) for record in records])
                 topic = tp.topic.removeprefix(self.streams.prefix)
                 self.streams.events.append(Handed(one.task, one.incarnation, topic, given, more))
-
-    # -- what the group gives -------------------------------------------------------------------------------
-
-    def tasks_of(self, partitions: Sequence[TopicPartition]) -> frozenset[str]:
-        return frozenset([f"{self.streams.reads[tp.topic]}_{tp.partition}" for tp in partitions])
-
-    def let_go(self) -> None:
-        """The thread has done as the group said."""
-        if self.failing:
-            return
-        for one in [one for one in self.actor.crew if not one.standby and one.task not in self.given]:
-            self._let_go_of(one)
-
-    def _let_go_of(self, one: Actor, *, lost: bool = False) -> None:
-        self._remain_without(one)
-        holds = self._holds(one)
-        reason, error = End.BROKEN_OFF, ""
-        if one.standby:
-            # One that follows no more need not have all in the end.
-            pass
-        elif holds or (one in self._clean and not lost):
-            reason, error = End.DONE, holds
-        elif one in self._begun and not lost:
-            error = LET_GO_OPEN
-        self.streams.gone(one, reason, error)
-
-    def _remain_without(self, gone: Actor) -> None:
-        if self.at is gone:
-            self.at = self.actor
-
-    def lost_all(self) -> None:
-        """The thread has heard that the group has forgotten it."""
-        for one in list(self.actor.crew):
-            self._let_go_of(one, lost=True)
 
     def stepped(self) -> None:
         """After a step, or what has ended in the middle of one: whom it has lost, and what copies it keeps no more."""
@@ -224,36 +181,21 @@ class Member(Process):
             self._asking = False
 
 
-class StreamsRun(SimRun):
+class StreamsRun(MembersRun, SimRun):
     """One run of one schedule by members of a group."""
 
     _process: ClassVar[type[Process]] = Member
     processes: dict[Actor, Member]  # type: ignore[assignment]
 
     def __init__(self, scenario: Scenario, schedule: Schedule) -> None:
-        super().__init__(scenario, schedule, _Supervisor)
+        super().__init__(scenario, schedule)
+        self.join()
         self.enters = self.wakes = True
-        self.names = frozenset(self.tasks)
-        self.reads = {topic: topology.ordinal for topology in self.topologies for topic in topology.sources}
-        """Input → the sub-topology that reads it."""
-        self._numbers = count()
-        self._here: dict[int, Actor] = {}
-        """Host → its last process."""
-        self._given_settings: dict[int, Mapping[str, Any]] = {}
-        """Host → what steps have changed there."""
 
     # -- processes --------------------------------------------------------------------------------------------
 
-    def start_member(self, host: int) -> None:
-        """Start the process of a host."""
-        number = next(self._numbers)
-        actor = Actor(f"0_{WORKER}", -1 - number, host)
-        actor.process = number
-        actor.crew = []
-        actor.settings = self._given_settings.get(host, {})
-        self._here[host] = actor
+    def start_process(self, actor: Actor) -> None:
         self.make(actor, self._main)  # type: ignore[arg-type]
-        self.runnable.append(actor)
 
     def _main(self, process: Member) -> tuple[End, str]:
         actor = process.actor
@@ -276,7 +218,7 @@ class StreamsRun(SimRun):
             thread = process.thread = StreamThread(
                 application,
                 config,
-                _Telling(log, process),
+                Telling(log, process),
                 process.storage,
                 self.clock,
                 instance_id=name if self.schedule.static else None,
@@ -304,45 +246,9 @@ class StreamsRun(SimRun):
             return how_it_ended(error), describe(error)
         return End.DONE, ""
 
-    def gone(self, actor: Actor, reason: End, error: str) -> None:
-        """A process has let go of a task or a copy, and goes on."""
-        actor.worker.crew.remove(actor)
-        self.director.ended(actor, reason, error)
-
     def exited(self, actor: Actor, reason: End, error: str) -> None:
-        worker = actor.worker
-        self.hosts[worker.host].release(worker.process)
-        if worker.life is not Life.RUNNING:
-            return
-        worker.life = Life.ENDED
-        self.forget(worker)
-        crew = list(worker.crew)
-        first = actor if actor in crew else next(iter(crew), worker)
-        for one in crew:
-            alike = one is first or reason is End.DONE
-            self.director.ended(one, reason if alike else End.BROKEN_OFF, error if alike else "")
-        if not crew and reason is not End.DONE:
-            self.director.ended(worker, reason, error)
-        host = worker.host
-        if worker in self._settings_to_come:
-            changed = self._settings_to_come.pop(worker) or {}
-            self._given_settings[host] = {**self._given_settings.get(host, {}), **changed}
-        elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and first.task in self._loose:
-            # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
-            loose = {"processing.guarantee": "at_least_once"}
-            self._given_settings[host] = {**self._given_settings.get(host, {}), **loose}
-        elif reason is End.DONE or (reason is End.FAILED and not self.may_fail(first)):
-            return
-        elif reason is End.BLOCKED:
-            # Somebody has to end the transaction that hangs.
-            self.settle()
-        self.start_member(host)
-
-    def _start_again(self) -> None:
-        """Start those that were killed."""
-        for host, actor in list(self._here.items()):
-            if actor.life is Life.DEAD:
-                self.start_member(host)
+        self.hosts[actor.worker.host].release(actor.worker.process)
+        MembersRun.exited(self, actor, reason, error)
 
     # -- the group --------------------------------------------------------------------------------------------
 
@@ -403,94 +309,5 @@ class StreamsRun(SimRun):
             self.pass_time(HEARD_MS)
         self.broker.advance(ms - heard * HEARD_MS)
 
-    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        super().kill(actor, wipe=wipe, power=power)
-        self._start_again()
-
-    def start_another(self, actor: Actor) -> None:
-        self._elsewhere(actor)
+    def expel(self, actor: Actor) -> None:
         self.broker.expel(APPLICATION, self.processes[actor.worker].member._member_id)
-
-    def _elsewhere(self, actor: Actor) -> int:
-        for host, other in self._here.items():
-            if other is not actor.worker and other.life is Life.RUNNING and not other.stopping:
-                return host
-        raise SkipError("there is no other member to take the task")
-
-
-class _Supervisor:
-    """Begins the processes. What becomes of those that end is up to `StreamsRun`, host by host."""
-
-    def __init__(self, run: SimRun) -> None:
-        assert isinstance(run, StreamsRun)
-        self._run = run
-
-    def begin(self) -> None:
-        for host in range(self._run.schedule.hosts):
-            self._run.start_member(host)
-
-    def killed(self, actor: Actor) -> None:
-        """See `StreamsRun._start_again`."""
-
-    def ended(self, actor: Actor, reason: End) -> None:
-        """See `StreamsRun.exited`."""
-
-    def start_another(self, actor: Actor, host: int) -> None:
-        """The group gives its tasks to others."""
-
-
-class _Locking:
-    """The disk of a process, which tells whose directory it has locked."""
-
-    def __init__(self, inner: Any, process: Member) -> None:
-        self._inner = inner
-        self._process = process
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    @contextmanager
-    def lock(self, task_id: str) -> Iterator[None]:
-        with self._inner.lock(task_id):
-            self._process.locked(task_id)
-            yield
-
-
-class _Telling:
-    """The cluster, which tells the process what its group gives it."""
-
-    def __init__(self, log: Log, process: Member) -> None:
-        self._log = log
-        self._process = process
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-    def member(self, group_id: str, topics: Sequence[str], rebalance: Rebalance, **how: Any) -> Any:
-        log: Any = self._log
-        member = log.member(group_id, topics, _Told(rebalance, self._process), **how)
-        self._process.member = getattr(member, "inner", member)
-        return member
-
-
-class _Told:
-    """What a thread hears of its group, and what it has made of it."""
-
-    def __init__(self, inner: Rebalance, process: Member) -> None:
-        self._inner = inner
-        self._process = process
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        self._process.given = self._process.tasks_of(partitions)
-        self._inner.assigned(partitions)
-        self._process.let_go()
-
-    def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self._inner.revoked(partitions)
-        self._process.given -= self._process.tasks_of(partitions)
-        self._process.let_go()
-
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self._inner.lost(partitions)
-        self._process.given = frozenset()
-        self._process.lost_all()
