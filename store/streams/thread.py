@@ -304,8 +304,10 @@ class StreamThread:
         Raises `FencedError` when another process has the member's instance id, and what `Worker.poll` raises.
         """
         self._polled = self._clock.monotonic()
+        # Without a task there is no input to wait for, and nothing that a wait for the group would keep waiting.
+        waits = self._owned is None or not (self._progress or self._opened())
         try:
-            self._member.poll(WAIT_S if self._owned is None else 0.0)
+            self._member.poll(WAIT_S if waits else 0.0)
         except RetriableError as error:
             self._say_that_it_waits(error)
             return False

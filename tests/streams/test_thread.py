@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.worlds.sim.broker import SimBroker, SimLog
+from harness.worlds.sim.broker import SimBroker, SimLog, SimMember
 from harness.worlds.sim.disk import Host as SimHost
 from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
@@ -18,7 +18,16 @@ from store.errors import InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
-from store.streams.thread import COPIES_S, GIVEN_OUT_S, INPUTS_S, LONG_WAIT_S, Host, StreamThread, copies
+from store.streams.thread import (
+    COPIES_S,
+    GIVEN_OUT_S,
+    INPUTS_S,
+    LONG_WAIT_S,
+    WAIT_S,
+    Host,
+    StreamThread,
+    copies,
+)
 from store.streams.topology import Context
 from store.types import Record, TopicPartition
 from tests.clocks import VirtualClock
@@ -161,6 +170,36 @@ def test_a_static_member_that_dies_with_what_it_has_to_give_up_and_comes_back_ke
     assert outputs(cluster) == 9
     one.stop()
     other.stop()
+
+
+def test_a_member_without_tasks_waits_for_its_group_and_one_with_tasks_for_their_input(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = SimMember.poll
+    waited: list[float] = []
+
+    def kept(member: SimMember, seconds: float) -> None:
+        waited.append(seconds)
+        poll(member, seconds)
+
+    first = thread(cluster)
+    rest(first)
+    others = [thread(cluster) for _ in range(3)]
+    rest(first, *others)
+    last = thread(cluster)
+    rest(first, *others, last)
+    assert tasks(last) == []
+    monkeypatch.setattr(SimMember, "poll", kept)
+    last.step()
+    assert waited == [WAIT_S]
+    for one in (first, *others):
+        one.stop()
+    rest(last)
+    assert len(tasks(last)) == 4
+    waited.clear()
+    last.step()
+    assert waited == [0.0]
+    last.stop()
 
 
 def test_what_was_processed_is_committed_before_others_get_it(cluster: Cluster) -> None:
