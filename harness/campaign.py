@@ -122,7 +122,8 @@ def schedule_at(
         if index < -tours_of(scenario):
             return introduction(scenario, seed)
         if index < 0:
-            return tour(scenario, seed, Runtime(scenario.runtimes[index + tours_of(scenario)]))
+            runtime = Runtime(scenario.runtimes[index + tours_of(scenario)])
+            return tour(scenario, seed, runtime, static=world != SIMULATION)
         files = world == SIMULATION and index % FILES_EVERY == 0
         return generate(scenario, seed, index, WORLDS[world].capabilities, files=files, faults=faults)
 

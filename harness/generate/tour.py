@@ -27,9 +27,10 @@ DRAWN = 200
 PARTITIONS = 3
 
 
-def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
+def tour(scenario: Scenario, seed: int, runtime: Runtime, *, static: bool = False) -> Schedule:
     """Kills at each point in the order in which one commit passes them. Restoring needs a difference, which the
-    kill after the Kafka commit leaves; aborting needs a refused commit."""
+    kill after the Kafka commit leaves; aborting needs a refused commit. `static`: where time is real, a member without
+    an instance id keeps the group waiting for its session each time that it is killed."""
     random = Random(f"{scenario.name}/{seed}/tour")
     items = tuple(_item(scenario, sample_of(scenario, random), number) for number in range(RECORDS))
     order = sorted(KILL_POINTS[runtime], key=_rank)
@@ -46,6 +47,7 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime) -> Schedule:
         partitions=scenario.least_partitions,
         batch_records=4,
         settings={"commit.records": 2, **scenario.settings},
+        static=static and runtime is Runtime.STREAMS,
     )
 
 

@@ -105,6 +105,55 @@ class Idle(NamedTuple):
     """Whether it keeps a warm copy only, as far as it knows."""
 
 
+class Locked(NamedTuple):
+    """A member of a group has locked the directory of a task: for the task itself, or for a copy."""
+
+    task: str
+
+
+class Given(NamedTuple):
+    """A member of a group has done as the group said."""
+
+    tasks: frozenset[str]
+    """What the group has given it."""
+    held: frozenset[str]
+    """The tasks whose directories it has locked."""
+    lost: bool
+    """Whether the group had forgotten it."""
+
+
+class CameRound(NamedTuple):
+    """A member of a group has made a step. Answered with `Go`."""
+
+    progress: bool
+    running: bool
+    """Whether all that its threads are given is open."""
+    members: int
+    """How many threads of it take part in the group."""
+    held: frozenset[str]
+    lost: Mapping[str, str]
+    """Tasks that newer incarnations have taken over, and the error of each."""
+    positions: Mapping[tuple[str, int], int]
+    """Partitions of the inputs of its tasks → up to where they are read."""
+    copied: bool
+    """Whether all copies that it is to keep are open."""
+    client_id: str
+    """What its members are called."""
+
+
+class Failing(NamedTuple):
+    """A thread of a member has failed, and ends the process."""
+
+    lost: Mapping[str, str]
+
+
+class Of(NamedTuple):
+    """What a process of several tasks says of one of them. Answered as what it says."""
+
+    task: str
+    message: Message
+
+
 class Finished(NamedTuple):
     """It is about to exit."""
 
@@ -133,6 +182,11 @@ Message = (
     | WasSetAside
     | Answered
     | Idle
+    | Locked
+    | Given
+    | CameRound
+    | Failing
+    | Of
     | Finished
     | Died
 )

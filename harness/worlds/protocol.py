@@ -81,8 +81,3 @@ class WorldKind:
     schedules: int = 0
     """Schedules in a run that says neither a number nor a time: of each scenario where the world spreads, else of all
     scenarios together, beside the tours."""
-
-
-def without_members(kind: WorldKind) -> History:
-    """What a world makes of a schedule by members of a group that it cannot run so."""
-    return History(kind.name, [], f"the world {kind.name} has not the runtime streams")

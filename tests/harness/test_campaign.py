@@ -133,9 +133,9 @@ def test_a_world_in_which_schedules_are_dear_gets_introductions_tours_and_then_a
     plan = Plan(("orders_payments", "balances", "relay"), seed=1)
     part = run_world(plan, "local", world, quiet)
     assert schedules_of(plan, "local") == len(world.asked) == part.result.schedules
-    introduction, tours, samples = world.asked[0], world.asked[1:3], world.asked[3:]
+    introduction, tours, samples = world.asked[0], world.asked[1:4], world.asked[4:]
     assert introduction.scenario == "relay"
-    assert {schedule.runtime for schedule in tours} == {Runtime.WORKER, Runtime.SPARK}
+    assert {schedule.runtime for schedule in tours} == set(Runtime)
     assert all({step.at for step in each.steps} >= set(KILL_POINTS[each.runtime]) for each in tours)
     # Eight in turns, of which those have had theirs that were introduced or toured.
     had = {schedule.scenario for schedule in (introduction, *tours)}

@@ -47,7 +47,7 @@ _LOOK_S = 0.1
 _MOMENT_S = 1.5
 """How long a fault lasts that ends by itself."""
 
-_STRIKES_S = 10.0
+STRIKES_S = 10.0
 """How long such a fault is waited for to strike something, when nothing else is left to do."""
 
 
@@ -233,7 +233,7 @@ class ContainerRun(RealRun):
             self.unmet.append(f"{lasting.words} met nothing")
         lasting.end()
 
-    def until(self, done: Callable[[], bool], seconds: float = _STRIKES_S) -> None:
+    def until(self, done: Callable[[], bool], seconds: float = STRIKES_S) -> None:
         """Wait until something is so, or that time has passed."""
         deadline = time.monotonic() + seconds
         while not done() and time.monotonic() < deadline:
@@ -293,9 +293,7 @@ class ContainerRun(RealRun):
         if wipe:
             self.may_wipe(actor)
         others = [worker for worker in self.processes if worker.host == actor.host and worker is not actor]
-        host = self.machine.host(actor.host)
-        host.kill()
-        host.start()
+        self.bounce(actor.host)
         for one in [one for one in self._isolated if one.host == actor.host]:
             self._isolated.pop(one).heal()
         for other in others:
@@ -305,6 +303,12 @@ class ContainerRun(RealRun):
         self.kill(actor, wipe=wipe)
         for other in others:
             self.runtime.killed(other)
+
+    def bounce(self, number: int) -> None:
+        """Kill a host, and start it again."""
+        host = self.machine.host(number)
+        host.kill()
+        host.start()
 
     def return_host(self, actor: Actor) -> None:
         _, made_with = self._lost_disks.get((actor.task, actor.host), (None, None))

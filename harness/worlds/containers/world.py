@@ -26,15 +26,15 @@ from harness.faults import FAULTS, Capability
 from harness.history import History
 from harness.provision.images import images
 from harness.schedule import Runtime, Schedule
-from harness.worlds.containers import KIND
 from harness.worlds.containers.broker import Broker, Brokers
 from harness.worlds.containers.code import archive_of, bring
 from harness.worlds.containers.engine import ContainerError, Engine, told
 from harness.worlds.containers.host import Host
+from harness.worlds.containers.members import StreamsContainerRun
 from harness.worlds.containers.run import ContainerRun, Machines
 from harness.worlds.containers.spark import SparkCluster
 from harness.worlds.containers.spark_run import SparkContainerRun
-from harness.worlds.protocol import NotBegunError, without_members
+from harness.worlds.protocol import NotBegunError
 from harness.worlds.real.client import ClientError, PlainCluster
 from harness.worlds.real.processes import ANSWER_SECONDS
 from scenarios import Scenario
@@ -126,16 +126,15 @@ class ContainerWorld:
     def run(self, scenario: Scenario, schedule: Schedule, mutant: str | None = None) -> History:
         """Run `schedule`, with a planted bug in the processes under test if one is named. Raises `CrashproofError` when
         the world itself fails; then nothing is known about the pipeline. Thread-safe, up to `slots` threads."""
-        if schedule.runtime is Runtime.STREAMS:
-            return without_members(KIND)
         alone = any(Capability.BROKERS in FAULTS[step.fault].needs for step in schedule.steps if step.fault)
         on_spark = schedule.runtime is Runtime.SPARK
         with self._turns.turn(alone=alone, on_spark=on_spark) as machines:
-            run = (
-                SparkContainerRun(machines, self._cluster(), scenario, schedule, mutant)
-                if on_spark
-                else ContainerRun(machines, scenario, schedule, mutant)
-            )
+            if on_spark:
+                run: ContainerRun = SparkContainerRun(machines, self._cluster(), scenario, schedule, mutant)
+            elif schedule.runtime is Runtime.STREAMS:
+                run = StreamsContainerRun(machines, scenario, schedule, mutant)
+            else:
+                run = ContainerRun(machines, scenario, schedule, mutant)
             if archive := archive_of(scenario.reference_name):
                 self._bring(archive, run)
             began = time.monotonic()

@@ -19,8 +19,8 @@ from harness.schedule import Runtime, Schedule
 from harness.worlds.local import KIND
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.local.guard import watch
-from harness.worlds.protocol import without_members
 from harness.worlds.real.client import ClientError, PlainCluster
+from harness.worlds.real.members import StreamsRun
 from harness.worlds.real.processes import ANSWER_SECONDS, LocalForkServer, WorkerProcessError
 from harness.worlds.real.run import Machine, RealRun
 from scenarios import Scenario
@@ -28,6 +28,12 @@ from scenarios import Scenario
 
 class LocalRun(RealRun):
     """One run of one schedule with worker processes on this machine."""
+
+    kind = KIND
+
+
+class LocalStreamsRun(StreamsRun):
+    """One run of one schedule by members of a group on this machine."""
 
     kind = KIND
 
@@ -113,14 +119,14 @@ class LocalWorld:
         What pipelines do wrong is in the history. Raises `CrashproofError` when the world itself fails, as when
         its broker is gone; then nothing is known about the pipeline.
         """
-        if schedule.runtime is Runtime.STREAMS:
-            return without_members(KIND)
         try:
             if schedule.runtime is Runtime.SPARK:
                 # Importing PySpark takes as long as a run.
                 from harness.worlds.local.spark import SparkRun
 
                 return SparkRun(self.machine, scenario, schedule, mutant).run()
+            if schedule.runtime is Runtime.STREAMS:
+                return LocalStreamsRun(self.machine, scenario, schedule, mutant).run()
             return LocalRun(self.machine, scenario, schedule, mutant).run()
         except ClientError:
             self.machine.cluster.renew()

@@ -13,6 +13,7 @@ ABILITIES = frozenset(
         Capability.WRITES,
         Capability.SETTINGS,
         Capability.VERSIONS,
+        Capability.MEMBERS,
     }
 )
 """What every world of real processes can do."""

@@ -27,6 +27,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from harness.schedule import TRANSACTION_TIMEOUT_MS
 from harness.worlds.cluster import Bounds, Written
+from harness.worlds.real.groups import NOBODY, Group, Joined, group_of, leave
 from store.errors import CrashproofError
 from store.log import TopicSpec
 from store.types import Record
@@ -281,6 +282,37 @@ class PlainCluster:
         if self._asking is not None:
             self._asking.close()
             self._asking = None
+
+    def group(self, group_id: str) -> Group:
+        """A group and its members."""
+
+        def ask() -> Group:
+            asked = self._admin.describe_consumer_groups([group_id], request_timeout=self._call_s)
+            try:
+                return group_of(asked[group_id].result())
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return NOBODY
+                raise
+
+        return self._call(f"ask for the members of {group_id}", ask)
+
+    def expel(self, group_id: str, member: Joined) -> None:
+        """Have a group forget a member, whose process hears of it when it says next that it is there."""
+        what = f"have {member.member_id} leave {group_id}"
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                code = leave(group_id, member.member_id, self.group(group_id).coordinator)
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ClientError(f"The judge could not {what}: {error}.") from error
+            else:
+                if code in (0, KafkaError.UNKNOWN_MEMBER_ID):
+                    return
+                if code not in _MAY_PASS or time.monotonic() > deadline:
+                    raise ClientError(f"The judge could not {what}: {KafkaError(code).name()}.")
+            time.sleep(_PAUSE_S)
 
     def leader(self, topic: str, partition: int) -> int:
         """The node that leads a partition; waits until there is one."""

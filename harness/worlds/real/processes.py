@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness.faults.description import OF_STORAGE
+from harness.history import End
 from harness.mutants import planted
 from harness.schedule import Schedule
 from harness.worlds import images
 from harness.worlds.actors import ordinal_of, partition_of
-from harness.worlds.led import At, Changing, Died, Fences, Finished, Led, Message, Prepared, Preparing
+from harness.worlds.led import At, Changing, Died, Fences, Finished, Led, Message, Prepared, Preparing, Ready
 from harness.worlds.process import (
     ObservedStorage,
     Watch,
@@ -48,8 +49,9 @@ from harness.worlds.process import (
     watched,
 )
 from harness.worlds.questions import Questions
+from harness.worlds.real.member import run_member
 from harness.worlds.versions import Dying, Fencing, called, named
-from scenarios import load, load_all, topologies
+from scenarios import Scenario, load, load_all, topologies
 from store import points
 from store.clock import SystemClock
 from store.config import StreamsConfig
@@ -110,6 +112,10 @@ class Job:
     """Whether another version may have run before, whose stores and positions it takes over."""
     standby: bool = False
     """Whether it keeps a warm copy first."""
+    member: bool = False
+    """Whether it runs all that its group gives it, and not the task."""
+    instance_id: str | None = None
+    """Of such a one that is a static member."""
     mutant: str | None = None
 
 
@@ -421,42 +427,55 @@ def work(connection: Connection) -> None:
     os.dup2(output, 2)
     faulthandler.enable()
     scenario = load(job.scenario)
-    partition = partition_of(job.task)
+    leader = _Leader(connection)
     with planted(job.mutant):
-        parts = topologies(scenario, job.application_id, job.config, reordered=bool(job.version))
-        task = called(scenario, job.task, job.version)
-        topology = parts[ordinal_of(task)]
-        watch = Watch.of(job.schedule, parts)
-        # What is looked at has the names of the first version.
-        known = topologies(scenario, job.application_id, job.config)[ordinal_of(job.task)]
-        leader = _Leader(connection)
-        led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation, standby=job.standby)
-        storage = ObservedStorage(
-            StateDirectory(job.host, job.application_id),
-            led,
-            watch.calls & OF_STORAGE,
-            partial(named, scenario, version=job.version),
+        reason, said = (_be_member if job.member else _be_worker)(job, scenario, leader)
+        connection.send(Finished(reason, said))
+
+
+def _be_member(job: Job, scenario: Scenario, leader: _Leader) -> tuple[End, str]:
+    parts = topologies(scenario, job.application_id, job.config)
+    leader.ask(Ready())
+    return run_member(
+        scenario, job.schedule, job.config, parts, job.bootstrap, job.host, job.instance_id, leader.ask
+    )
+
+
+def _be_worker(job: Job, scenario: Scenario, leader: _Leader) -> tuple[End, str]:
+    partition = partition_of(job.task)
+    parts = topologies(scenario, job.application_id, job.config, reordered=bool(job.version))
+    task = called(scenario, job.task, job.version)
+    topology = parts[ordinal_of(task)]
+    watch = Watch.of(job.schedule, parts)
+    # What is looked at has the names of the first version.
+    known = topologies(scenario, job.application_id, job.config)[ordinal_of(job.task)]
+    led = Led(leader.ask, f"{job.application_id}-", job.task, job.incarnation, standby=job.standby)
+    storage = ObservedStorage(
+        StateDirectory(job.host, job.application_id),
+        led,
+        watch.calls & OF_STORAGE,
+        partial(named, scenario, version=job.version),
+    )
+    questions = Questions(scenario, topology, partition, f"{job.application_id}-", led.answered)
+
+    def reached(point: Point) -> None:
+        led.reached(
+            point,
+            lambda: images.of_storage(scenario, known, partition, storage),
+            storage,
+            questions if watch.queries else None,
         )
-        questions = Questions(scenario, topology, partition, f"{job.application_id}-", led.answered)
 
-        def reached(point: Point) -> None:
-            led.reached(
-                point,
-                lambda: images.of_storage(scenario, known, partition, storage),
-                storage,
-                questions if watch.queries else None,
-            )
-
-        led.begin()
-        log = KafkaLog(job.bootstrap)
-        if job.prepares:
-            try:
-                _prepare(job, parts, log, leader)
-            except Exception as error:  # noqa: BLE001 - whatever a start raises is an observation, and is judged
-                connection.send(Finished(how_it_ended(error), describe(error)))
-                return
-        points.arm(reached)
-        reason, said = run_worker(
+    led.begin()
+    log = KafkaLog(job.bootstrap)
+    if job.prepares:
+        try:
+            _prepare(job, parts, log, leader)
+        except Exception as error:  # noqa: BLE001 - whatever a start raises is an observation, and is judged
+            return how_it_ended(error), describe(error)
+    points.arm(reached)
+    try:
+        return run_worker(
             watched(topology, watch, led, storage, job.config),
             Assignment((), (partition,)) if job.standby else Assignment((partition,), ()),
             WatchedLog.around(log, led, watch),
@@ -465,8 +484,8 @@ def work(connection: Connection) -> None:
             SystemClock(),
             led,
         )
+    finally:
         points.arm(None)
-        connection.send(Finished(reason, said))
 
 
 def _prepare(job: Job, parts: Sequence[Topology], log: Log, leader: _Leader) -> None:

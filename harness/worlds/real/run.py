@@ -142,7 +142,7 @@ class RealRun(VersionedRun):
 
     def end(self, actor: Actor, *, wipe: bool, power: bool) -> None:
         assert not power, "the director knows that only a simulated disk forgets"
-        process = self.processes.pop(actor)
+        process = self.processes.pop(actor.worker)
         if process.kill():
             self.machine.killed += 1
         else:
@@ -285,7 +285,7 @@ class RealRun(VersionedRun):
 
     def go(self, actor: Actor) -> Go:
         """Leave to go on, with what the process has to know."""
-        return Go(tuple(self.director.questions(actor)), actor.stopping, actor.standby)
+        return Go(tuple(self.director.questions(actor)), actor.worker.stopping, actor.standby)
 
     def _looked(self, actor: Actor, message: At) -> None:
         moment = looked_at(message.point, actor.standby)

@@ -1,0 +1,365 @@
+"""A process of the operating system that runs production's `Streams`: its threads are members of a real group.
+
+One of its threads runs at a time, until it has made a step, and each step is reported to the leader, which lets other
+processes have their turn meanwhile. What the group says is heard where the thread hears it. All that is reported of a
+task names it: a thread has several.
+
+Must survive: what a worker process survives (`harness.worlds.real.processes`), and a thread that fails while the others
+wait for their turn.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from harness.faults import Fault, Occasion
+from harness.faults.description import OF_STORAGE
+from harness.history import End
+from harness.schedule import Edge, Schedule
+from harness.worlds import images
+from harness.worlds.actors import ordinal_of, partition_of
+from harness.worlds.led import CameRound, Failing, Given, Go, Led, Locked, Message, Of
+from harness.worlds.membership import Locking, Telling, Told
+from harness.worlds.process import (
+    Alternating,
+    ObservedStorage,
+    Watch,
+    WatchedLog,
+    describe,
+    how_it_ended,
+    watched,
+)
+from harness.worlds.questions import Questions
+from scenarios import Scenario
+from store import points
+from store.config import StreamsConfig
+from store.errors import FencedError
+from store.log.protocol import Member
+from store.points import Point
+from store.recovery.directory import StateDirectory
+from store.streams import thread as threads
+from store.streams.application import Application
+from store.streams.assignment import Assignment
+from store.streams.streams import Streams
+from store.streams.topology import Topology
+from store.types import Record, TopicPartition
+
+SESSION_MS = 6_000
+"""After so long without a word of it a process is no member any more. What brokers allow at least, by default."""
+
+REBALANCE_MS = 60_000
+
+LOOKS_S = 0.5
+"""How often a member asks who has which task, where users wait longer for copies, and for tasks without a member."""
+
+
+def run_member(
+    scenario: Scenario,
+    schedule: Schedule,
+    config: StreamsConfig,
+    parts: Sequence[Topology],
+    bootstrap: str,
+    host: Path,
+    instance_id: str | None,
+    ask: Callable[[Message], object],
+) -> tuple[End, str]:
+    """Be a member of the application's group until the leader says that it is to stop. How it ended, and the error."""
+    threads.COPIES_S = threads.GIVEN_OUT_S = LOOKS_S
+    application_id = parts[0].application_id
+    control = _Control(scenario, schedule, parts, StateDirectory(host, application_id), ask)
+    streams = control.streams = _LedStreams(
+        # The topics between sub-topologies are there as any input is.
+        Application(application_id, tuple(control.led_topology(one, config) for one in parts)),
+        config,
+        bootstrap=bootstrap,
+        state_dir=host,
+        instance_id=instance_id,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+    )
+    streams.be_led_by(control)
+    points.arm(control.reached)
+    points.follow(control.entered)
+    try:
+        streams.run()
+    except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
+        return how_it_ended(error), describe(error)
+    finally:
+        points.arm(None)
+        points.follow(None)
+    return End.DONE, ""
+
+
+class _LedStreams(Streams):
+    """`Streams` over clients and a disk that are watched."""
+
+    def be_led_by(self, control: _Control) -> None:
+        """Have its threads run one at a time, and report what they do."""
+        log: Any = Telling(WatchedLog.around(self._kafka, control, control.watch), control)
+        self._kafka = log
+        self._storage = control.storage
+
+    def _be_member(self, number: int, pool: Executor) -> None:
+        del pool
+        super()._be_member(number, Alternating())
+
+    def came_round(self, held: frozenset[str]) -> CameRound:
+        """How far its threads have come."""
+        members = list(self._members.values())
+        workers = [worker for one in members for worker in one._workers.values()]
+        running = len(members) == self.config.num_stream_threads and all(
+            one._owned is not None
+            and sum(map(len, one._owned.values()))
+            == sum(len(worker.tasks) for worker in one._workers.values())
+            for one in members
+        )
+        return CameRound(
+            any(one._progress and one._owned is not None for one in members),
+            running,
+            len(members),
+            held,
+            self.lost(),
+            {
+                (tp.topic, tp.partition): task.position(tp)
+                for worker in workers
+                for task in worker.tasks.values()
+                for tp in task.inputs
+            },
+            all({*worker.replicas.wanted} == {*worker.replicas.standbys} for worker in workers),
+            self._host.name,
+        )
+
+    def lost(self) -> Mapping[str, str]:
+        """Tasks that newer incarnations have taken over, and that it has not opened again."""
+        return {
+            f"{ordinal}_{partition}": describe(error)
+            for one in list(self._members.values())
+            for ordinal, worker in one._workers.items()
+            for partition, error in worker.lost.items()
+            if partition not in worker.tasks
+        }
+
+
+class _Line:
+    """The threads of a process, the one first whose turn it is."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._line: list[int] = []
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is the turn of this thread."""
+        return self._line[:1] == [threading.get_ident()]
+
+    def turn(self) -> None:
+        """Let all others have their turn, and wait for one's own."""
+        me = threading.get_ident()
+        with self._changed:
+            if me in self._line:
+                self._line.remove(me)
+            self._line.append(me)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.mine)
+
+    def leave(self) -> None:
+        """Have no more turns."""
+        me = threading.get_ident()
+        with self._changed:
+            if me in self._line:
+                self._line.remove(me)
+            self._changed.notify_all()
+
+
+class _Turning:
+    """A member by which a thread takes its turns: at the beginning of each step it takes part in the group."""
+
+    def __init__(self, inner: Member, control: _Control) -> None:
+        self.inner = inner
+        self._control = control
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def poll(self, seconds: float) -> None:
+        self._control.turns()
+        self.inner.poll(seconds)
+
+    def close(self) -> None:
+        if sys.exc_info()[0] is not None:
+            self._control.fails()
+        try:
+            self.inner.close()
+        finally:
+            self._control.line.leave()
+
+
+class _Control:
+    """A `harness.worlds.process.Control` for several tasks: that whose code runs in this thread has the word."""
+
+    streams: _LedStreams
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        schedule: Schedule,
+        parts: Sequence[Topology],
+        directory: StateDirectory,
+        ask: Callable[[Message], object],
+    ) -> None:
+        self.watch = Watch.of(schedule, tuple(parts))
+        self.storage = ObservedStorage(Locking(directory, self), self, self.watch.calls & OF_STORAGE)
+        self.line = _Line()
+        self._scenario = scenario
+        self._ask = ask
+        self._prefix = f"{parts[0].application_id}-"
+        self._topologies = {one.ordinal: one for one in parts}
+        self._reads = {topic: one.ordinal for one in parts for topic in one.sources}
+        self._names = {one.task_id(number) for one in parts for number in range(schedule.partitions)}
+        self._held: set[str] = set()
+        self._given: dict[Told, frozenset[str]] = {}
+        """What each of its members has heard of the group."""
+        self._led: dict[str, tuple[bool, Led, Questions]] = {}
+        """Task → whether it is a copy that has the directory, what speaks for it, and who asks its stores."""
+        self._local = threading.local()
+
+    def led_topology(self, topology: Topology, config: StreamsConfig) -> Topology:
+        """The topology with what the schedule wants to watch."""
+        return watched(topology, self.watch, self, self.storage, config)
+
+    def say(self, message: Message) -> object:
+        """Report and wait for the answer."""
+        answer = self._ask(message)
+        if isinstance(answer, Go) and answer.stopping:
+            self.streams.stop()
+        return answer
+
+    # -- turns ------------------------------------------------------------------------------------------------
+
+    def turns(self) -> None:
+        """This thread is about to make a step."""
+        if self.line.mine:
+            self.say(Of(self.at, self.streams.came_round(frozenset(self._held))))
+        self.line.turn()
+
+    def fails(self) -> None:
+        """This thread has failed."""
+        self.say(Of(self.at, Failing(self.streams.lost())))
+
+    # -- what it has of the group -----------------------------------------------------------------------------
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The tasks that the group has given to its members."""
+        return frozenset[str]().union(*self._given.values())
+
+    def locked(self, task: str) -> None:
+        if task not in self._names:
+            return
+        self._held.add(task)
+        self._local.at = task
+        standby = task not in self.given
+        if task not in self._led or self._led[task][0] is not standby:
+            led = Led(lambda message: self.say(Of(task, message)), self._prefix, task, 0, standby=standby)
+            topology, partition = self._topologies[ordinal_of(task)], partition_of(task)
+            questions = Questions(self._scenario, topology, partition, self._prefix, led.answered)
+            self._led[task] = standby, led, questions
+        self.say(Locked(task))
+
+    def unlocked(self, task: str) -> None:
+        self._held.discard(task)
+
+    def joins(self, member: Member) -> Any:
+        return _Turning(member, self)
+
+    def given_to(self, told: Told, partitions: Sequence[TopicPartition]) -> None:
+        self._given[told] = frozenset([f"{self._reads[tp.topic]}_{tp.partition}" for tp in partitions])
+
+    def let_go(self) -> None:
+        self.say(Given(self.given, frozenset(self._held), lost=False))
+
+    def lost_all(self) -> None:
+        self.say(Given(self.given, frozenset(self._held), lost=True))
+
+    # -- whose code runs --------------------------------------------------------------------------------------
+
+    @property
+    def at(self) -> str:
+        """The task whose code runs in this thread; empty if none has."""
+        return getattr(self._local, "at", "")
+
+    def entered(self, task: str) -> str:
+        before, self._local.at = self.at, task
+        return before
+
+    @property
+    def led(self) -> Led | None:
+        """What speaks for that task."""
+        found = self._led.get(self.at)
+        return None if found is None else found[1]
+
+    def reached(self, point: Point) -> None:
+        found = self._led.get(self.at)
+        if found is None:
+            return
+        task, (_, led, questions) = self.at, found
+        led.reached(
+            point,
+            lambda: images.of_storage(
+                self._scenario, self._topologies[ordinal_of(task)], partition_of(task), self.storage
+            ),
+            self.storage,
+            questions if self.watch.queries else None,
+        )
+
+    def meet(self, occasion: Occasion) -> Fault | None:
+        return None if self.led is None else self.led.meet(occasion)
+
+    def strike(self, fault: Fault) -> None:
+        if self.led is not None:
+            self.led.strike(fault)
+
+    def called(self, edge: Edge, call: Occasion) -> None:
+        if self.led is not None:
+            self.led.called(edge, call)
+
+    def processing(self, record: Record) -> None:
+        if self.led is not None:
+            self.led.processing(record)
+
+    def replayed(self, store: str, first: int, records: int) -> None:
+        if self.led is not None:
+            self.led.replayed(store, first, records)
+
+    def set_aside(self, store: str) -> None:
+        if self.led is not None:
+            self.led.set_aside(store)
+
+    def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
+        """Watched by simulations alone."""
+
+    def looked(self, topic: str, *, found: bool) -> None:
+        """Told to nobody."""
+
+    def punctuated(self) -> None:
+        """Told to nobody."""
+
+    def turned(self) -> None:
+        """Its threads take turns by `turns`."""
+
+    def stopping(self) -> bool:
+        return self.streams._stopping.is_set()
+
+    def reassigned(self) -> Assignment | None:
+        return None
+
+    def lost(self, lost: Mapping[int, FencedError]) -> bool:  # noqa: ARG002
+        return True
+
+    def idle(self) -> bool:
+        return not self.stopping()
