@@ -42,6 +42,8 @@ class Capability(StrEnum):
     """All processes of the pipeline can be started again with another version of it."""
     MEMBERS = "members"
     """Members of a consumer group can be what drives the tasks."""
+    THREADS = "threads"
+    """A process can have several threads that are members of the group."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
     NETWORK = "network"
@@ -68,6 +70,9 @@ OF_MACHINES = frozenset(
     },
 )
 """What only a world of several machines can do."""
+
+SIMULATED = frozenset(Capability) - OF_MACHINES - {Capability.THREADS}
+"""What the simulation can do: it has one of each, and no threads."""
 
 
 class Link(StrEnum):

@@ -14,7 +14,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from harness.faults import FAULTS, Fault, Occasion, Where, possible
-from harness.faults.description import CALLS, OF_MACHINES, Capability
+from harness.faults.description import CALLS, OF_MACHINES, SIMULATED, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
 from harness.generate.themes import THEMES, Theme, Times, times
@@ -62,6 +62,10 @@ RESTARTED_RECORDS = 8
 
 STATIC = 0.4
 """The share of the schedules by members of a group in which these are static."""
+
+THREADED = 0.35
+"""The share of the schedules by members of a group in which each process has two threads, where it can."""
+
 PLAIN = 0.25
 """The share of the schedules with input that is written without transactions."""
 
@@ -147,7 +151,7 @@ def generate(
     scenario: Scenario,
     seed: int,
     index: int,
-    capabilities: Collection[Capability] = frozenset(Capability) - OF_MACHINES,
+    capabilities: Collection[Capability] = SIMULATED,
     runtime: Runtime | None = None,
     *,
     files: bool = False,
@@ -248,6 +252,7 @@ class _Generator:
         self._asked = asked
         wanted = frozenset[Capability]() if asked is None else asked.fault.needs
         self._files = files or Capability.FILES in wanted
+        self._threads = Capability.THREADS in capabilities
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         # Those of one runtime come at every so many indices.
@@ -355,7 +360,7 @@ class _Generator:
         if self._asked is not None:
             steps = [*self._begin(self._asked), *steps]
         steps = [step for step in steps if step.query is not None or step.fault in self._possible]
-        return Schedule(
+        schedule = Schedule(
             scenario=self._scenario.reference_name,
             input=items,
             steps=tuple(steps),
@@ -371,6 +376,14 @@ class _Generator:
             static=self._runtime is Runtime.STREAMS and random.random() < STATIC,
             plain=random.random() < PLAIN,
         )
+        return self._with_threads(schedule)
+
+    def _with_threads(self, schedule: Schedule) -> Schedule:
+        """The schedule, in some of which members have several threads each, in a world that has them."""
+        if not self._threads or schedule.runtime is not Runtime.STREAMS or self._random.random() >= THREADED:
+            return schedule
+        given = {"num.stream.threads": 2, **schedule.settings}
+        return replace(schedule, settings=given)
 
     def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:
         """The settings with stores of a mechanism."""

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from harness.faults import Capability, Fault, Occasion, Where, possible
-from harness.faults.description import CALLS, OF_MACHINES
+from harness.faults.description import CALLS, SIMULATED
 from harness.generate.settings import VALUES, consistent, open_to, values_of
 from harness.generate.vocabulary import (
     KILL_POINTS,
@@ -107,7 +107,7 @@ def steps(
     scenario: Scenario,
     runtime: Runtime,
     partitions: int,
-    capabilities: Collection[Capability] = frozenset(Capability) - OF_MACHINES,
+    capabilities: Collection[Capability] = SIMULATED,
 ) -> st.SearchStrategy[Step]:
     """One fault or query; the simplest is an immediate kill."""
     struck = faults(scenario, runtime, partitions, capabilities)
@@ -131,7 +131,7 @@ def schedules(
     scenario: Scenario,
     *,
     runtimes: tuple[Runtime, ...] = tuple(Runtime),
-    capabilities: Collection[Capability] = frozenset(Capability) - OF_MACHINES,
+    capabilities: Collection[Capability] = SIMULATED,
     max_records: int = 15,
     max_steps: int = 8,
 ) -> Schedule:

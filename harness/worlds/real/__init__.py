@@ -14,6 +14,7 @@ ABILITIES = frozenset(
         Capability.SETTINGS,
         Capability.VERSIONS,
         Capability.MEMBERS,
+        Capability.THREADS,
     }
 )
 """What every world of real processes can do."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from harness.faults import Capability
-from harness.faults.description import OF_MACHINES
+from harness.faults.description import SIMULATED
 from harness.worlds.protocol import Options, World, WorldKind
 
 
@@ -19,7 +18,7 @@ KIND = WorldKind(
     "sim",
     "Production code in greenlets over a simulated broker and simulated disks, in virtual time.",
     _open,
-    frozenset(Capability) - OF_MACHINES,
+    SIMULATED,
     spreads=True,
     schedules=120,
 )
