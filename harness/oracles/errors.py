@@ -7,7 +7,7 @@ end in order may have left the group's positions behind the stores: later ones u
 One that commits while another one's transaction runs out of time leaves that what a newer incarnation would.
 Whoever comes upon damaged files refuses them by name, or sets the store aside. An incarnation that another one of its
 task has overtaken may do all of it, for being fenced is what it is for. In a world whose calls may fail without the
-schedule, only failing, and being fenced or blocked by nobody, is judged.
+schedule, only failing, being fenced or blocked by nobody, and letting go of a task without trying to commit, is judged.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ _NEEDS = {
     End.FAILED: Excuse.FAIL,
 }
 
-_NOTED = _READY, _ABORTED, _BEGUN, _COMMITTED, _BATCH, _RESTORED = (
+_NOTED = _READY, _ABORTED, _BEGUN, _STARTED, _COMMITTED, _BATCH, _RESTORED = (
     Point.PRODUCER_READY,
     Point.ABORTED,
     Point.TRANSACTION_BEGUN,
+    Point.COMMIT_STARTED,
     Point.KAFKA_COMMITTED,
     Point.RESTORE_BATCH,
     Point.RESTORED,
@@ -131,6 +132,8 @@ class _Ledger:
         """Those that stood still once, while time may have passed for their transactions."""
         self._open: set[int] = set()
         """Those in the middle of a transaction."""
+        self._tried: set[int] = set()
+        """Of them, those that have tried to commit it."""
         self._cut = False
         """Whether logs were cleaned or cut."""
         self._jumped: set[int] = set()
@@ -143,6 +146,9 @@ class _Ledger:
             if type(event) is Reached:
                 if event.point is _BEGUN:
                     self._open.add(event.incarnation)
+                    self._tried.discard(event.incarnation)
+                elif event.point is _STARTED:
+                    self._tried.add(event.incarnation)
                 elif event.point is _COMMITTED:
                     self._commit(event)
                 elif event.point is _READY:
@@ -267,7 +273,7 @@ class _Ledger:
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         taken = self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation)
-        if taken or self._may_drop(incarnation):
+        if taken or self._was_struck(incarnation) or (self._uncaused and incarnation in self._tried):
             return
         yield Finding(
             "errors",
@@ -279,9 +285,12 @@ class _Ledger:
         )
 
     def _may_drop(self, incarnation: int) -> bool:
+        """Whether something may have happened to a transaction that was not committed since."""
+        return self._was_struck(incarnation) or self._uncaused
+
+    def _was_struck(self, incarnation: int) -> bool:
         """Whether something has happened to a transaction that was not committed since."""
-        spoilt = incarnation in self._spoilt or incarnation in self._suspended
-        return spoilt or bool(self._standing) or self._uncaused
+        return bool(self._standing) or incarnation in self._spoilt or incarnation in self._suspended
 
     def _awaited(self, task: str, incarnation: int) -> bool:
         """Whether another incarnation of the task has started, and has not said that it is the owner."""

@@ -104,8 +104,11 @@ class Member(Holder):
         """It has made a step: whom it has lost, and what copies it keeps no more."""
         self.step, self.held = message, message.held
         self._without(message.lost)
-        for one in [one for one in self.actor.crew if one.standby and one.task not in self.held]:
-            self._let_go_of(one)
+        for one in [one for one in self.actor.crew if one.task not in self.held]:
+            # Closed by an error, a task is opened again; what was open with it is given up.
+            self._begun.discard(one)
+            if one.standby:
+                self._let_go_of(one)
 
     def fails(self, at: Actor, message: Failing) -> None:
         """A thread of it has failed."""
