@@ -12,10 +12,11 @@ import pytest
 import harness.worlds
 from harness.campaign import Plan, run_campaign
 from harness.faults import FAULTS, Capability, possible
+from harness.generate import generate
 from harness.history import History, Injected, Skipped
 from harness.oracles import judge
 from harness.replay import replay
-from harness.schedule import Input, Schedule, Step
+from harness.schedule import Input, Runtime, Schedule, Step
 from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import WORLDS, Options, WorldKind
@@ -23,7 +24,7 @@ from harness.worlds.local.world import LocalRun
 from harness.worlds.run import Run
 from harness.worlds.sim.run import SimRun
 from harness.worlds.sim.world import run_of
-from scenarios import Scenario
+from scenarios import Scenario, load
 from scenarios.balances import SCENARIO
 from store.errors import CrashproofError
 from store.points import Point
@@ -152,3 +153,15 @@ def test_no_world_imports_another(folder: str) -> None:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module is not None:
                 assert not node.module.startswith(others), f"{file.name} imports {node.module}"
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_every_world_is_given_schedules_by_members_of_a_group_and_threads_where_it_has_them(
+    name: str,
+) -> None:
+    drawn = [generate(load("balances"), 1, index, WORLDS[name].capabilities) for index in range(80)]
+    members = [schedule for schedule in drawn if schedule.runtime is Runtime.STREAMS]
+    assert len(members) == 12
+    threads = {schedule.settings.get("num.stream.threads", 1) for schedule in members}
+    assert threads == ({1, 2} if Capability.THREADS in WORLDS[name].capabilities else {1})
+    assert not any("num.stream.threads" in schedule.settings for schedule in drawn if schedule not in members)
