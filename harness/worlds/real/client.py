@@ -27,7 +27,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from harness.schedule import TRANSACTION_TIMEOUT_MS
 from harness.worlds.cluster import Bounds, Written
-from harness.worlds.real.groups import NOBODY, Group, Joined, group_of, leave
+from harness.worlds.real.groups import Group, Joined, described, leave
 from store.errors import CrashproofError
 from store.log import TopicSpec
 from store.types import Record
@@ -50,6 +50,7 @@ _MAY_PASS = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._PARTIAL,
         # The cluster's metadata no longer lists the broker that was asked, or lists it at another address.
         KafkaError._DESTROY_BROKER,
         KafkaError._NODE_UPDATE,
@@ -286,16 +287,9 @@ class PlainCluster:
     def group(self, group_id: str) -> Group:
         """A group and its members."""
 
-        def ask() -> Group:
-            asked = self._admin.describe_consumer_groups([group_id], request_timeout=self._call_s)
-            try:
-                return group_of(asked[group_id].result())
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    return NOBODY
-                raise
-
-        return self._call(f"ask for the members of {group_id}", ask)
+        return self._call(
+            f"ask for the members of {group_id}", lambda: described(self._admin, group_id, self._call_s)
+        )
 
     def expel(self, group_id: str, member: Joined) -> None:
         """Have a group forget a member, whose process hears of it when it says next that it is there."""

@@ -1,6 +1,7 @@
 """Consumer groups as the judge sees and strikes them: who is a member, and a member that is made to leave.
 
-No client of ours can have another one's member leave, so the request is sent as it is.
+Who is a member is asked by the older of two calls: the newer one ends the whole process where the coordinator goes
+while it is asked. No client of ours can have another one's member leave, so that request is sent as it is.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import struct
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from confluent_kafka import ConsumerGroupState
-
-from store.types import TopicPartition
+from confluent_kafka import KafkaException
+from confluent_kafka.cimpl import _AdminClientImpl
 
 _LEAVE_GROUP, _VERSION = 13, 1
 """The key of the request in Kafka's protocol, and the last version whose response has one error, the member's."""
@@ -26,7 +26,8 @@ class Joined(NamedTuple):
     member_id: str
     client_id: str
     """The name that its process has given itself."""
-    partitions: frozenset[TopicPartition]
+    partitions: int
+    """How many it has."""
 
 
 class Group(NamedTuple):
@@ -42,18 +43,28 @@ NOBODY = Group(True, (), ("", 0))
 """A group that is not there."""
 
 
-def group_of(found: Any) -> Group:
-    """A group by what an admin client was told of it."""
-    members = [
-        Joined(
-            member.member_id,
-            member.client_id,
-            frozenset(TopicPartition(one.topic, one.partition) for one in member.assignment.topic_partitions),
-        )
-        for member in found.members
-    ]
-    at = str(found.coordinator.host), int(found.coordinator.port)
-    return Group(found.state is ConsumerGroupState.STABLE, tuple(members), at)
+def described(admin: Any, group_id: str, seconds: float) -> Group:
+    """A group and its members. Raises `KafkaException`."""
+    listed: Any = _AdminClientImpl.list_groups(admin, group_id, timeout=seconds)
+    for found in listed:
+        if found.error is not None:
+            raise KafkaException(found.error)
+        members = [Joined(one.id, one.client_id, _partitions(one.assignment)) for one in found.members]
+        return Group(found.state == "Stable", tuple(members), (found.broker.host, found.broker.port))
+    return NOBODY
+
+
+def _partitions(assignment: bytes) -> int:
+    """How many partitions an assignment has: a version, and topics, each with its name and its partitions."""
+    if not assignment:
+        return 0
+    topics, place, partitions = *struct.unpack_from("!i", assignment, 2), 6, 0
+    for _ in range(topics):
+        place += 2 + struct.unpack_from("!h", assignment, place)[0]
+        (count,) = struct.unpack_from("!i", assignment, place)
+        place += 4 + 4 * count
+        partitions += count
+    return partitions
 
 
 def leave(group_id: str, member_id: str, coordinator: tuple[str, int]) -> int:

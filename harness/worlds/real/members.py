@@ -269,7 +269,7 @@ class StreamsRun(MembersRun, RealRun):
         if not given:
             return ""
         group = self.machine.cluster.group(self.application_id)
-        known = sum(len(one.partitions) for one in group.members)
+        known = sum(one.partitions for one in group.members)
         if not group.stable or len(group.members) != members or known != len(self.names):
             return f"the group has {len(group.members)} members, and {members} threads run"
         return ""
