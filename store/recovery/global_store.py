@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from store.engine.protocol import Checkpointed, Storage
-from store.errors import ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
+from store.errors import LogError, ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
 from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
@@ -213,7 +213,13 @@ class GlobalStore(Generic[V]):
             for tp, end in ends.items():
                 listener.on_restore_start(tp, self.name, self._positions[tp], end)
         while behind := [tp for tp, end in ends.items() if self._positions[tp] < end]:
-            for tp, number in self._commit_some(behind, began).items():
+            try:
+                applied = self._commit_some(behind, began)
+            except LogError:
+                if not self._start_beyond_cuts(behind, began):
+                    raise
+                continue
+            for tp, number in applied.items():
                 counts[tp] += number
                 if listener is not None:
                     listener.on_batch_restored(tp, self.name, self._positions[tp], number)
@@ -242,6 +248,17 @@ class GlobalStore(Generic[V]):
             self._positions[tp] = self._first_offset(tp, bounds, began)
             ends[tp] = bounds.end
         return ends
+
+    def _start_beyond_cuts(self, behind: Sequence[TopicPartition], began: int) -> bool:
+        """Go on where partitions begin that retention has cut meanwhile; whether there were any.
+
+        Raises `StoreOutOfStepError` for those of which the store holds records, as when it is found so.
+        """
+        bounds = {tp: self._reader.offsets(tp, IsolationLevel.READ_COMMITTED) for tp in behind}
+        cut = [tp for tp in behind if self._positions[tp] < bounds[tp].earliest]
+        for tp in cut:
+            self._positions[tp] = self._first_offset(tp, bounds[tp], began)
+        return bool(cut)
 
     def _first_offset(self, tp: TopicPartition, bounds: Offsets, now: int) -> int:
         return decide(

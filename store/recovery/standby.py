@@ -23,10 +23,10 @@ from types import TracebackType
 from typing import Self
 
 from store.engine.protocol import Storage
-from store.errors import ProtocolError, StoreCorruptedError
-from store.log.protocol import Reader
+from store.errors import LogError, ProtocolError, StoreCorruptedError
+from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
-from store.recovery.decision import Action, StoreOutOfStepError
+from store.recovery.decision import Action, Decision, StoreOutOfStepError
 from store.recovery.offsets import TaskOffsets
 from store.recovery.restore import (
     KEEP_TIME_EVERY_MS,
@@ -141,11 +141,15 @@ class Standby:
         place = self._place(copy)
         began = self._clock.time_ms()
         bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
-        decision = place.decide(
-            bounds,
-            lambda: self._reader.offsets(copy.changelog, IsolationLevel.READ_UNCOMMITTED).end,
-            began,
-        )
+
+        def decide(bounds: Offsets) -> Decision:
+            return place.decide(
+                bounds,
+                lambda: self._reader.offsets(copy.changelog, IsolationLevel.READ_UNCOMMITTED).end,
+                began,
+            )
+
+        decision = decide(bounds)
         if decision.action is Action.WAIT:
             return 0
         place.position = decision.first_offset()
@@ -153,9 +157,17 @@ class Standby:
         while place.position < bounds.end:
             if max_records is not None and total >= max_records:
                 return total
-            fetch = self._reader.read(
-                copy.changelog, place.position, self._batch, IsolationLevel.READ_COMMITTED
-            )
+            try:
+                fetch = self._reader.read(
+                    copy.changelog, place.position, self._batch, IsolationLevel.READ_COMMITTED
+                )
+            except LogError:
+                now = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
+                if now.earliest <= place.position:
+                    raise
+                # Retention has cut the log meanwhile: as for a copy that is found so.
+                place.position = decide(now).first_offset()
+                continue
             if fetch.next_offset <= place.position:
                 return total
             place.take(fetch, began)

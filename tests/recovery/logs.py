@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from store.errors import LogError
 from store.log.protocol import Fetch, Offsets
 from store.types import IsolationLevel, Record, TopicPartition
 
@@ -30,6 +31,8 @@ class WrittenLog:
         self.earliest = earliest
         self.tp = tp
         self.reads: list[int] = []
+        self.cut_to: int | None = None
+        """Retention takes what is before that, as soon as somebody reads."""
 
     def append(self, *pairs: Pair) -> int:
         """A committed transaction: records, then a marker. Returns the offset of its last record."""
@@ -60,6 +63,11 @@ class WrittenLog:
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         assert (tp, isolation) == (self.tp, IsolationLevel.READ_COMMITTED)
+        if self.cut_to is not None:
+            self.earliest, self.cut_to = self.cut_to, None
+            self.records = {at: pair for at, pair in self.records.items() if at >= self.earliest}
+            if offset < self.earliest:
+                raise LogError(f"{tp} begins at {self.earliest}, after {offset}")
         assert self.earliest <= offset <= self.stable
         self.reads.append(offset)
         at = [number for number in sorted(self.records) if offset <= number < self.stable]

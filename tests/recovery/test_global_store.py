@@ -198,6 +198,23 @@ def test_a_commit_takes_about_a_batch_whatever_the_number_of_partitions() -> Non
         assert shown(store) == topic.values()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_topic_that_is_cut_while_it_is_read_is_followed_as_one_that_was_cut_before(
+    storage: Storage, first: bool
+) -> None:
+    topic = Topic(2)
+    topic[0].append((b"a", b"1"), (b"b", b"1"))
+    topic[1].append((b"c", b"1"))
+    if first:
+        topic[0].cut_to = 1
+    with over(storage, topic) as store:
+        if not first:
+            topic[0].append((b"a", b"2"), (b"b", b"2"))
+            topic[0].cut_to = 4
+            store.update()
+        assert shown(store) == topic.values()
+
+
 def lose_the_start(topic: Topic) -> None:
     topic[0].earliest = topic[0].end - 2
     topic[0].records = {

@@ -249,6 +249,23 @@ def test_a_copy_whose_next_record_is_no_longer_there_is_made_anew() -> None:
     assert len(disk.aside) == 1
 
 
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct", "volatile"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_copy_under_which_the_log_is_cut_while_it_reads_is_made_anew(kind: Kind, first: bool) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        if not first:
+            standby.update()
+        log.append(*SECOND)
+        log.append(*THIRD)
+        log.cut_to = 6
+        standby.update()
+        assert held(standby, "orders") == log.values()
+    assert len(disk.aside) == (0 if first or kind == "volatile" else 1)
+
+
 def test_markers_that_were_read_are_not_missed_when_the_log_no_longer_has_them() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     log = changelogs["orders"]
