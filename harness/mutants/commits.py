@@ -167,8 +167,8 @@ MUTANTS = (
             Edit(f"{_WORKER}._commit_all", "                commit()\n", "                pass\n"),
             Edit(
                 f"{_WORKER}._process",
-                "(task.should_commit() or not (progress or self._busy)):",
-                "(task.should_commit() or (self._ends is not None and not progress)):",
+                "(task.should_commit() or others_wait or not (progress or self._busy)):",
+                "(task.should_commit() or others_wait or (self._ends is not None and not progress)):",
             ),
         ),
     ),

@@ -2,7 +2,7 @@
 who has ended in order, or was moved, holds nothing that a successor needs. On the way there each transaction ends as
 soon as its task's settings ask for that, by its records, its age, or what it holds that is not committed, or the
 processing function does; and none ends by a commit that nothing asks for: neither these, nor the end of the input, nor
-a process that is to end or to let go of its task."""
+a process that is to end, to let go of its task, or to open others."""
 
 from __future__ import annotations
 

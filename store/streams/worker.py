@@ -131,7 +131,7 @@ class Worker:
 
         `streaming` is a reader for all that the worker and its tasks read, which it closes. Then `poll` handles what
         has come by itself, without asking each input for its end; a task commits early only while nothing comes to
-        any of them; and a task whose directory somebody else still holds waits for it.
+        any of them, or others are to be opened; and a task whose directory somebody else still holds waits for it.
 
         Once it is `leaving`, `poll` and `advance` return at the next commit of each task, wherever that is, and in the
         midst of a restore after its next batch, which the next poll goes on from; so does one of a store in memory,
@@ -249,10 +249,15 @@ class Worker:
         """Each task that is to make a step in this round, when it is its turn."""
         self._broke_off = False
         opens_until = inf if self._arrivals is None else self._clock.monotonic() + _LONGEST_OPENING_S
-        for partition in list(self._partitions):
+        # A restore may take longer than a transaction may be open: what is open is committed before.
+        held_up = self.opening and any(task.in_transaction for task in self.tasks.values())
+        for partition in self._to_open_first(self._partitions):
             opens = opens_until == inf or self._clock.monotonic() <= opens_until
-            if partition in self.tasks or (opens and not self._broke_off):
+            if partition in self.tasks or (opens and not self._broke_off and not held_up):
                 yield partition
+
+    def _to_open_first(self, partitions: Iterable[int]) -> list[int]:
+        return sorted(partitions, key=self.tasks.__contains__)
 
     def _breaks_off(self, stays: bool) -> bool:
         """Whether a restore is to end, of which what is restored `stays`, or not."""
@@ -295,7 +300,9 @@ class Worker:
                         if not self._give_up_overtaken(error):
                             raise
                         due = [partition for partition in due if partition not in self._lost]
-                with self._side_by_side([(one, self._step(one)) for one in due]) as ended:
+                with self._side_by_side(
+                    [(one, self._step(one)) for one in self._to_open_first(due)]
+                ) as ended:
                     for partition, step in ended:
                         try:
                             if step():
@@ -372,12 +379,12 @@ class Worker:
             self._held_back = False
             self._clock.sleep(_HELD_BACK_S)
         # What is to come up to given ends comes soon; of anything else nobody knows.
-        if self._ends is None and (self._opening or any(task.in_transaction for task in tasks)):
+        if self._ends is None and (self.opening or any(task.in_transaction for task in tasks)):
             wait_s = 0.0
         self._busy = arrivals.gather(positions, self._config.poll_records, wait_s)
 
     @property
-    def _opening(self) -> bool:
+    def opening(self) -> bool:
         """Whether there are tasks that the next steps open."""
         return len(self.tasks) + len(self._waiting) < len(self._partitions)
 
@@ -679,7 +686,8 @@ class Worker:
                 self._held_back = True
         self._processed[partition] = self._processed.get(partition, 0) + applied
         progress = task.punctuate() or applied > 0
-        if task.in_transaction and (task.should_commit() or not (progress or self._busy)):
+        others_wait = self._ends is None and self.opening
+        if task.in_transaction and (task.should_commit() or others_wait or not (progress or self._busy)):
             yield from task.commit_steps()
             progress = True
         if progress and not task.in_transaction:

@@ -95,6 +95,36 @@ def test_a_task_that_aborts_lets_its_neighbours_end_what_hides_its_last_commit()
     worker.close()
 
 
+@pytest.mark.parametrize("has", [0, 1])
+def test_a_task_is_opened_while_no_other_one_has_a_transaction_that_could_time_out_meanwhile(
+    has: int,
+) -> None:
+    class Slow:
+        def on_restore_start(self, changelog: TopicPartition, *_: object) -> None:
+            if changelog.partition != has:
+                cluster.clock.sleep(2 * config.transaction_timeout_ms / 1000)
+
+        def on_batch_restored(self, *_: object) -> None: ...
+
+        def on_restore_end(self, *_: object) -> None: ...
+
+    cluster = Cluster(partitions=2)
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "poll.records": 1})
+    reader = SimLog(cluster.broker).reader()
+    worker = cluster.worker(config, partitions=(has,), streaming=reader, listener=Slow())
+    drain(worker)
+    task = worker.tasks[has]
+    cluster.feed(b"a", b"b", b"c", partition=has)
+    cluster.feed(b"d", partition=1 - has)
+    while not task.in_transaction:
+        worker.poll()
+    worker.assign([0, 1])
+    drain(worker)
+    assert outputs(cluster) == 4
+    assert worker.tasks[has] is task
+    worker.close()
+
+
 def test_a_worker_closes_what_it_has_lent_to_its_tasks() -> None:
     cluster = Cluster(keys=[b"a"], partitions=2)
     reader = SimLog(cluster.broker).reader()

@@ -285,6 +285,7 @@ class Process:
                     not any(found.values()),
                     self.actor.stopping
                     or actor.leaves_for is not None
+                    or self._worker.opening
                     or (opened is not None and opened.commit_requested),
                 )
             )
