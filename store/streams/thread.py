@@ -163,13 +163,13 @@ class StreamThread:
         """Sub-topology → its partitions that are this member's; None: nobody knows yet, or not any more."""
         self._again: dict[tuple[int, int], tuple[float, float]] = {}
         """Lost task → when it is opened again, and the pause before that."""
-        self._failing_since: float | None = None
+        self._failing: dict[Worker, tuple[float, float]] = {}
+        """Worker that gets no answers → since when, and the pause before it tries again."""
         self._waits_since = inf
         """Since when it has waited for the group; -inf where that was said."""
         self._session_timeout_ms = session_timeout_ms
         self._longest_step_s = rebalance_timeout_ms / 2000
         self._polled = clock.monotonic()
-        self._pause_s = 0.0
         self._progress = False
         self._exit = ExitStack()
         self._application = application
@@ -362,21 +362,21 @@ class StreamThread:
             # It has none left; they were told of one by one.
             return False
         except (RetriableError, UnreachableError) as error:
-            self._bear(error)
+            self._bear(worker, error)
             return False
-        self._failing_since = None
+        self._failing.pop(worker, None)
         return progress
 
-    def _bear(self, error: LogError) -> None:
+    def _bear(self, worker: Worker, error: LogError) -> None:
         """Wait, as long as it may pass by itself."""
         now = self._clock.monotonic()
-        if self._failing_since is None:
-            self._failing_since, self._pause_s = now, WAIT_S
+        if worker not in self._failing:
             _log.warning("%s: %s; trying again", self.name, error)
-        if now - self._failing_since >= self._config.task_timeout_ms / 1000:
+        since, pause = self._failing.get(worker, (now, WAIT_S))
+        if now - since >= self._config.task_timeout_ms / 1000:
             raise error
-        self._clock.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, 1.0)
+        self._clock.sleep(pause)
+        self._failing[worker] = since, min(pause * 2, 1.0)
 
     def _on_lost(self, topology: Topology) -> Callable[[int, FencedError], None]:
         def on_lost(partition: int, error: FencedError) -> None:

@@ -417,12 +417,13 @@ def test_members_that_assign_otherwise_are_waited_for(caplog: pytest.LogCaptureF
 
 
 class Unreachable(SimLog):
-    """A cluster whose readers get no answer while `away` says so."""
+    """A cluster whose readers get no answer while `away` says so; or one that does not know positions in a topic."""
 
     away: Callable[[], bool]
+    unknown = ""
 
     def reader(self) -> object:  # type: ignore[override]
-        away, reader = self.away, super().reader()
+        away, unknown, reader = self.away, self.unknown, super().reader()
 
         class Reader:
             def partitions(self, topic: str) -> int:
@@ -431,7 +432,7 @@ class Unreachable(SimLog):
                 return reader.partitions(topic)
 
             def committed_metadata(self, group: str, tp: TopicPartition, *, stable: bool = True) -> str:
-                if away():
+                if away() or tp.topic == unknown:
                     raise UnreachableError("nobody is there")
                 return reader.committed_metadata(group, tp, stable=stable)
 
@@ -470,6 +471,28 @@ def test_a_cluster_that_stays_away_ends_it(cluster: Cluster) -> None:
         while cluster.clock.now < 1_000:
             one.step()
             cluster.clock.sleep(0.1)
+
+    with pytest.raises(UnreachableError):
+        wait()
+    one.close()
+
+
+def test_a_part_of_a_cluster_that_stays_away_ends_it_too() -> None:
+    broker, clock = SimBroker(), VirtualClock()
+    away = Unreachable(broker)
+    away.away, away.unknown = lambda: False, "app-words-repartition"
+    log: SimLog = away
+    log.admin().create_topics([TopicSpec("in", 1), TopicSpec("out", 1)])
+    builder = StreamsBuilder("app")
+    builder.stream("in").repartition(name="words").to("out")
+    application = builder.build()
+    application.prepare(log)
+    one = StreamThread(application, LONG, log, HostStorage(SimHost(0), 0), clock)
+
+    def wait() -> None:
+        while clock.now < 1_000:
+            one.step()
+            clock.sleep(0.1)
 
     with pytest.raises(UnreachableError):
         wait()
