@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from subprocess import PIPE, Popen
 
 import pytest
 
+from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.errors import ConfigError, FatalLogError, LogError, ProtocolError, RetriableError
 from store.log import Assignor, Groups, Log, Member, TopicSpec
@@ -291,3 +295,51 @@ def test_a_member_commits_positions_of_its_group_while_it_is_one(cluster: Log, t
     with pytest.raises(ProtocolError):
         member.commit_offsets({place: 0})
     reader.close()
+
+
+ASKS = """
+import sys
+from store.errors import LogError
+from store.log.kafka import KafkaLog
+
+answers = 0
+for line in sys.stdin:
+    admin = KafkaLog(sys.argv[1], timeout=2.0).admin()
+    for _ in range(15):
+        try:
+            answers += admin.group_members("nobody") == []
+        except LogError:
+            pass
+    admin.close()
+    print(answers, flush=True)
+"""
+
+
+def test_a_process_that_asks_who_is_a_member_lives_on_when_the_broker_dies_meanwhile(tmp_path: Path) -> None:
+    with (
+        LocalBroker(directory=tmp_path) as broker,
+        Popen([sys.executable, "-c", ASKS, broker.bootstrap], stdin=PIPE, stdout=PIPE, text=True) as process,
+    ):
+        words, numbers = process.stdin, process.stdout
+        assert words is not None
+        assert numbers is not None
+
+        def ask() -> None:
+            words.write("again\n")
+            words.flush()
+
+        def answers() -> int:
+            return int(numbers.readline() or -1)
+
+        ask()
+        before = answers()
+        assert before > 0
+        # It asks on and on while the broker goes and comes.
+        ask()
+        broker.kill()
+        broker.start()
+        assert answers() >= before
+        ask()
+        assert answers() > before
+        words.close()
+        assert process.wait() == 0

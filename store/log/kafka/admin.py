@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TypeVar
+from struct import unpack_from
+from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, TopicCollection, Uuid
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewTopic, _AdminClientImpl
 
-from store.errors import LogError, ProtocolError
+from store.errors import LogError, ProtocolError, RetriableError
 from store.log.kafka.client import Client, repeat
-from store.log.kafka.errors import cause_of
+from store.log.kafka.errors import cause_of, translate
 from store.log.protocol import GroupMember, TopicSpec
 from store.types import TopicPartition
 
@@ -30,6 +31,13 @@ T = TypeVar("T")
 _NO_ID = frozenset({str(Uuid(0, 0)), str(None)})
 """What a client says for the id of a topic where brokers from before 2.8 tell none. All topics would have this one, and
 all would seem made anew once the brokers tell."""
+
+_STABLE = "Stable"
+
+_ASK_S = 2.0
+"""How long brokers are asked for the members of a group: all of them, also those that do not know it."""
+
+_NOT_ALL_ANSWER = frozenset({KafkaError._PARTIAL, KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -88,31 +96,22 @@ class KafkaAdmin:
 
     def group_members(self, group_id: str) -> list[GroupMember]:
         admin = self._live()
-
-        def ask(seconds: float) -> list[GroupMember]:
-            asked = admin.describe_consumer_groups([group_id], request_timeout=seconds)
-            try:
-                found = asked[group_id].result()
-            except KafkaException as exception:
-                if cause_of(exception).code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    return []
-                raise
-            if found.state is not ConsumerGroupState.STABLE:
-                return []
-            return [
-                GroupMember(
-                    member.client_id,
-                    tuple(
-                        sorted(
-                            TopicPartition(one.topic, one.partition)
-                            for one in member.assignment.topic_partitions
-                        )
-                    ),
-                )
-                for member in found.members
-            ]
-
-        return self._repeat(f"ask for the members of group {group_id}", ask)
+        try:
+            # The newer call for it (`describe_consumer_groups`) ends the whole process, by an assertion of librdkafka,
+            # where the coordinator goes while it is asked.
+            listed: Any = _AdminClientImpl.list_groups(admin, group_id, timeout=_ASK_S)
+        except KafkaException as exception:
+            error = cause_of(exception)
+            doing = f"ask for the members of group {group_id}"
+            if error.code() in _NOT_ALL_ANSWER:
+                raise RetriableError(f"{doing}: {error.str()} ({error.name()})") from exception
+            raise translate(error, doing) from exception
+        return [
+            GroupMember(member.client_id, _assigned(member.assignment))
+            for found in listed
+            if found.error is None and found.state == _STABLE
+            for member in found.members
+        ]
 
     def topic_config(self, topic: str) -> dict[str, str]:
         admin, resource = self._live(), ConfigResource(ConfigResource.Type.TOPIC, topic)
@@ -192,3 +191,21 @@ def _await(future: Future[None], allowed: int) -> bool:
             raise
         return False
     return True
+
+
+def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in what a group has told a member: a version, and topics, each with its name and its numbers."""
+    if not assignment:
+        return ()
+    found: list[TopicPartition] = []
+    (topics,), place = unpack_from("!i", assignment, 2), 6
+    for _ in range(topics):
+        (size,) = unpack_from("!h", assignment, place)
+        place += 2
+        topic = assignment[place : place + size].decode()
+        place += size
+        (count,) = unpack_from("!i", assignment, place)
+        place += 4
+        found += [TopicPartition(topic, number) for number in unpack_from(f"!{count}i", assignment, place)]
+        place += 4 * count
+    return tuple(sorted(found))
