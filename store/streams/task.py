@@ -253,6 +253,8 @@ class Task:
         self._began_ms = 0
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
+        self._begun_at_earliest: frozenset[TopicPartition] = frozenset()
+        """Inputs in which no position was committed yet."""
         self._acknowledged: Mapping[TopicPartition, int] = {}
         self._changelogs = frozenset(
             [TopicPartition(topic, partition) for topic in topology.changelogs.values()]
@@ -523,6 +525,7 @@ class Task:
             for tp, position in committed.items()
         }
         self._positions = dict(self._committed)
+        self._begun_at_earliest = frozenset([tp for tp, position in committed.items() if position is None])
         if self._positions_at is not None and committed != self._committed_positions(reader):
             self.group_lacks_positions = True
             _log.warning(
@@ -1161,9 +1164,15 @@ class Task:
         )
 
     def why_unreadable(self, error: LogError) -> LogError:
-        """What it means that its input cannot be read: what a newer incarnation has processed may be deleted."""
-        moved = self._moved_elsewhere()
-        return FencedError(f"{error}. {moved}") if moved else error
+        """What it means that its input cannot be read: what a newer incarnation has processed may be deleted, or what
+        was there before anything was processed. A new incarnation begins then where the input begins by now."""
+        if moved := self._moved_elsewhere():
+            return FencedError(f"{error}. {moved}")
+        reader = self._require_reader()
+        for tp in self._begun_at_earliest:
+            if self._positions[tp] == self._committed[tp] < self._earliest(reader, tp):
+                return RetriableError(f"{error}. Nothing of {tp} was processed before")
+        return error
 
     def _moved_elsewhere(self) -> str | None:
         """Where the group has other positions than this incarnation has committed, in words."""
@@ -1278,6 +1287,7 @@ class Task:
         self._committed_observed = dict(self._context.observed)
         self._faults.due = self._context.due()
         self._committed = dict(self._positions)
+        self._begun_at_earliest = frozenset()
         self._faults.committed(self._committed)
         self._processed = 0
         self._state = _State.RUNNING

@@ -208,7 +208,7 @@ class Worker:
             try:
                 self._gather(self._arrivals, self.tasks, wait_s)
             except LogError as error:
-                if not self._give_up_overtaken(error):
+                if not self._outlives(error):
                     raise
         progress = False
         with self._side_by_side((one, self._step(one)) for one in self._due()) as ended:
@@ -236,14 +236,21 @@ class Worker:
             raise TaskLostError(untold)
         return progress
 
-    def _give_up_overtaken(self, error: LogError) -> bool:
-        """Give up the tasks that newer incarnations have, by the group's positions. Whether there are any."""
-        found = {partition: task.why_unreadable(error) for partition, task in self.tasks.items()}
-        overtaken = {partition: why for partition, why in found.items() if isinstance(why, FencedError)}
-        for partition, why in overtaken.items():
+    def _outlives(self, error: LogError) -> bool:
+        """Give up the tasks that newer incarnations have, by the group's positions, and begin those anew that have
+        processed nothing of an input that is gone. Whether there are any."""
+        found = {partition: (task, task.why_unreadable(error)) for partition, task in self.tasks.items()}
+        outlived = False
+        for partition, (task, why) in found.items():
             enter(self._topology.task_id(partition))
-            self._give_up(partition, why)
-        return bool(overtaken)
+            if isinstance(why, FencedError):
+                self._give_up(partition, why)
+            elif why is not error and isinstance(why, RetriableError):
+                self._begin_anew(partition, task, why)
+            else:
+                continue
+            outlived = True
+        return outlived
 
     def _due(self) -> Iterator[int]:
         """Each task that is to make a step in this round, when it is its turn."""
@@ -297,7 +304,7 @@ class Worker:
                     try:
                         self._gather(self._arrivals, due, _LONGEST_WAIT_S)
                     except LogError as error:
-                        if not self._give_up_overtaken(error):
+                        if not self._outlives(error):
                             raise
                         due = [partition for partition in due if partition not in self._lost]
                 with self._side_by_side(

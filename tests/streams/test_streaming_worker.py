@@ -125,6 +125,33 @@ def test_a_task_is_opened_while_no_other_one_has_a_transaction_that_could_time_o
     worker.close()
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_input_that_is_cut_before_anything_of_it_was_processed_is_read_from_where_it_begins_then(
+    streams: bool,
+) -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"c"], partitions=2)
+    worker = streaming(cluster) if streams else cluster.worker(LONG, partitions=(0, 1))
+    while len(worker.tasks) < 2:
+        worker.poll()
+    SimLog(cluster.broker).admin().delete_records({SOURCE: 2})
+    drain(worker)
+    assert outputs(cluster) == 4
+    assert cluster.position() == 3
+    worker.close()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_input_that_is_cut_beyond_what_was_processed_of_it_ends_the_worker(streams: bool) -> None:
+    cluster = Cluster(keys=[b"a"], partitions=2)
+    worker = streaming(cluster) if streams else cluster.worker(LONG, partitions=(0, 1))
+    drain(worker)
+    cluster.feed(b"b", b"c")
+    SimLog(cluster.broker).admin().delete_records({SOURCE: 2})
+    with pytest.raises(LogError, match="out of range"):
+        drain(worker)
+    worker.close()
+
+
 def test_a_worker_closes_what_it_has_lent_to_its_tasks() -> None:
     cluster = Cluster(keys=[b"a"], partitions=2)
     reader = SimLog(cluster.broker).reader()
@@ -217,14 +244,4 @@ def test_it_advances_to_given_ends_and_no_further() -> None:
     assert worker.advance(ends) == {0: 0, 1: 0}
     assert worker.advance({SOURCE: 3}) == {0: 1}
     assert outputs(cluster) == 4
-    worker.close()
-
-
-def test_an_offset_that_is_gone_is_raised() -> None:
-    cluster = Cluster(keys=[b"a", b"b"])
-    worker = streaming(cluster, 1)
-    worker.poll()
-    cluster.broker.delete_records(SOURCE, 1)
-    with pytest.raises(LogError):
-        drain(worker)
     worker.close()
