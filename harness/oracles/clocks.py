@@ -39,13 +39,17 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
     hosts: dict[int, int] = {}
     since: dict[int, int] = {}
     """Incarnation → the end of the turn from which on the interval counts."""
+    anew: set[int] = set()
+    """Those that began, or began again, in this turn, and do nothing more in it by the clock."""
     unaware: set[int] = set()
-    """Those whose clock was set in the midst of a turn, which may have looked at it before."""
+    """Of them, those whose clock was set since."""
     for index, event in evidence.among(Started, Injected, ClockSet, Turned, Punctuated, *_BEGINS_ANEW):
         match event:
             case Turned(incarnation=who) if who in unaware:
                 unaware.remove(who)
+                anew.discard(who)
             case Turned(incarnation=who, began_ms=began, now_ms=now):
+                anew.discard(who)
                 waited = began - since.setdefault(who, now)
                 if waited >= interval:
                     yield Finding(
@@ -60,13 +64,15 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
                     )
                     return
             case ClockSet(host=host):
-                unaware |= {who for who in hosts if hosts[who] == host}
+                unaware |= {who for who in anew if hosts[who] == host}
                 since = {who: end for who, end in since.items() if hosts[who] != host}
             case Started():
                 hosts[event.incarnation] = event.host
             case Punctuated() | Reached() | Injected():
                 who = -1 if event.incarnation is None else event.incarnation
                 since.pop(who, None)
+                if type(event) is Reached:
+                    anew.add(who)
 
 
 def _ahead(evidence: Evidence) -> Iterator[Finding]:
