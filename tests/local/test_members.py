@@ -138,6 +138,11 @@ def test_a_member_that_is_expelled_and_runs_on_loses_what_it_has(world: LocalWor
     assert {("0_0", 1), ("0_1", 1), ("0_2", 1)} <= set(started(events, after="second_incarnation"))
 
 
+def test_a_member_that_is_expelled_when_nothing_is_left_to_do_joins_anew(world: LocalWorld) -> None:
+    events = run(world, schedule(Step("second_incarnation", task="0_1", wait=100)))
+    assert ("0_1", 1) in started(events, after="second_incarnation")
+
+
 def test_a_member_that_ends_in_order_hands_its_tasks_over_committed_and_comes_back_with_other_settings(
     world: LocalWorld,
 ) -> None:

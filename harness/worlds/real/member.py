@@ -68,7 +68,10 @@ def run_member(
     instance_id: str | None,
     ask: Callable[[Message], object],
 ) -> tuple[End, str]:
-    """Be a member of the application's group until the leader says that it is to stop. How it ended, and the error."""
+    """Be a member of the application's group until the leader says that it is to stop. How it ended, and the error.
+
+    In a process of its own, which it changes: what `Streams` asks for every few seconds it asks for more often.
+    """
     threads.COPIES_S = threads.GIVEN_OUT_S = LOOKS_S
     application_id = parts[0].application_id
     control = _Control(scenario, schedule, parts, StateDirectory(host, application_id), ask)

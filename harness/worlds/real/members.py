@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
 
 from harness.history import STILL_HELD, End
 from harness.schedule import Schedule
@@ -47,8 +47,8 @@ class UnsettledError(RestlessError):
     """A run whose processes go on and on, and do nothing."""
 
     def __init__(self, actor: Actor, seconds: float, why: str) -> None:
-        super().__init__(actor, 0)
-        self.args = (f"for {seconds:.0f} s nothing was done, although {why}",)
+        Exception.__init__(self, f"for {seconds:.0f} s nothing was done, although {why}")
+        self.actor = actor
 
 
 class Member(Holder):
@@ -116,7 +116,7 @@ class Member(Holder):
         self._failed = self._failed or at
         self._without(message.lost)
 
-    def _without(self, lost: Any) -> None:
+    def _without(self, lost: Mapping[str, str]) -> None:
         for one in [one for one in self.actor.crew if not one.standby and one.task in lost]:
             self._remain_without(one)
             self._run.gone(one, End.FENCED, lost[one.task])
@@ -229,7 +229,7 @@ class StreamsRun(MembersRun, RealRun):
                     self.wake(one)
             seconds = time.monotonic() - self._moved
             if seconds > self.machine.answer_seconds:
-                raise UnsettledError(self.by_actor[actor].at, seconds, why)
+                raise UnsettledError(self.by_actor[actor].at, seconds, why or "it was asked to end")
             self.runnable.append(actor)
         else:
             self.rests(actor)
@@ -333,3 +333,6 @@ class StreamsRun(MembersRun, RealRun):
         for one in self.machine.cluster.group(self.application_id).members:
             if one.client_id == step.client_id:
                 self.machine.cluster.expel(self.application_id, one)
+        # Those that rest do not hear of it by themselves.
+        for other in list(self.resting):
+            self.wake(other)
