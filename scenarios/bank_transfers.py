@@ -19,6 +19,7 @@ from scenarios import InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
+from store.streams.timestamps import UsePartitionTimeOnInvalidTimestamp
 from store.streams.topology import Topology
 
 TRANSFERS = "transfers"
@@ -63,7 +64,9 @@ class Scenario(scenarios.Scenario):
         values = JsonSerde[Any]()
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=values)
         builder.add_state_store(stores.key_value(TRANSFERS, serdes=(StrSerde(), JsonSerde())))
-        transfers = builder.stream(f"{application_id}-input").filter(is_transfer)
+        transfers = builder.stream(
+            f"{application_id}-input", timestamp_extractor=UsePartitionTimeOnInvalidTimestamp
+        ).filter(is_transfer)
         counted = transfers.process_values(Count, TRANSFERS)
         entries = counted.flat_map(entries_of).group_by_key(value_serde=values, name="entries")
         balances = entries.reduce(plus, materialized=Materialized(BALANCES))

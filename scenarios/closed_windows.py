@@ -97,7 +97,7 @@ class Scenario(scenarios.Scenario):
     durations_ms = (SIZE_MS, ADVANCE_MS, SIZE_MS + GRACE_MS, SIZE_MS + WEIGHED_GRACE_MS)
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
-        windows = TimeWindows.of_size(SIZE_MS).advance_by(ADVANCE_MS).with_grace(GRACE_MS)
+        windows = TimeWindows.of_size_with_no_grace(SIZE_MS).advance_by(ADVANCE_MS).with_grace(GRACE_MS)
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
         builder.add_state_store(stores.key_value(CLOCKS, serdes=(StrSerde(), JsonSerde())))
         stream = builder.stream(f"{application_id}-input")
@@ -110,7 +110,7 @@ class Scenario(scenarios.Scenario):
         numbers = stream.filter(is_number).process_values(Clocks, CLOCKS)
         odd, even = (some.group_by_key() for some in (numbers.filter(is_odd), numbers.filter_not(is_odd)))
         both = odd.cogroup(plus).cogroup(even, minus)
-        shared = both.windowed_by(TimeWindows.of_size(SIZE_MS, grace=WEIGHED_GRACE_MS))
+        shared = both.windowed_by(TimeWindows.of_size_and_grace(SIZE_MS, WEIGHED_GRACE_MS))
         # The store goes by the times of both: what it expired, the slower of the two would begin anew.
         weighed = shared.aggregate(int, materialized=Materialized(WEIGHED).with_retention(RETENTION_MS))
         weighed.to_stream(name_of).to(f"{application_id}-weighed", key_serde=StrSerde())

@@ -6,13 +6,13 @@ which on there is none; to `orders`, how many are wanted, or null, which is left
 than 24 s older than the latest one of all is too late: it leads to nothing.
 
 Output, keyed by product: in `sold` an order with the price of its time, if there was one that is known; in `cheap` with
-that price if it was low, else null. In `settled` with what is in `rated` of its time, once the stream time of orders is
-8 s beyond that, so that a late price is in time; at once where it is so already. In `rated` each price with a number
-that counts the updates of the product, deletions too, as they come; a table of these goes back 16 s, and what is older
-is not in it. In `bargains` each low price, null for any other update. In `demand` price and number of orders of each
-product that has both; a price that is not the latest changes nothing there. In `busy`, keyed by product and start of a
-window, as in `ann@20000`, how many orders there were in it, and how many prices: two groups, each of which has a stream
-time.
+that price if it was low, else null; in `taxed` with three times the price, by a transformer. In `settled` with what is
+in `rated` of its time, once the stream time of orders is 8 s beyond that, so that a late price is in time; at once
+where it is so already. In `rated` each price with a number that counts the updates of the product, deletions too, as
+they come; a table of these goes back 16 s, and what is older is not in it. In `bargains` each low price, null for any
+other update. In `demand` price and number of orders of each product that has both; a price that is not the latest
+changes nothing there. In `busy`, keyed by product and start of a window, as in `ann@20000`, how many orders there were
+in it, and how many prices: two groups, each of which has a stream time.
 
 Orders are let go in the order of their times, those of one time by their keys, those of one key as they came. All goes
 by the largest times of orders and of prices that have a value. Processors keep these in a store of their own, for the
@@ -50,6 +50,7 @@ LONG = timedelta(days=3_650)
 PRICES, RATED, ORDERED, WAITING = "prices-table", "rated-table", "ordered-table", "settled-Buffer"
 UPDATES, BUSY, CLOCK = "updates", "busy-windows", "clock"
 LOW = 5
+TAX = 3
 
 
 class Clock:
@@ -76,6 +77,15 @@ class Bare:
 
     def process(self, record: StreamRecord) -> None:
         self.context.forward(record.value, headers=())
+
+
+class Tax:
+    """A transformer of prices that needs no store."""
+
+    def init(self, context: TransformContext) -> None: ...
+
+    def transform(self, _product: str, price: int | None) -> int | None:
+        return None if price is None else price * TAX
 
 
 class Rate:
@@ -142,6 +152,8 @@ class Scenario(scenarios.Scenario):
         rated.to_stream().to(f"{application_id}-rated", value_serde=values)
         bargains = prices.filter(is_low)
         bargains.to_stream().to(f"{application_id}-bargains")
+        taxed = prices.transform_values(Tax)
+        orders.join_table(taxed, both).to(f"{application_id}-taxed")
         grouped = orders.process_values(Bare).group_by_key(value_serde=values)
         ordered = grouped.count(materialized=Materialized(ORDERED, value_serde=values))
         prices.join(ordered, both).to_stream().to(f"{application_id}-demand")
@@ -221,7 +233,14 @@ class Scenario(scenarios.Scenario):
         cheap = Output("cheap", record.key, [record.value, low], headers=record.headers)
         if price is None:
             return [cheap]
-        return [cheap, Output("sold", record.key, [record.value, price.value], headers=record.headers)]
+        prices = {"sold": price.value, "taxed": price.value * TAX}
+        return [
+            cheap,
+            *(
+                Output(topic, record.key, [record.value, one], headers=record.headers)
+                for topic, one in prices.items()
+            ),
+        ]
 
     def _settled(self, state: State, record: InputRecord, before: int) -> list[Output]:
         waiting, due = state[WAITING], []

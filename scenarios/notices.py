@@ -15,6 +15,7 @@ import scenarios
 from scenarios import InputRecord, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.timestamps import FailOnInvalidTimestamp
 from store.streams.topology import Topology
 
 GIVEN = "notices-given"
@@ -42,7 +43,9 @@ class Scenario(scenarios.Scenario):
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002 - the DSL's
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde[Any]())
-        notices = builder.stream(f"{application_id}-input").filter(has_value)
+        notices = builder.stream(
+            f"{application_id}-input", timestamp_extractor=FailOnInvalidTimestamp()
+        ).filter(has_value)
         notices.to(f"{application_id}-notices", partitioner=partitions_of)
         given = notices.group_by_key().count(materialized=Materialized(GIVEN, value_serde=JsonSerde()))
         given.to_stream().to(f"{application_id}-given")

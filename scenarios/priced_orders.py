@@ -5,15 +5,16 @@ Input, keyed by product: to `prices` and `rebates`, a number, or null for one th
 wanted, or null, which is left out. Without a key a price or rebate is none of any product, and an order is asked
 alone.
 
-Output, keyed by product: in `sold` an order with the price of that moment, if there is one; in `asked` with price and
-rebate, each null where there is none; in `bargains` only where the price is low, as text. Whatever the record cache
-holds back, an order finds what the tables have come to. In `offers` is price and rebate of each product that has
-either, in `bargains_now` the low prices as text, null where there is none any more.
+Output, keyed by product: in `sold` an order with the price of that moment, if there is one, and in `taxed` with three
+times that price; in `asked` with price and rebate, each null where there is none; in `bargains` only where the price is
+low, as text. Whatever the record cache holds back, an order finds what the tables have come to. In `offers` is price
+and rebate of each product that has either, in `taxed_offers` with three times the price; in `bargains_now` the low
+prices as text, null where there is none any more.
 
 The second sub-topology gets prices by whether they are odd: in `classes` are all prices of a class, in order, and in
 `sums` their sum; null for an empty class. In `numbers` is how many they are. A price that changes leaves one class for
-another. With a record cache `offers` and `bargains_now` have at a commit what a product has come to, and there may be
-more or less before it; and what has come to the classes amounts to the same.
+another. With a record cache `offers`, `taxed_offers` and `bargains_now` have at a commit what a product has come to,
+and there may be more or less before it; and what has come to the classes amounts to the same.
 
 Three more tables are grouped anew: `offers` by what there is of the two, the low prices as text by how low they are,
 and all that was ordered of a product by whether it was ordered more than once. Their groups are counted in `numbers`
@@ -33,6 +34,7 @@ import scenarios
 from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.processors import TransformContext
 from store.streams.topology import Topology
 
 PRICES, REBATES = "prices-table", "rebates-table"
@@ -47,6 +49,7 @@ AGGREGATES = {
     **{topic: (("numbers", store),) for topic, store in COUNTS.items()},
 }
 LOW, LOWEST = 5, 3
+TAX = 3
 
 
 def both(one: int | None, other: int | None) -> list[int | None]:
@@ -110,13 +113,22 @@ def minus(total: int, price: int) -> int | None:
     return total - price or None
 
 
+class Tax:
+    """A transformer of prices."""
+
+    def init(self, context: TransformContext) -> None: ...
+
+    def transform(self, _product: str, price: int | None) -> int | None:
+        return None if price is None else price * TAX
+
+
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
     name = "priced_orders"
     summary = "A stream beside tables by the DSL, an outer join of tables, and tables that are grouped anew."
     updates: ClassVar[frozenset[str]] = frozenset({"classes", "sums", "numbers", "baskets"})
-    joins: ClassVar[frozenset[str]] = frozenset({"offers", "bargains_now"})
+    joins: ClassVar[frozenset[str]] = frozenset({"offers", "taxed_offers", "bargains_now"})
     changes: ClassVar[frozenset[str]] = frozenset({REGROUPED, *COUNTS})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
@@ -128,6 +140,9 @@ class Scenario(scenarios.Scenario):
         offers.to_stream().to(f"{application_id}-offers")
         bargains = prices.filter_not(is_high).map_values(told)
         bargains.to_stream().to(f"{application_id}-bargains_now", value_serde=JsonSerde())
+        taxed = prices.transform_values(Tax)
+        taxed.outer_join(rebates, both).to_stream().to(f"{application_id}-taxed_offers")
+        orders.join_table(taxed, both).to(f"{application_id}-taxed")
         orders.join_table(prices, both).to(f"{application_id}-sold")
         orders.left_join_table(offers, both).to(f"{application_id}-asked")
         orders.join_table(bargains, both).to(f"{application_id}-bargains")
@@ -184,6 +199,7 @@ class Scenario(scenarios.Scenario):
             latest = max([time, *(row[1] for row in (price, rebate) if row is not None)])
             offer = _offer(price, rebate)
             outputs.append(Output("offers", key, offer, latest))
+            outputs.append(Output("taxed_offers", key, _taxed(offer), latest))
             outputs += _moves(BY_KIND, _kind_of(offered), offered, _kind_of(offer), offer, latest)
         if record.topic == "rebates":
             return outputs
@@ -215,6 +231,7 @@ class Scenario(scenarios.Scenario):
         offer = _offer(price, rebate)
         if price is not None:
             outputs.append(Output("sold", key, [wanted, price[0]]))
+            outputs.append(Output("taxed", key, [wanted, price[0] * TAX]))
         outputs.append(Output("asked", key, [wanted, offer]))
         if price is not None and price[0] <= LOW:
             outputs.append(Output("bargains", key, [wanted, f"only {price[0]}"]))
@@ -253,6 +270,10 @@ class Scenario(scenarios.Scenario):
 
 def _offer(price: Json, rebate: Json) -> Json:
     return None if price is rebate is None else [price and price[0], rebate and rebate[0]]
+
+
+def _taxed(offer: Json) -> Json:
+    return offer and [offer[0] and offer[0] * TAX, offer[1]]
 
 
 def _kind_of(offer: Json) -> str | None:

@@ -88,11 +88,17 @@ class Scenario(scenarios.Scenario):
         made = builder.stream(f"{application_id}-invoices").select_key(customer_of)
         invoices = made.repartition(name="invoices").process_values(Clock, CLOCK)
         payments = builder.stream(f"{application_id}-payments").process_values(Clock, CLOCK)
-        windows = JoinWindows.of_time_difference(AFTER_MS, grace=GRACE_MS).before(BEFORE_MS)
-        outer = invoices.outer_join(payments, both, windows, joined=StreamJoined.as_("reconciled"))
+        windows = JoinWindows.of_time_difference(BEFORE_MS, grace=GRACE_MS).after(AFTER_MS)
+        outer = invoices.outer_join(
+            payments, both, windows, joined=StreamJoined.with_(stores.kind).with_store_name("reconciled")
+        )
         outer.to(f"{application_id}-reconciled")
-        later = JoinWindows.of_time_difference(LATEST_MS, grace=GRACE_MS).before(-EARLIEST_MS)
-        inner = invoices.join(payments, paid, later, with_key=True, joined=StreamJoined.as_("paid"))
+        later = (
+            JoinWindows.of_time_difference_with_no_grace(LATEST_MS).before(-EARLIEST_MS).with_grace(GRACE_MS)
+        )
+        typed = StreamJoined.as_("paid").with_key_serde(StrSerde()).with_value_serde(JsonSerde())
+        typed = typed.with_other_value_serde(JsonSerde()).with_dsl_store_suppliers(stores.kind)
+        inner = invoices.join(payments, paid, later, with_key=True, joined=typed)
         inner.to(f"{application_id}-paid")
         return builder.build().sub_topologies
 

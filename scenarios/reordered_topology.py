@@ -95,7 +95,9 @@ class Scenario(scenarios.Scenario):
 
     def _clicks(self, builder: StreamsBuilder) -> None:
         clicks = builder.stream(f"{builder.application_id}-clicks").group_by_key()
-        counted = clicks.count(materialized=Materialized(CLICKS, value_serde=JsonSerde()))
+        counted = clicks.count(
+            materialized=Materialized.as_(CLICKS).with_value_serde(JsonSerde()).with_caching_enabled()
+        )
         counted.to_stream().to(f"{builder.application_id}-counted")
 
     def _orders(self, builder: StreamsBuilder, stores: Stores) -> None:

@@ -9,8 +9,10 @@ each.
 Output: in `best`, keyed by the window's start, the two best so far, each as [points, player]. In `lately`, keyed by
 player, all points together, null where they are none: `suppress` lets the last sum of a player go 12 s after the first
 that it held back, or earlier where it would hold more than two players back, or more bytes than it may. Both have the
-headers of the last record that led there. These last sums are grouped by whether they are negative, which goes by a
-repartition topic to the third sub-topology: in `signs` is how many players each sign has.
+headers of the last record that led there. In `shown` are points with the sum that went last, which is one's own sum
+while none is held back, and with their own headers; no points where there is none. These last sums are grouped by
+whether they are negative, which goes by a repartition topic to the third sub-topology: in `signs` is how many players
+each sign has.
 
 Both go by the largest time of the records that have points. A processor keeps it in a store of its own, for the
 reference to find. It is noted beside the positions, which may be older than the stores after a crash under at least
@@ -54,6 +56,10 @@ def plus(total: int, points: int) -> int:
     return total + points
 
 
+def beside(points: int, total: int) -> list[int]:
+    return [points, total]
+
+
 def add(_player: str, points: int, total: int) -> int | None:
     return total + points or None
 
@@ -92,15 +98,17 @@ class Scenario(scenarios.Scenario):
         by_player = points.group_by_key()
         windows = TimeWindows.of_size(SIZE_MS, grace=GRACE_MS)
         sums = by_player.windowed_by(windows).reduce(plus, materialized=Materialized(POINTS))
-        closed = sums.suppress(Suppressed.until_window_closes(name="closed"))
+        unlimited = BufferConfig.unbounded().shut_down_when_full()
+        closed = sums.suppress(Suppressed.until_window_closes(unlimited, name="closed"))
         ranked = closed.to_stream().map(by_window).group_by_key(value_serde=JsonSerde(), name="ranked")
         ranking = ranked.aggregate(list, rank, materialized=Materialized(RANKING))
         ranking.to_stream().to(f"{application_id}-best")
         # What a cache makes of several sums by a commit would depend on where the commit is.
         totals = by_player.aggregate(int, add, materialized=Materialized(TOTALS).with_caching_disabled())
-        some = BufferConfig.max_records(HELD).with_max_bytes(HELD_BYTES)
+        some = BufferConfig.max_bytes(HELD_BYTES).with_max_records(HELD).emit_early_when_full()
         later = totals.suppress(Suppressed.until_time_limit(WAIT_MS, some, name="later"))
         later.to_stream().to(f"{application_id}-lately")
+        points.join_table(later, beside).to(f"{application_id}-shown")
         signs = later.group_by(by_sign, name="signed").count(
             materialized=Materialized(SIGNS, value_serde=JsonSerde())
         )
@@ -125,7 +133,11 @@ class Scenario(scenarios.Scenario):
         if record.value is None:
             return []
         now = state[CLOCK][NOW] = max(state[CLOCK].get(NOW, 0), record.timestamp)
-        return [*self._windows(state, record, now), *self._totals(state, record, now)]
+        return [
+            *self._windows(state, record, now),
+            *self._totals(state, record, now),
+            *self._shown(state, record),
+        ]
 
     def _windows(self, state: State, record: InputRecord, now: int) -> list[Output]:
         key, time, held = record.key, record.timestamp, state[UNTIL_CLOSED]
@@ -171,6 +183,16 @@ class Scenario(scenarios.Scenario):
                 if comes is not None:
                     outputs.append(Output(SIGNED, comes, [result, None], *some))
         return outputs
+
+    def _shown(self, state: State, record: InputRecord) -> list[Output]:
+        """What was forwarded last of the player's total; without any there is nothing to be beside."""
+        if record.key in state[UNTIL_LATER]:
+            total = state[UNTIL_LATER][record.key][3]
+        else:
+            total, _ = state[TOTALS].get(record.key, [None, -1])
+        if total is None:
+            return []
+        return [Output("shown", record.key, [record.value, total], headers=record.headers)]
 
     def _signed(self, state: State, record: InputRecord) -> list[Output]:
         (comes, goes), signs = record.value, state[SIGNS]

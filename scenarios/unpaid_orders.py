@@ -26,7 +26,7 @@ import msgspec
 
 import scenarios
 from scenarios import InputRecord, Json, Output, Sample, State, Stores
-from store.serdes import JsonSerde, StrSerde
+from store.serdes import JsonSerde, Serde, StrSerde
 from store.streams.dsl import JoinWindows, StreamJoined, StreamsBuilder
 from store.streams.topology import Topology
 
@@ -56,8 +56,10 @@ class Scenario(scenarios.Scenario):
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
         orders, payments = (builder.stream(f"{application_id}-{topic}") for topic in ("orders", "payments"))
-        windows = JoinWindows.of_time_difference(WITHIN_MS, grace=GRACE_MS)
-        joined = orders.left_join(payments, both, windows, joined=StreamJoined.as_("unpaid"))
+        windows = JoinWindows.of_time_difference_and_grace(WITHIN_MS, GRACE_MS)
+        serdes: tuple[Serde[Any], ...] = (StrSerde(), JsonSerde(), JsonSerde())
+        said = StreamJoined.with_(*serdes).with_store_name("unpaid").with_logging_enabled()
+        joined = orders.left_join(payments, both, windows, joined=said)
         joined.to(f"{application_id}-output", value_serde=JsonSerde())
         return builder.build().sub_topologies
 

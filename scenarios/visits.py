@@ -122,7 +122,7 @@ class Scenario(scenarios.Scenario):
         builder.add_state_store(clock)
         visits = builder.stream(f"{application_id}-input").process_values(Stamp, CLOCK)
         at_the_end = EmitStrategy.on_window_close()
-        gap = SessionWindows.with_inactivity_gap(GAP_MS, grace=SESSION_GRACE_MS)
+        gap = SessionWindows.of_inactivity_gap_and_grace(GAP_MS, SESSION_GRACE_MS)
         grouped = visits.group_by_key(value_serde=values)
         going = grouped.windowed_by(gap).aggregate(
             list, append, one_after_the_other, materialized=Materialized(GOING)
@@ -132,9 +132,11 @@ class Scenario(scenarios.Scenario):
         sums = numbers.windowed_by(gap).emit_strategy(at_the_end).reduce(plus, materialized=SUMS)
         sums.to_stream(session_of).to(f"{application_id}-ended", key_serde=StrSerde())
         hopping = TimeWindows.of_size(SIZE_MS, grace=HOP_GRACE_MS).advance_by(ADVANCE_MS)
-        hops = grouped.windowed_by(hopping).count(materialized=Materialized(HOPS, value_serde=values))
+        hops = grouped.windowed_by(hopping).count(
+            materialized=Materialized.as_(HOPS).with_value_serde(values)
+        )
         hops.to_stream(window_of).to(f"{application_id}-hops", key_serde=StrSerde())
-        near = SlidingWindows.of_time_difference(APART_MS, grace=ROLL_GRACE_MS)
+        near = SlidingWindows.of_time_difference_and_grace(APART_MS, ROLL_GRACE_MS)
         rolled = (
             grouped.windowed_by(near)
             .emit_strategy(at_the_end)
@@ -143,7 +145,7 @@ class Scenario(scenarios.Scenario):
         rolled.to_stream(window_of).to(f"{application_id}-rolled", key_serde=StrSerde())
         changing = grouped.windowed_by(near).aggregate(list, insert, materialized=Materialized(CHANGING))
         changing.to_stream(window_of).to(f"{application_id}-rolling", key_serde=StrSerde())
-        final = changing.suppress(Suppressed.until_window_closes(name="final"))
+        final = changing.suppress(Suppressed.until_window_closes().with_name("final"))
         final.to_stream(window_of).to(f"{application_id}-final", key_serde=StrSerde())
         return builder.build().sub_topologies
 

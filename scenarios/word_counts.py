@@ -40,7 +40,8 @@ class Scenario(scenarios.Scenario):
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
         words = builder.stream(f"{application_id}-input").flat_map_values(words_of).group_by(itself)
-        counts = words.count(materialized=Materialized(COUNTS, value_serde=JsonSerde()))
+        said = Materialized.as_(COUNTS).with_key_serde(StrSerde()).with_value_serde(JsonSerde())
+        counts = words.count(materialized=said)
         counts.to_stream().to(f"{application_id}-output")
         return builder.build().sub_topologies
 
