@@ -12,12 +12,12 @@ import pytest
 from harness.worlds.sim.broker import SimLog
 from store.config import StreamsConfig
 from store.errors import ConfigError, ProtocolError, ShutdownRequestedError, UnreachableError
+from store.streams.instance import _Requests
 from store.streams.streams import (
     State,
     Streams,
     StreamThreadExceptionResponse,
     UncaughtExceptionHandler,
-    _Requests,
 )
 from store.types import TopicPartition
 from tests import clusters
@@ -48,7 +48,7 @@ def streams(cluster: Cluster, directory: Path, handler: UncaughtExceptionHandler
         bootstrap="127.0.0.1:1",
         state_dir=directory,
     )
-    made._kafka = SimLog(cluster.broker)  # type: ignore[assignment]
+    made._log = SimLog(cluster.broker)
     made._clock, made._storage = cluster.clock, cluster.storage()
     if handler is not None:
         made.set_uncaught_exception_handler(handler)
@@ -157,7 +157,7 @@ def test_a_function_is_no_application(tmp_path: Path) -> None:
 
 
 def test_what_the_process_does_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "store.streams.streams")
+    caplog.set_level("INFO", "store.streams")
     one = streams(Cluster(), tmp_path)
     one.start()
     until(lambda: one.state is State.RUNNING)
