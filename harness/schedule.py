@@ -220,6 +220,9 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     a process, which takes tasks in and lets them go while it runs. Other worlds have a process for each task."""
     static: bool = False
     """Streams: members have an instance id, so one that comes back in time has its tasks again without a rebalance."""
+    replaced: bool = False
+    """In the simulation, by streams: where a process would be started again because a thread of it has failed, that
+    thread is replaced, and the process goes on."""
     plain: bool = False
     """The input is written without transactions, but for records that are `aborted`: what ends with a record has no
     marker behind it."""

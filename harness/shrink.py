@@ -82,6 +82,7 @@ def _weight(schedule: Schedule) -> tuple[int, ...]:
         schedule.waves,
         schedule.runtime is not Runtime.WORKER,
         schedule.static,
+        schedule.replaced,
         schedule.shared,
         schedule.plain,
         len(schedule.input),
@@ -239,9 +240,11 @@ def _mixed(schedule: Schedule) -> Iterator[Schedule]:
 def _simpler(schedule: Schedule) -> Iterator[Schedule]:
     """The same number of steps and records, each change making one of them plainer."""
     if schedule.runtime is not Runtime.WORKER:
-        yield _with(schedule, runtime=Runtime.WORKER, static=False)
+        yield _with(schedule, runtime=Runtime.WORKER, static=False, replaced=False)
     if schedule.static:
         yield _with(schedule, static=False)
+    if schedule.replaced:
+        yield _with(schedule, replaced=False)
     if schedule.plain:
         yield _with(schedule, plain=False)
     if schedule.partitions > 1:

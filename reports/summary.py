@@ -480,6 +480,8 @@ def facts(schedule: Schedule) -> str:
         found.append(f"{count(schedule.batch_records, 'record')} per partition in a micro-batch")
     if schedule.static:
         found.append("members with instance ids")
+    if schedule.replaced:
+        found.append("threads that fail are replaced")
     if schedule.plain:
         found.append("input without transactions")
     if schedule.input and not any(item.timestamp for item in schedule.input):

@@ -42,8 +42,8 @@ class Capability(StrEnum):
     """All processes of the pipeline can be started again with another version of it."""
     MEMBERS = "members"
     """Members of a consumer group can be what drives the tasks."""
-    THREADS = "threads"
-    """A process can have several threads that are members of the group."""
+    REPLACES = "replaces"
+    """A thread that fails can be replaced by another one in its process."""
     SHARED = "shared"
     """Several tasks can share a process, and move from one to the other."""
     NETWORK = "network"
@@ -71,8 +71,8 @@ OF_MACHINES = frozenset(
 )
 """What only a world of several machines can do."""
 
-SIMULATED = frozenset(Capability) - OF_MACHINES - {Capability.THREADS}
-"""What the simulation can do: it has one of each, and no threads."""
+SIMULATED = frozenset(Capability) - OF_MACHINES
+"""What the simulation can do: it has one of each."""
 
 
 class Link(StrEnum):

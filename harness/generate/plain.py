@@ -63,8 +63,11 @@ RESTARTED_RECORDS = 8
 STATIC = 0.4
 """The share of the schedules by members of a group in which these are static."""
 
-THREADED = 0.35
-"""The share of the schedules by members of a group in which each process has two threads, where it can."""
+THREADS = 0.3
+"""The share of the schedules by members of a group in which each process has two threads."""
+
+REPLACED = 0.5
+"""The share of the schedules by members of a group in which a thread that fails is replaced, where it can be."""
 
 PLAIN = 0.25
 """The share of the schedules with input that is written without transactions."""
@@ -252,7 +255,7 @@ class _Generator:
         self._asked = asked
         wanted = frozenset[Capability]() if asked is None else asked.fault.needs
         self._files = files or Capability.FILES in wanted
-        self._threads = Capability.THREADS in capabilities
+        self._replaces = Capability.REPLACES in capabilities
         self._runtime = runtime
         self._parts: Parts = parts_of(scenario)
         # Those of one runtime come at every so many indices.
@@ -376,14 +379,11 @@ class _Generator:
             static=self._runtime is Runtime.STREAMS and random.random() < STATIC,
             plain=random.random() < PLAIN,
         )
-        return self._with_threads(schedule)
-
-    def _with_threads(self, schedule: Schedule) -> Schedule:
-        """The schedule, in some of which members have several threads each, in a world that has them."""
-        if not self._threads or schedule.runtime is not Runtime.STREAMS or self._random.random() >= THREADED:
+        if self._runtime is not Runtime.STREAMS:
             return schedule
-        given = {"num.stream.threads": 2, **schedule.settings}
-        return replace(schedule, settings=given)
+        threads = {"num.stream.threads": 2} if random.random() < THREADS else {}
+        replaced = random.random() < REPLACED and self._replaces
+        return replace(schedule, replaced=replaced, settings={**threads, **schedule.settings})
 
     def _on(self, mechanism: Mapping[str, object], drawn: Mapping[str, object]) -> dict[str, object]:
         """The settings with stores of a mechanism."""

@@ -1,4 +1,4 @@
-"""Mutants of the threads of `Streams`: members of a group, and what they make of what it says."""
+"""Mutants of the threads of `Streams`: members of a group, what they make of what it says, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
 _THREAD = "store.streams.thread:StreamThread"
+_INSTANCE = "store.streams.instance:Instance"
 
 MUTANTS = (
     Mutant(
@@ -104,6 +105,42 @@ MUTANTS = (
                 "            worker.assign(\n"
                 "                had or owned[ordinal], self._copies_of(ordinal), tasks_in_process=tasks\n"
                 "            )\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-thread-that-failed-is-not-closed",
+        OWN,
+        "A thread that fails keeps what it has open, and another one takes its place.",
+        (
+            Edit(
+                f"{_INSTANCE}._be_member",
+                "            member.close()\n",
+                "            del member\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "the-error-of-a-thread-is-forgotten",
+        OWN,
+        "A process whose thread has failed ends as if it had been asked to.",
+        (
+            Edit(
+                f"{_INSTANCE}._end_by",
+                "            self._error = self._error or error\n",
+                "            del error\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "tasks-are-asked-as-copies",
+        OWN,
+        "Whoever asks an instance for a store is told that the task is somewhere else.",
+        (
+            Edit(
+                f"{_THREAD}.stores",
+                "else LocalStore(store)\n",
+                "else LocalStore(store, active=False)\n",
             ),
         ),
     ),

@@ -106,18 +106,20 @@ class Idle(NamedTuple):
 
 
 class Locked(NamedTuple):
-    """A member of a group has locked the directory of a task: for the task itself, or for a copy."""
+    """A thread of a member has locked the directory of a task: for the task itself, or for a copy."""
 
     task: str
+    thread: int
 
 
 class Given(NamedTuple):
-    """A member of a group has done as the group said."""
+    """A thread of a member has done as the group said."""
 
+    thread: int
     tasks: frozenset[str]
     """What the group has given it."""
     held: frozenset[str]
-    """The tasks whose directories it has locked."""
+    """The tasks whose directories the process has locked."""
     lost: bool
     """Whether the group had forgotten it."""
 
@@ -131,8 +133,8 @@ class CameRound(NamedTuple):
     members: int
     """How many threads of it take part in the group."""
     held: frozenset[str]
-    lost: Mapping[str, str]
-    """Tasks that newer incarnations have taken over, and the error of each."""
+    lost: Mapping[tuple[int, str], str]
+    """Threads and tasks that newer incarnations have taken over, and the error of each."""
     positions: Mapping[tuple[str, int], int]
     """Partitions of the inputs of its tasks → up to where they are read."""
     copied: bool
@@ -144,7 +146,8 @@ class CameRound(NamedTuple):
 class Failing(NamedTuple):
     """A thread of a member has failed, and ends the process."""
 
-    lost: Mapping[str, str]
+    thread: int
+    lost: Mapping[tuple[int, str], str]
 
 
 class Of(NamedTuple):

@@ -1,9 +1,10 @@
 """Members of a consumer group in any world: what processes have that nobody of the harness gives their tasks.
 
-One process per host takes part in the application's group, and a task, or a copy, is an incarnation from the moment at
-which its directory is locked until the process lets go of it. A process that is killed is started again at once, as a
-supervisor does, and whoever has its tasks next has them by the group: its own session has to end first, unless it is a
-static member. One that stands still loses its tasks when its session ends.
+One process per host takes part in the application's group by each of its threads, and a task, or a copy, is an
+incarnation from the moment at which its directory is locked until its thread lets go of it. A process that is killed is
+started again at once, as a supervisor does, and whoever has its tasks next has them by the group: its own sessions have
+to end first, unless it has static members. One that stands still loses its tasks when its sessions end. By a setting of
+the schedule a thread that fails is replaced where its process would be started again, in worlds that can have it so.
 
 Must survive: a process that was given nothing, and so has no incarnation that could be struck; one whose tasks go to
 others while it sleeps in the middle of a step; and errors of a thread itself, in nobody's code.
@@ -41,16 +42,19 @@ def note_commit(
 
 
 class Holder:
-    """A process that takes part in the group. Of those in its crew each has its directory locked, or had."""
+    """A process whose threads take part in the group. Of those in its crew each has its directory locked, or had."""
 
     members: MembersRun
     actor: Actor
     at: Actor
     """Whose code runs."""
-    given: frozenset[str]
-    """The tasks that the group has given it, as it has heard."""
-    failing: bool
-    """Whether an error is about to end it."""
+    given: dict[int, frozenset[str]]
+    """Thread → the tasks that the group has given it, as it has heard."""
+    whose: dict[Actor, int]
+    """The thread that has opened it."""
+    failed: list[Actor] | None
+    """Of the threads that have failed: those whose code they ran, first the one at which the first did; None while none
+    has."""
     _clean: set[Actor]
     _begun: set[Actor]
 
@@ -63,16 +67,25 @@ class Holder:
     def _holds(self, actor: Actor) -> str:
         """What it still has of an actor that should be gone from it; empty if nothing."""
 
-    def locked(self, task: str) -> None:
-        """The process has the directory of a task from now on: for the task itself, or for a copy."""
+    def of_thread(self, thread: int) -> list[Actor]:
+        """What a thread has opened."""
+        return [one for one in self.actor.crew if self.whose[one] == thread]
+
+    def locked(self, task: str, thread: int) -> None:
+        """A thread has the directory of a task from now on: for the task itself, or for a copy."""
         if task not in self.members.names or self.actor.life is not Life.RUNNING:
             return
-        standby = task not in self.given
+        standby = task not in self.given.get(thread, ())
         for one in [one for one in self.actor.crew if one.task == task]:
-            if one.standby is standby:
+            if self.whose[one] != thread:
+                # Its thread has closed it, and is about to hear that it is another one's.
+                self._remain_without(one)
+                self.members.gone(one, End.BROKEN_OFF, "")
+            elif one.standby is standby:
                 self.at = one
                 return
-            self._let_go_of(one)
+            else:
+                self._let_go_of(one)
         director = self.members.director
         start = director.started_standby if standby else director.started
         actor = start(task, self.actor.host, self.actor.settings)
@@ -80,18 +93,16 @@ class Holder:
         if not standby and not self.exactly_once:
             self.members._loose.add(task)
         self.actor.crew.append(actor)
+        self.whose[actor] = thread
         self.at = actor
 
-    def tasks_of(self, partitions: Sequence[TopicPartition]) -> frozenset[str]:
-        """The tasks that these stand for."""
-        return frozenset([f"{self.members.reads[tp.topic]}_{tp.partition}" for tp in partitions])
-
-    def let_go(self) -> None:
-        """It has done as the group said."""
-        if self.failing:
+    def has_let_go(self, thread: int) -> None:
+        """A thread has done as the group said."""
+        if self.failed is not None:
             return
-        for one in [one for one in self.actor.crew if not one.standby and one.task not in self.given]:
-            self._let_go_of(one)
+        for one in self.of_thread(thread):
+            if not one.standby and one.task not in self.given[thread]:
+                self._let_go_of(one)
 
     def _let_go_of(self, one: Actor, *, lost: bool = False) -> None:
         self._remain_without(one)
@@ -110,10 +121,40 @@ class Holder:
         if self.at is gone:
             self.at = self.actor
 
-    def lost_all(self) -> None:
-        """It has heard that the group has forgotten it."""
-        for one in list(self.actor.crew):
+    def lost_all(self, thread: int) -> None:
+        """A thread has heard that the group has forgotten it."""
+        for one in self.of_thread(thread):
             self._let_go_of(one, lost=True)
+
+    def taken_over(self, lost: Mapping[tuple[int, str], str]) -> None:
+        """Newer incarnations have taken tasks over: thread and task → the error."""
+        for one in [one for one in self.actor.crew if not one.standby]:
+            error = lost.get((self.whose[one], one.task))
+            if error is not None:
+                self._remain_without(one)
+                self.members.gone(one, End.FENCED, error)
+
+    def fails(self, thread: int) -> None:
+        """A thread has failed."""
+        mine = self.of_thread(thread)
+        at = [one for one in mine if one is self.at]
+        self.failed = [*(self.failed or ()), *at, *(one for one in mine if one is not self.at)]
+
+    def is_replaced(self, reason: End, error: str) -> bool:
+        """Whether another thread takes the place of the one that has failed so, and is closed: where its process would
+        be started again as it is."""
+        crew = self.failed
+        if not crew or not self.members.may_be_replaced(crew[0], reason, error):
+            return False
+        self.failed = None
+        for one in crew:
+            self._remain_without(one)
+            first = one is crew[0]
+            self.members.gone(one, reason if first else End.BROKEN_OFF, error if first else "")
+        if reason is End.BLOCKED:
+            # Somebody has to end the transaction that hangs.
+            self.members.settle()
+        return True
 
 
 class MembersRun(Run):
@@ -139,6 +180,10 @@ class MembersRun(Run):
     def expel(self, actor: Actor) -> None:
         """Have the group forget the member that has a task, while its process runs on."""
 
+    def tasks_of(self, partitions: Sequence[TopicPartition]) -> frozenset[str]:
+        """The tasks that these stand for."""
+        return frozenset([f"{self.reads[tp.topic]}_{tp.partition}" for tp in partitions])
+
     def start_member(self, host: int) -> None:
         """Start the process of a host."""
         number = next(self._numbers)
@@ -149,6 +194,19 @@ class MembersRun(Run):
         self._here[host] = actor
         self.start_process(actor)
         self.runnable.append(actor)
+
+    @abstractmethod
+    def holder(self, actor: Actor) -> Holder:
+        """The process of a host, by what stands for it."""
+
+    def may_be_replaced(self, first: Actor, reason: End, error: str) -> bool:
+        """Whether a thread may go on in the process of one that has failed so: where the process itself would be
+        started again as it is, and nobody else is to have its place."""
+        if not self.schedule.replaced or first.worker in self._settings_to_come:
+            return False
+        if reason is End.FENCED:
+            return not self.schedule.static
+        return reason is End.BLOCKED or (self.may_fail(first) and not error.startswith(POSITIONS_LEFT_BEHIND))
 
     def gone(self, actor: Actor, reason: End, error: str) -> None:
         """A process has let go of a task or a copy, and goes on."""
@@ -161,11 +219,17 @@ class MembersRun(Run):
             return
         worker.life = Life.ENDED
         self.forget(worker)
-        crew = list(worker.crew)
-        first = actor if actor in crew else next(iter(crew), worker)
+        crew, holder = list(worker.crew), self.holder(worker)
+        at = next(iter(holder.failed or ()), actor)
+        first = at if at in crew else next(iter(crew), worker)
         for one in crew:
-            alike = one is first or reason is End.DONE
-            self.director.ended(one, reason if alike else End.BROKEN_OFF, error if alike else "")
+            if one is first or reason is End.DONE:
+                self.director.ended(one, reason, error)
+            else:
+                # The threads that have not failed have committed.
+                failed = holder.failed
+                spared = failed is not None and one not in failed and one in holder._clean
+                self.director.ended(one, End.DONE if spared else End.BROKEN_OFF)
         if not crew and reason is not End.DONE:
             self.director.ended(worker, reason, error)
         host = worker.host

@@ -1,40 +1,48 @@
-"""What a process under test has of its group: what its members hear of it, and whose directories are locked.
+"""What a process under test has of its group: what its threads hear of it, and whose directories they have locked.
 
-Production's code is told nothing of it, and whoever watches the process is.
+Production's code is told nothing of it, and whoever watches the process is. A thread is known by the number of its
+member: who takes its place is another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
 from typing import Any, Protocol
 
+from harness.worlds.process import describe
 from store.engine import Storage
 from store.log import Log
 from store.log.protocol import Member, Rebalance
+from store.streams.thread import StreamThread
 from store.types import TopicPartition
+
+_THREAD: ContextVar[int] = ContextVar("thread")
+"""The thread that runs, once it is a member."""
 
 
 class Watcher(Protocol):
     """Who is told of it."""
 
-    def locked(self, task: str) -> None:
-        """The process has the directory of a task from now on."""
+    def locked(self, task: str, thread: int) -> None:
+        """A thread has the directory of a task from now on."""
 
     def unlocked(self, task: str) -> None:
-        """It has it no more."""
+        """The process has it no more."""
 
-    def joins(self, member: Member) -> Member:
-        """A thread of it is about to take part in the group; by what."""
+    def joins(self, told: Told, member: Member) -> None:
+        """A thread takes part in the group, by this member."""
 
-    def given_to(self, told: Told, partitions: Sequence[TopicPartition]) -> None:
-        """These are all that one of its members has from now on."""
+    def given_to(self, thread: int, partitions: Sequence[TopicPartition]) -> None:
+        """These are all that a thread has from now on."""
 
-    def let_go(self) -> None:
-        """It has done as the group said."""
+    def has_let_go(self, thread: int) -> None:
+        """A thread has done as the group said."""
 
-    def lost_all(self) -> None:
-        """It has let go of what a member had that the group has forgotten."""
+    def lost_all(self, thread: int) -> None:
+        """A thread has let go of all, since the group has forgotten it."""
 
 
 class Locking:
@@ -50,7 +58,7 @@ class Locking:
     @contextmanager
     def lock(self, task_id: str) -> Iterator[None]:
         with self._inner.lock(task_id):
-            self._watcher.locked(task_id)
+            self._watcher.locked(task_id, _THREAD.get())
             try:
                 yield
             finally:
@@ -58,43 +66,59 @@ class Locking:
 
 
 class Telling:
-    """The cluster, which tells what its group gives a process."""
+    """The cluster, which tells what its group gives the threads of a process."""
 
     def __init__(self, log: Log, watcher: Watcher) -> None:
         self._log = log
         self._watcher = watcher
+        self._numbers = count()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
     def member(self, group_id: str, topics: Sequence[str], rebalance: Rebalance, **how: Any) -> Any:
         log: Any = self._log
-        return self._watcher.joins(log.member(group_id, topics, Told(rebalance, self._watcher), **how))
+        told = Told(rebalance, self._watcher, next(self._numbers))
+        member = log.member(group_id, topics, told, **how)
+        self._watcher.joins(told, member)
+        return member
 
 
 class Told:
     """What a thread hears of its group, and what it has made of it."""
 
-    def __init__(self, inner: Rebalance, watcher: Watcher) -> None:
-        self._inner = inner
+    def __init__(self, thread: Rebalance, watcher: Watcher, number: int) -> None:
+        assert isinstance(thread, StreamThread)
+        self.thread = thread
+        self.number = number
         self._watcher = watcher
         self._has: list[TopicPartition] = []
+        _THREAD.set(number)
+
+    def taken_over(self) -> Mapping[tuple[int, str], str]:
+        """The tasks of the thread, each with its number, that newer incarnations have taken over, and the errors."""
+        return {
+            (self.number, f"{ordinal}_{partition}"): describe(error)
+            for ordinal, worker in list(self.thread._workers.items())
+            for partition, error in worker.lost.items()
+            if partition not in worker.tasks
+        }
 
     def _have(self, partitions: Sequence[TopicPartition]) -> None:
         self._has = list(partitions)
-        self._watcher.given_to(self, self._has)
+        self._watcher.given_to(self.number, self._has)
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._have(partitions)
-        self._inner.assigned(partitions)
-        self._watcher.let_go()
+        self.thread.assigned(partitions)
+        self._watcher.has_let_go(self.number)
 
     def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self._inner.revoked(partitions)
+        self.thread.revoked(partitions)
         self._have([tp for tp in self._has if tp not in partitions])
-        self._watcher.let_go()
+        self._watcher.has_let_go(self.number)
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self._inner.lost(partitions)
+        self.thread.lost(partitions)
         self._have(())
-        self._watcher.lost_all()
+        self._watcher.lost_all(self.number)

@@ -48,10 +48,12 @@ from store.query.answer import (
     query as ask_store,
 )
 from store.query.reader import ReadOnlyStore
+from store.query.result import FailureReason, StateQueryResult
 from store.serdes import BytesSerde
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import VersionedRecord
 from store.state.windowed import Windowed
+from store.streams.instance import Instance
 from store.streams.topology import Topology
 from store.suppliers import (
     KeyValueSupplier,
@@ -97,9 +99,11 @@ class Questions:
         report: Callable[[Queried], None],
         elsewhere: Elsewhere | None = None,
         default: IsolationLevel | None = None,
+        instance: Instance | None = None,
     ) -> None:
         """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does.
-        `default` is the isolation of queries that do not say one; None: all say it."""
+        `default` is the isolation of queries that do not say one; None: all say it. `instance` is asked in the stead of
+        its stores, where it has them to offer already."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
@@ -108,6 +112,7 @@ class Questions:
         self._report = report
         self._elsewhere = elsewhere
         self._default = default
+        self._instance = instance
         self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._open: list[_Open] = []
         self._processed = 0
@@ -214,8 +219,10 @@ class Questions:
             # What the configuration says need not be said. Every other query says it all the same.
             if asked.isolation is not self._default or asked.elsewhere or step % 2:
                 parameters = parameters.with_read_committed(asked.isolation is IsolationLevel.READ_COMMITTED)
-            place = {self._partition: _Slow(store) if asked.slow else store}
-            everywhere = query_by(parameters, place, question, bound=self._bound(asked))
+            everywhere = self._all_that_is_here(parameters, asked, question)
+            if everywhere is None or store is not stores[asked.store]:
+                place = {self._partition: _Slow(store) if asked.slow else store}
+                everywhere = query_by(parameters, place, question, bound=self._bound(asked))
             result = everywhere.partition_results[self._partition]
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
@@ -238,6 +245,17 @@ class Questions:
         except StoreError as error:
             return self._report(_failed(answer, describe(error)))
         return self._open.append(held)
+
+    def _all_that_is_here(
+        self, parameters: StoreQueryParameters, asked: Query, question: StoreQuery[Any]
+    ) -> StateQueryResult[Any] | None:
+        """What an instance says of the partition; None where there is no instance, or it has not the partition yet."""
+        if self._instance is None or asked.slow:
+            return None
+        here = self._partition
+        found = self._instance.query(parameters.with_partition(here), question, bound=self._bound(asked))
+        absent = found.partition_results[here].failure_reason is FailureReason.NOT_PRESENT
+        return None if absent else found
 
     def _refused(
         self, store: Any, parameters: StoreQueryParameters, question: StoreQuery[Any]

@@ -13,7 +13,7 @@ from harness.generate import generate
 from harness.history import End, Ended, Event, Injected, Reached, Started
 from harness.mutants import planted
 from harness.replay import simulate
-from harness.schedule import Edge, Input, Runtime, Schedule, Step, decode, encode
+from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step, decode, encode
 from harness.verdict import Outcome, Verdict
 from scenarios import load
 from store.points import Point
@@ -27,6 +27,7 @@ def judged(
     hosts: int = 2,
     partitions: int = 3,
     static: bool = False,
+    replaced: bool = False,
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> tuple[list[Event], Verdict]:
     schedule = Schedule(
@@ -37,6 +38,7 @@ def judged(
         partitions=partitions,
         hosts=hosts,
         static=static,
+        replaced=replaced,
         settings={"poll.records": 1, "commit.records": 2, **settings},
     )
     history, verdict = simulate(BALANCES, schedule)
@@ -48,9 +50,12 @@ def run(
     hosts: int = 2,
     partitions: int = 3,
     static: bool = False,
+    replaced: bool = False,
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> list[Event]:
-    events, verdict = judged(*steps, hosts=hosts, partitions=partitions, static=static, settings=settings)
+    events, verdict = judged(
+        *steps, hosts=hosts, partitions=partitions, static=static, replaced=replaced, settings=settings
+    )
     assert verdict.outcome is Outcome.HOLDS, verdict
     return events
 
@@ -141,6 +146,34 @@ def test_a_member_alone_cannot_be_made_a_zombie() -> None:
     assert not any(isinstance(event, Injected) for event in events)
 
 
+FAILS = Step("fail_processing", task="0_1", wait=2)
+ASKS = Step(
+    query=Query("accounts", QueryKind.KEY, key="key 1"), task="0_1", at=Point.RECORD_PROCESSED, wait=3
+)
+TWO_THREADS = {"num.stream.threads": 2}
+
+
+def test_two_threads_of_a_process_share_its_tasks_and_one_that_fails_and_is_replaced_takes_none_of_the_other() -> (
+    None
+):
+    events = run(FAILS, hosts=1, replaced=True, settings=TWO_THREADS)
+    failed = next(at for at, event in enumerate(events) if isinstance(event, Ended) and event.error)
+    before = {event.incarnation: event.task for event in events[:failed] if isinstance(event, Started)}
+    ended = {event.incarnation for event in events[:failed] if isinstance(event, Ended)}
+    assert sorted(task for number, task in before.items() if number not in ended) == ["0_0", "0_1", "0_2"]
+    goes_on = next(number for number, task in before.items() if task == "0_0" and number not in ended)
+    assert {event.task for event in events[failed:] if isinstance(event, Ended)} == {"0_0", "0_1", "0_2"}
+    assert Ended("0_0", goes_on, End.DONE) in events
+    assert {task for task, _ in started(events, after="fail_processing")} >= {"0_1", "0_2"}
+
+
+def test_a_process_whose_thread_fails_ends_after_the_other_one_has_committed() -> None:
+    events = run(FAILS, hosts=1, settings=TWO_THREADS)
+    failed = next(at for at, event in enumerate(events) if isinstance(event, Ended) and event.error)
+    assert any(isinstance(event, Ended) and event.reason is End.DONE for event in events[failed:])
+    assert {task for task, _ in started(events, after="fail_processing")} == {"0_0", "0_1", "0_2"}
+
+
 @pytest.mark.parametrize("index", range(6))
 def test_the_same_schedule_gives_the_same_history(index: int) -> None:
     schedule = generate(load("bank_transfers"), 11, index, runtime=Runtime.STREAMS)
@@ -149,14 +182,18 @@ def test_the_same_schedule_gives_the_same_history(index: int) -> None:
 
 
 def test_a_schedule_of_static_members_reads_back_as_it_was_written() -> None:
-    schedule = Schedule("balances", RECORDS, runtime=Runtime.STREAMS, partitions=3, static=True)
+    schedule = Schedule(
+        "balances", RECORDS, runtime=Runtime.STREAMS, partitions=3, static=True, replaced=True
+    )
     assert decode(encode(schedule)) == schedule
-    assert b"static" not in encode(Schedule("balances"))
+    assert not any(word in encode(Schedule("balances")) for word in (b"static", b"replaced"))
 
 
 @pytest.mark.parametrize(
     ("mutant", "steps", "static"),
     [
+        ("the-error-of-a-thread-is-forgotten", (FAILS,), False),
+        ("tasks-are-asked-as-copies", (ASKS,), False),
         ("what-is-revoked-is-kept", (), False),
         ("what-is-revoked-is-dropped", (), False),
         ("what-is-lost-stays-open", (Step("pause", task="0_1", at=Point.STORE_COMMITTED),), False),

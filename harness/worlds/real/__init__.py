@@ -14,7 +14,6 @@ ABILITIES = frozenset(
         Capability.SETTINGS,
         Capability.VERSIONS,
         Capability.MEMBERS,
-        Capability.THREADS,
     }
 )
 """What every world of real processes can do."""

@@ -10,10 +10,10 @@ wait for their turn.
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ from store.recovery.directory import StateDirectory
 from store.streams import thread as threads
 from store.streams.application import Application
 from store.streams.assignment import Assignment
-from store.streams.streams import Streams
+from store.streams.instance import Thread
+from store.streams.streams import Streams, SystemThreads
+from store.streams.thread import StreamThread
 from store.streams.topology import Topology
 from store.types import Record, TopicPartition
 
@@ -103,15 +105,12 @@ class _LedStreams(Streams):
 
     def be_led_by(self, control: _Control) -> None:
         """Have its threads run one at a time, and report what they do."""
-        log: Any = Telling(WatchedLog.around(self._kafka, control, control.watch), control)
-        self._kafka = log
+        log: Any = Telling(WatchedLog.around(self._log, control, control.watch), control)
+        self._log = log
         self._storage = control.storage
+        self._system = control
 
-    def _be_member(self, number: int, pool: Executor) -> None:
-        del pool
-        super()._be_member(number, Alternating())
-
-    def came_round(self, held: frozenset[str]) -> CameRound:
+    def came_round(self, held: frozenset[str], lost: Mapping[tuple[int, str], str]) -> CameRound:
         """How far its threads have come."""
         members = list(self._members.values())
         workers = [worker for one in members for worker in one._workers.values()]
@@ -126,7 +125,7 @@ class _LedStreams(Streams):
             running,
             len(members),
             held,
-            self.lost(),
+            lost,
             {
                 (tp.topic, tp.partition): task.position(tp)
                 for worker in workers
@@ -136,16 +135,6 @@ class _LedStreams(Streams):
             all({*worker.replicas.wanted} == {*worker.replicas.standbys} for worker in workers),
             self._host.name,
         )
-
-    def lost(self) -> Mapping[str, str]:
-        """Tasks that newer incarnations have taken over, and that it has not opened again."""
-        return {
-            f"{ordinal}_{partition}": describe(error)
-            for one in list(self._members.values())
-            for ordinal, worker in one._workers.items()
-            for partition, error in worker.lost.items()
-            if partition not in worker.tasks
-        }
 
 
 class _Line:
@@ -179,31 +168,11 @@ class _Line:
             self._changed.notify_all()
 
 
-class _Turning:
-    """A member by which a thread takes its turns: at the beginning of each step it takes part in the group."""
+class _Control(SystemThreads):
+    """A `harness.worlds.process.Control` for several tasks: that whose code runs in this thread has the word.
 
-    def __init__(self, inner: Member, control: _Control) -> None:
-        self.inner = inner
-        self._control = control
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def poll(self, seconds: float) -> None:
-        self._control.turns()
-        self.inner.poll(seconds)
-
-    def close(self) -> None:
-        if sys.exc_info()[0] is not None:
-            self._control.fails()
-        try:
-            self.inner.close()
-        finally:
-            self._control.line.leave()
-
-
-class _Control:
-    """A `harness.worlds.process.Control` for several tasks: that whose code runs in this thread has the word."""
+    Threads are the operating system's, and make their steps by turns.
+    """
 
     streams: _LedStreams
 
@@ -225,10 +194,12 @@ class _Control:
         self._reads = {topic: one.ordinal for one in parts for topic in one.sources}
         self._names = {one.task_id(number) for one in parts for number in range(schedule.partitions)}
         self._held: set[str] = set()
-        self._given: dict[Told, frozenset[str]] = {}
-        """What each of its members has heard of the group."""
-        self._led: dict[str, tuple[bool, Led, Questions]] = {}
-        """Task → whether it is a copy that has the directory, what speaks for it, and who asks its stores."""
+        self._joined: list[Told] = []
+        """What each thread has heard of its group, of those that are members."""
+        self._given: dict[int, frozenset[str]] = {}
+        """Thread → the tasks that the group has given it."""
+        self._led: dict[str, tuple[tuple[int, bool], Led, Questions]] = {}
+        """Task → the thread that has the directory, and whether for a copy; what speaks for it; who asks its stores."""
         self._local = threading.local()
 
     def led_topology(self, topology: Topology, config: StreamsConfig) -> Topology:
@@ -244,50 +215,78 @@ class _Control:
 
     # -- turns ------------------------------------------------------------------------------------------------
 
-    def turns(self) -> None:
-        """This thread is about to make a step."""
+    def thread(self, work: Callable[[], None], name: str) -> Thread:
+        def until_its_end() -> None:
+            try:
+                work()
+            finally:
+                self.line.leave()
+
+        return super().thread(until_its_end, name)
+
+    def pool(self, workers: int, name: str) -> Executor:
+        del workers, name
+        return Alternating()
+
+    def step(self, member: StreamThread) -> bool:
         if self.line.mine:
-            self.say(Of(self.at, self.streams.came_round(frozenset(self._held))))
+            self.say(Of(self.at, self.streams.came_round(frozenset(self._held), self._lost())))
         self.line.turn()
+        if self.stopping():
+            # Another thread has failed meanwhile, and has given up what this one would be given now.
+            return False
+        with self._failing(member):
+            return member.step()
 
-    def fails(self) -> None:
-        """This thread has failed."""
-        self.say(Of(self.at, Failing(self.streams.lost())))
+    def stop(self, member: StreamThread) -> None:
+        if not self.line.mine:
+            self.line.turn()
+        with self._failing(member):
+            member.stop()
 
-    # -- what it has of the group -----------------------------------------------------------------------------
+    @contextmanager
+    def _failing(self, member: StreamThread) -> Iterator[None]:
+        """Tell of a thread that fails."""
+        try:
+            yield
+        except Exception:
+            number = next(one.number for one in self._joined if one.thread is member)
+            self.say(Of(self.at, Failing(number, self._lost())))
+            raise
 
-    @property
-    def given(self) -> frozenset[str]:
-        """The tasks that the group has given to its members."""
-        return frozenset[str]().union(*self._given.values())
+    def _lost(self) -> Mapping[tuple[int, str], str]:
+        return {key: error for one in list(self._joined) for key, error in one.taken_over().items()}
 
-    def locked(self, task: str) -> None:
+    # -- what its threads have of the group -------------------------------------------------------------------
+
+    def locked(self, task: str, thread: int) -> None:
         if task not in self._names:
             return
         self._held.add(task)
         self._local.at = task
-        standby = task not in self.given
-        if task not in self._led or self._led[task][0] is not standby:
+        standby = task not in self._given.get(thread, ())
+        if task not in self._led or self._led[task][0] != (thread, standby):
             led = Led(lambda message: self.say(Of(task, message)), self._prefix, task, 0, standby=standby)
             topology, partition = self._topologies[ordinal_of(task)], partition_of(task)
             questions = Questions(self._scenario, topology, partition, self._prefix, led.answered)
-            self._led[task] = standby, led, questions
-        self.say(Locked(task))
+            self._led[task] = (thread, standby), led, questions
+        self.say(Locked(task, thread))
 
     def unlocked(self, task: str) -> None:
         self._held.discard(task)
 
-    def joins(self, member: Member) -> Any:
-        return _Turning(member, self)
+    def joins(self, told: Told, member: Member) -> None:
+        del member
+        self._joined.append(told)
 
-    def given_to(self, told: Told, partitions: Sequence[TopicPartition]) -> None:
-        self._given[told] = frozenset([f"{self._reads[tp.topic]}_{tp.partition}" for tp in partitions])
+    def given_to(self, thread: int, partitions: Sequence[TopicPartition]) -> None:
+        self._given[thread] = frozenset([f"{self._reads[tp.topic]}_{tp.partition}" for tp in partitions])
 
-    def let_go(self) -> None:
-        self.say(Given(self.given, frozenset(self._held), lost=False))
+    def has_let_go(self, thread: int) -> None:
+        self.say(Given(thread, self._given[thread], frozenset(self._held), lost=False))
 
-    def lost_all(self) -> None:
-        self.say(Given(self.given, frozenset(self._held), lost=True))
+    def lost_all(self, thread: int) -> None:
+        self.say(Given(thread, self._given[thread], frozenset(self._held), lost=True))
 
     # -- whose code runs --------------------------------------------------------------------------------------
 
@@ -353,13 +352,16 @@ class _Control:
         """Told to nobody."""
 
     def turned(self) -> None:
-        """Its threads take turns by `turns`."""
+        """Its threads take turns by `step`."""
 
     def stopping(self) -> bool:
         return self.streams._stopping.is_set()
 
     def reassigned(self) -> Assignment | None:
         return None
+
+    def let_go(self) -> None:
+        """Nobody reassigns it."""
 
     def lost(self, lost: Mapping[int, FencedError]) -> bool:  # noqa: ARG002
         return True

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
 
 from harness.history import STILL_HELD, End
 from harness.schedule import Schedule
@@ -57,24 +56,19 @@ class Member(Holder):
     def __init__(self, run: StreamsRun, actor: Actor) -> None:
         self.members = self._run = run
         self.actor = self.at = actor
-        self.given = frozenset()
+        self.given = {}
+        self.whose = {}
+        self.failed = None
         self.held: frozenset[str] = frozenset()
         """The tasks whose directories it has locked."""
-        self.failing = False
         self.step: CameRound | None = None
         """Its last step."""
         self._clean = set()
         self._begun = set()
-        self._failed: Actor | None = None
 
     @property
     def exactly_once(self) -> bool:
         return self._run.config_for(self.actor).exactly_once
-
-    @property
-    def blamed(self) -> Actor:
-        """Whose code ran when it failed, or ran last."""
-        return self._failed or self.at
 
     def _holds(self, actor: Actor) -> str:
         return f"{STILL_HELD} the directory of task {actor.task}" if actor.task in self.held else ""
@@ -88,38 +82,27 @@ class Member(Holder):
         note_commit(message.point, one, self._clean, self._begun, exactly_once=self.exactly_once)
 
     def heard(self, message: Given) -> None:
-        """It has done as the group said."""
-        self.given, self.held = message.tasks, message.held
+        """A thread has done as the group said."""
+        self.given[message.thread], self.held = message.tasks, message.held
         if message.lost:
-            self.lost_all()
+            self.lost_all(message.thread)
         else:
-            self.let_go()
-
-    def lost_all(self) -> None:
-        for one in [one for one in self.actor.crew if one.task not in self.given]:
-            if not one.standby or one.task not in self.held:
-                self._let_go_of(one, lost=True)
+            self.has_let_go(message.thread)
 
     def came_round(self, message: CameRound) -> None:
         """It has made a step: whom it has lost, and what copies it keeps no more."""
         self.step, self.held = message, message.held
-        self._without(message.lost)
+        self.taken_over(message.lost)
         for one in [one for one in self.actor.crew if one.task not in self.held]:
             # Closed by an error, a task is opened again; what was open with it is given up.
             self._begun.discard(one)
             if one.standby:
                 self._let_go_of(one)
 
-    def fails(self, at: Actor, message: Failing) -> None:
+    def failed_by(self, message: Failing) -> None:
         """A thread of it has failed."""
-        self.failing = True
-        self._failed = self._failed or at
-        self._without(message.lost)
-
-    def _without(self, lost: Mapping[str, str]) -> None:
-        for one in [one for one in self.actor.crew if not one.standby and one.task in lost]:
-            self._remain_without(one)
-            self._run.gone(one, End.FENCED, lost[one.task])
+        self.taken_over(message.lost)
+        self.fails(message.thread)
 
 
 class StreamsRun(MembersRun, RealRun):
@@ -160,6 +143,9 @@ class StreamsRun(MembersRun, RealRun):
         )
         self.processes[actor] = self.machine.fork_server(actor.host).start(job)
 
+    def holder(self, actor: Actor) -> Member:
+        return self.by_actor[actor]
+
     def go_on(self, actor: Actor, process: WorkerProcess) -> None:
         process.answer(self.go(self.by_actor[actor].at))
 
@@ -191,14 +177,14 @@ class StreamsRun(MembersRun, RealRun):
         self._moved = time.monotonic()
         if isinstance(message, Locked):
             member.held |= {message.task}
-            member.locked(message.task)
+            member.locked(message.task, message.thread)
         elif isinstance(message, Given):
             member.heard(message)
         elif isinstance(message, Of):
             one = member.at = member.of(message.task)
             inner = message.message
             if isinstance(inner, Failing):
-                member.fails(one, inner)
+                member.failed_by(inner)
             elif one is not member.actor:
                 if isinstance(inner, At):
                     member.reached(one, inner)
@@ -211,9 +197,9 @@ class StreamsRun(MembersRun, RealRun):
         member = self.by_actor[actor]
         del self.processes[actor]
         if isinstance(message, Died):
-            self.exited(member.blamed, End.FAILED, message.how)
+            self.exited(member.at, End.FAILED, message.how)
         else:
-            self.exited(member.blamed, message.reason, message.error)
+            self.exited(member.at, message.reason, message.error)
 
     # -- when they rest ---------------------------------------------------------------------------------------
 
@@ -262,7 +248,7 @@ class StreamsRun(MembersRun, RealRun):
         for one in self._running:
             if one.step is None or not one.step.running:
                 return f"the process of host {one.actor.host} has tasks to open, or waits for the group"
-            given += one.given
+            given += [task for tasks in one.given.values() for task in tasks]
             members += one.step.members
         if sorted(given) != sorted(self.names):
             return f"of {len(self.names)} tasks {len(given)} are given out"

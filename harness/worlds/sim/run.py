@@ -87,6 +87,7 @@ from store.errors import CrashproofError, FencedError, LogError, StoreError
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.assignment import Assignment
+from store.streams.instance import Instance
 from store.streams.ordinals import prepare, take_over
 from store.streams.topology import Topology
 from store.streams.worker import Worker
@@ -164,6 +165,8 @@ class Process:
         self._asking = False
         """Whether it is asked something that no schedule knows of."""
         self.metrics: Metrics | None = None
+        self.instance: Instance | None = None
+        """Whom it runs, where that is an instance of `Streams`."""
         self._told: Assignment | None = None
         self._clean: set[Actor] = set()
         """Of those that share the process: whose last commit, or abort, is done."""
@@ -206,6 +209,13 @@ class Process:
         if reason is End.DONE and not is_driver(self.actor.task):
             error = next(filter(None, map(self._holds, self.actor.crew)), "")
         self.run.exited(self.at, reason, error)
+
+    def unwind(self) -> None:
+        """Have an abandoned greenlet free what it holds."""
+        if self.greenlet and not self.greenlet.dead:
+            self.actor.life = Life.DEAD
+            with suppress(Unwind):
+                self.greenlet.throw(Unwind)
 
     # -- called inside the greenlet --
 
@@ -789,6 +799,7 @@ class SimRun(VersionedRun):
             self.events.append,
             partial(disk.reader, task) if isinstance(disk, FileStorage) else None,
             self.config_for(process.actor).default_state_isolation_level,
+            process.instance,
         )
 
     def write(self, items: Sequence[Input]) -> None:
@@ -1227,12 +1238,7 @@ class SimRun(VersionedRun):
         for process in self.processes.values():
             for questions in process._asked.values():
                 questions.abandon()
-            if process.greenlet and not process.greenlet.dead:
-                process.actor.life = Life.DEAD
-                try:
-                    process.greenlet.throw(Unwind)
-                except Unwind:
-                    pass
+            process.unwind()
         points.arm(previous)
         for process in self.processes.values():
             # See the end of `run`.

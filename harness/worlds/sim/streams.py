@@ -1,8 +1,11 @@
-"""`Streams` in the simulation: one process per host with a thread of it, a member of the application's group.
+"""`Streams` in the simulation: one process per host with threads of it, members of the application's group.
 
-What the thread does is production's, its group is the simulated broker's, and so are the rebalances: nobody here says
-who has which task. What the group has given a process is heard where the thread hears it; all else of members is in
-`harness.worlds.members`.
+What the threads do is production's, what becomes of those that fail too (`store.streams.instance`), their group is the
+simulated broker's, and so are the rebalances: nobody here says who has which task. What the group has given a process
+is heard where its threads hear it; all else of members is in `harness.worlds.members`.
+
+The threads of a process are greenlets of its own. Each makes a step, and then it is the next one's turn; where one
+stands still in the midst of a step they all do.
 
 Time passes while a process sleeps. One that has nothing to do naps, for longer and longer, until the group is settled:
 all tasks are given out, and all members are processes that run. Only then it rests, and is said to be heard of
@@ -13,10 +16,13 @@ Must survive: what `harness.worlds.members` survives.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from heapq import heappush
 from typing import Any, ClassVar
+
+from greenlet import getcurrent, greenlet
 
 from harness.faults import Fault, Occasion
 from harness.history import End, Handed
@@ -28,13 +34,16 @@ from harness.worlds.process import Alternating, ObservedStorage, WatchedLog, des
 from harness.worlds.sim.broker import SimMember
 from harness.worlds.sim.cluster import KeepingLog
 from harness.worlds.sim.group import GroupPhase
-from harness.worlds.sim.run import APPLICATION, Main, Process, SimRun
+from harness.worlds.sim.run import APPLICATION, Main, Process, SimRun, Unwind
 from scenarios import Scenario
+from store.config import StreamsConfig
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
 from store.streams.application import Application, Repartition
+from store.streams.instance import Instance, State, StreamThreadExceptionResponse
 from store.streams.ordinals import take_over
 from store.streams.thread import COPIES_S, Host, StreamThread
+from store.streams.worker import Worker
 from store.types import Record, TopicPartition
 
 SESSION_MS = 10_000
@@ -51,19 +60,26 @@ TURN_MS = 20
 """The time that a step takes."""
 
 
-class Member(Holder, Process):
-    """A process with one thread of `Streams`. Of those in its crew each has its directory locked, or had."""
+class StateError(Exception):
+    """An instance is not what it says."""
 
-    thread: StreamThread
-    member: SimMember
+
+class Member(Holder, Process):
+    """A process with threads of `Streams`. Of those in its crew each has its directory locked, or had."""
 
     def __init__(self, run: StreamsRun, actor: Actor, main: Main) -> None:
         super().__init__(run, actor, main)
         self.streams = self.members = run
         self.storage = ObservedStorage(Locking(self.disk, self), self, self.storage.occasions)
-        self.given: frozenset[str] = frozenset()
-        """The tasks that the group has given it, as its thread has heard."""
-        self.failing = False
+        self.main = self.greenlet
+        self.threads: list[_Thread] = []
+        self.joined: dict[Told, SimMember] = {}
+        """What each thread has heard of its group, of those that are members, and by what they are."""
+        self.given: dict[int, frozenset[str]] = {}
+        self.whose: dict[Actor, int] = {}
+        self.failed: list[Actor] | None = None
+        self._ends = False
+        """Whether a thread ends in order."""
         self._nap_s = FIRST_NAP_S
         self._settled: tuple[int, int] | None = None
         """The generation that it has found settled, and since when."""
@@ -75,17 +91,21 @@ class Member(Holder, Process):
     def _holds(self, actor: Actor) -> str:
         return Process._holds(self, actor)
 
-    # -- what it has of the group ----------------------------------------------------------------------------
+    # -- what its threads have of the group -------------------------------------------------------------------
 
     def unlocked(self, task: str) -> None:
         """Whoever needs to know asks its host."""
 
-    def joins(self, member: Any) -> Any:
-        self.member = getattr(member, "inner", member)
-        return member
+    def joins(self, told: Told, member: Any) -> None:
+        self.joined[told] = getattr(member, "inner", member)
 
-    def given_to(self, told: Told, partitions: Sequence[TopicPartition]) -> None:  # noqa: ARG002
-        self.given = self.tasks_of(partitions)
+    def given_to(self, thread: int, partitions: Sequence[TopicPartition]) -> None:
+        self.given[thread] = self.streams.tasks_of(partitions)
+
+    def has_let_go(self, thread: int) -> None:
+        # What a process lets go of at its end may fail behind that: how its tasks have ended is known then.
+        if not self._ends:
+            super().has_let_go(thread)
 
     # -- whose code runs ------------------------------------------------------------------------------------
 
@@ -123,16 +143,87 @@ class Member(Holder, Process):
 
     def stepped(self) -> None:
         """After a step, or what has ended in the middle of one: whom it has lost, and what copies it keeps no more."""
-        for ordinal, worker in self.thread._workers.items():
-            for partition, error in worker.lost.items():
-                for one in list(self.actor.crew):
-                    mine = ordinal_of(one.task) == ordinal and partition_of(one.task) == partition
-                    if mine and not one.standby and partition not in worker.tasks:
-                        self._remain_without(one)
-                        self.streams.gone(one, End.FENCED, describe(error))
-        for one in [one for one in self.actor.crew if one.standby and not self.failing]:
+        for told in self.joined:
+            self.taken_over(told.taken_over())
+        for one in [one for one in self.actor.crew if one.standby and self.failed is None]:
             if self.streams.hosts[one.host].holder(one.task) != one.process:
                 self._let_go_of(one)
+
+    def _workers(self) -> list[tuple[int, Worker]]:
+        """The workers of all threads, each with its sub-topology."""
+        return [pair for one in self.joined for pair in one.thread._workers.items()]
+
+    # -- its threads ----------------------------------------------------------------------------------------
+
+    def thread(self, work: Callable[[], None], name: str) -> _Thread:
+        del name
+        return _Thread(self, work)
+
+    def event(self) -> _Event:
+        return _Event(self)
+
+    def pool(self, workers: int, name: str) -> Alternating:
+        del workers, name
+        return Alternating()
+
+    def step(self, member: StreamThread) -> bool:
+        with self._failing(member):
+            progress = member.step()
+        self.stepped()
+        self.gives_way(progress=progress)
+        return progress
+
+    def stop(self, member: StreamThread) -> None:
+        self._ends = True
+        with self._failing(member):
+            member.stop()
+
+    @contextmanager
+    def _failing(self, member: StreamThread) -> Iterator[None]:
+        """Of a thread that fails, note whose code it ran."""
+        try:
+            yield
+        except Exception:
+            self.failed = self.failed or []
+            self.stepped()
+            self.fails(next(one.number for one in self.joined if one.thread is member))
+            raise
+
+    def gives_way(self, *, progress: bool = False) -> None:
+        """The thread that runs lets the others go on."""
+        self.main.switch(progress)
+
+    def round(self) -> None:
+        """Have each thread make a step, and let other processes have their turn."""
+        progress = False
+        for one in list(self.threads):
+            self.greenlet = one.greenlet
+            self.at = one.at if one.at in self.actor.crew else self.actor
+            progress = bool(one.greenlet.switch()) or progress
+            one.at = self.at
+        self.greenlet = self.main
+        self.threads = [one for one in self.threads if one.is_alive()]
+        self.joined = {told: member for told, member in self.joined.items() if not member._closed}
+        if self.threads and not self.stopping():
+            self.goes_on(progress=progress)
+
+    def handle(self, error: Exception) -> StreamThreadExceptionResponse:
+        """What becomes of a thread that has failed, and is closed: where its process would be started again as it is,
+        another one takes its place."""
+        if self.is_replaced(how_it_ended(error), describe(error)):
+            return StreamThreadExceptionResponse.REPLACE_THREAD
+        return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
+
+    def unwind(self) -> None:
+        """End its greenlets, without a call of what they would do then."""
+        for told in self.joined:
+            told.thread._exit.pop_all()
+        for thread in self.threads:
+            thread.greenlet.parent = getcurrent()
+            with suppress(Unwind):
+                thread.greenlet.throw(Unwind)
+        self.greenlet = self.main
+        super().unwind()
 
     # -- when it goes on ------------------------------------------------------------------------------------
 
@@ -146,6 +237,7 @@ class Member(Holder, Process):
             run.runnable.append(self.actor)
             run.hub.switch()
         elif self._is_settled():
+            self.is_in(State.RUNNING)
             self._nap_s = FIRST_NAP_S
             run.rests(self.actor)
             run.hub.switch()
@@ -153,27 +245,41 @@ class Member(Holder, Process):
             nap, self._nap_s = self._nap_s, min(2 * self._nap_s, LONGEST_NAP_S)
             self.sleep(nap)
 
+    def is_in(self, *states: State) -> None:
+        """Raise an error if its instance says of itself that it is in no such state."""
+        assert self.instance is not None
+        if self.instance.state not in states:
+            raise StateError(f"it says that it is {self.instance.state}, and is {' or '.join(states)}")
+
     def _is_settled(self) -> bool:
         run = self.streams
         generation = run.settled()
-        if generation is None or self.member._generation != generation or self.member._granted is not None:
+        if (
+            generation is None
+            or len(self.joined) < run.config_for(self.actor).num_stream_threads
+            or any(one._generation != generation or one._granted is not None for one in self.joined.values())
+        ):
             self._settled = None
             return False
         if self._settled is None or self._settled[0] != generation:
             self._settled = generation, run.broker.now
-        if not self.thread.status.running:
+        if not all(told.thread.status.running for told in self.joined):
             return False
         if not run.config_for(self.actor).num_standby_replicas:
             return True
         # Everybody has asked who has which task since, and has opened what it is to keep.
         return run.broker.now - self._settled[1] > COPIES_S * 1000 and all(
-            set(worker.replicas.wanted) == set(worker.replicas.standbys)
-            for worker in self.thread._workers.values()
+            set(worker.replicas.wanted) == set(worker.replicas.standbys) for _, worker in self._workers()
         )
 
     def lags(self) -> dict[TopicPartition, int]:
-        worker = self.thread._workers.get(ordinal_of(self.at.task))
-        standby = None if worker is None else worker.replicas.standbys.get(partition_of(self.at.task))
+        at = self.at.task
+        kept = [
+            worker.replicas.standbys.get(partition_of(at))
+            for ordinal, worker in self._workers()
+            if ordinal == ordinal_of(at)
+        ]
+        standby = next(filter(None, kept), None)
         self._asking = True
         try:
             return {} if standby is None else standby.lag()
@@ -197,6 +303,9 @@ class StreamsRun(MembersRun, SimRun):
     def start_process(self, actor: Actor) -> None:
         self.make(actor, self._main)  # type: ignore[arg-type]
 
+    def holder(self, actor: Actor) -> Member:
+        return self.processes[actor]
+
     def _main(self, process: Member) -> tuple[End, str]:
         actor = process.actor
         config = self.config_for(actor)
@@ -212,39 +321,38 @@ class StreamsRun(MembersRun, SimRun):
             APPLICATION, parts, tuple(Repartition(topic) for topic in sorted(self.purges))
         )
         try:
-            # The topics between sub-topologies are there as any input is, whether they are purged or not.
-            replace(application, repartitions=()).prepare(log, config)
-            take_over(log, parts, config, self.clock)
-            thread = process.thread = StreamThread(
+            instance = process.instance = Instance(
                 application,
                 config,
                 Telling(log, process),
                 process.storage,
                 self.clock,
+                process,
+                lambda: self._make_ready(application, log, config),
+                host=Host(name),
                 instance_id=name if self.schedule.static else None,
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 metrics=process.metrics,
                 listener=process.listener,
-                host=Host(name),
-                pool=Alternating(),
-                stopping=process.stopping,
             )
+            if self.schedule.replaced:
+                instance.set_uncaught_exception_handler(process.handle)
+            process.is_in(State.CREATED)
             try:
-                while not process.stopping():
-                    progress = thread.step()
-                    process.stepped()
-                    if not process.stopping():
-                        process.goes_on(progress=progress)
-                thread.stop()
-            except Exception:
-                process.failing = True
-                process.stepped()
-                thread.close()
-                raise
+                instance.start()
+                instance.wait()
+            finally:
+                instance.close()
+            process.is_in(State.NOT_RUNNING)
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
             return how_it_ended(error), describe(error)
         return End.DONE, ""
+
+    def _make_ready(self, application: Application, log: Any, config: StreamsConfig) -> None:
+        # The topics between sub-topologies are there as any input is, whether they are purged or not.
+        replace(application, repartitions=()).prepare(log, config)
+        take_over(log, application.sub_topologies, config, self.clock)
 
     def exited(self, actor: Actor, reason: End, error: str) -> None:
         self.hosts[actor.worker.host].release(actor.worker.process)
@@ -258,9 +366,10 @@ class StreamsRun(MembersRun, SimRun):
         if phase is not GroupPhase.STABLE:
             return None
         running = {
-            one.member._member_id
+            member._member_id
             for actor, one in self.processes.items()
-            if actor.life is Life.RUNNING and hasattr(one, "member")
+            if actor.life is Life.RUNNING
+            for member in one.joined.values()
         }
         members = self.broker.members(APPLICATION)
         given = sum(len(one.partitions) for one in members)
@@ -274,11 +383,11 @@ class StreamsRun(MembersRun, SimRun):
 
     def _are_heard_of(self) -> None:
         for actor, process in self.processes.items():
-            if actor.life is Life.RUNNING and hasattr(process, "member"):
+            for member in process.joined.values() if actor.life is Life.RUNNING else ():
                 if actor in self.resting:
                     # It would look again and again, and find nothing.
-                    process.member._polled_ms = self.broker.now
-                process.member.heartbeat()
+                    member._polled_ms = self.broker.now
+                member.heartbeat()
 
     # -- what is otherwise with a group -----------------------------------------------------------------------
 
@@ -310,4 +419,49 @@ class StreamsRun(MembersRun, SimRun):
         self.broker.advance(ms - heard * HEARD_MS)
 
     def expel(self, actor: Actor) -> None:
-        self.broker.expel(APPLICATION, self.processes[actor.worker].member._member_id)
+        process = self.processes[actor.worker]
+        has = [one for told, one in process.joined.items() if told.number == process.whose.get(actor)]
+        member, *_ = has or process.joined.values()
+        self.broker.expel(APPLICATION, member._member_id)
+
+
+class _Thread:
+    """A thread of a process. Whoever waits for one has all of them go on."""
+
+    def __init__(self, process: Member, work: Callable[[], None]) -> None:
+        self._process = process
+        self.at = process.actor
+        """Whose code it runs, or ran last."""
+        self.greenlet = greenlet(work, parent=process.main)
+
+    def start(self) -> None:
+        self._process.threads.append(self)
+
+    def is_alive(self) -> bool:
+        return not self.greenlet.dead
+
+    def join(self, timeout: float | None = None) -> None:
+        self._process.round()
+        while timeout is None and self.is_alive():
+            self._process.round()
+
+
+class _Event:
+    """An event of a process: that it is to end. Who is asked for that has heard of it at once."""
+
+    def __init__(self, process: Member) -> None:
+        self._process = process
+        self._happened = False
+
+    def set(self) -> None:
+        self._happened = True
+
+    def is_set(self) -> bool:
+        return self._happened or self._process.stopping()
+
+    def wait(self, timeout: float) -> bool:
+        clock = self._process.streams.clock
+        until = clock.monotonic() + timeout
+        while not self.is_set() and clock.monotonic() < until:
+            self._process.gives_way()
+        return self.is_set()
