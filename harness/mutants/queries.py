@@ -215,4 +215,17 @@ MUTANTS = (
         ),
         oracle="queries",
     ),
+    Mutant(
+        "rewritten-keys-count-twice",
+        OWN,
+        "The number of entries of a store counts each uncommitted write as a new key.",
+        (
+            Edit(
+                "store.transaction.indexed_batch:IndexedBatchTransaction.approximate_num_keys",
+                "growth(self._engine, list(batch.entries.items()))",
+                "len(batch.entries)",
+            ),
+        ),
+        oracle="queries",
+    ),
 )

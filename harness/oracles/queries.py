@@ -51,6 +51,7 @@ REFUSALS = {
     "a closed iterator": "StoreClosedError",
     "uncommitted data of another process": "ProtocolError",
     "a value without its time": "the value",
+    "how many entries there are": "as many as are there",
 }
 """What is asked that has no answer, and the reason for it; and what else is asked, and the answer."""
 

@@ -100,10 +100,12 @@ class Questions:
         elsewhere: Elsewhere | None = None,
         default: IsolationLevel | None = None,
         instance: Instance | None = None,
+        *,
+        counts: bool = False,
     ) -> None:
         """`prefix` is what full names of topics begin with. `elsewhere` opens a store as another process does.
         `default` is the isolation of queries that do not say one; None: all say it. `instance` is asked in the stead of
-        its stores, where it has them to offer already."""
+        its stores, where it has them to offer already. `counts`: whether engines know how many rows they have."""
         self._scenario = scenario
         self._suppliers = topology.suppliers()
         self._sources = topology.sources
@@ -113,6 +115,7 @@ class Questions:
         self._elsewhere = elsewhere
         self._default = default
         self._instance = instance
+        self._counts = counts
         self._read_elsewhere: dict[str, ReadOnlyStore] = {}
         self._open: list[_Open] = []
         self._processed = 0
@@ -292,6 +295,8 @@ class Questions:
             )
             same = without == (None if with_time is None else with_time.value)
             refused["a value without its time"] = "the value" if same else "another"
+        if hasattr(store, "approximate_num_entries"):
+            refused["how many entries there are"] = _counted(store, exactly=self._counts)
         if isinstance(store, ReadOnlyStore):
             uncommitted = IsolationLevel.READ_UNCOMMITTED
             refused["uncommitted data of another process"] = _raised(
@@ -467,6 +472,17 @@ def _window_text(asked: str, key: Any, supplier: Any) -> str:
     start, end = key.window
     known = not isinstance(supplier, SessionSupplier) and end == start + supplier.window_size_ms
     return f"{_text(key.key)}@{start}" + ("" if known else f"..{end}")
+
+
+def _counted(store: Any, *, exactly: bool) -> str:
+    """Whether a store estimates its entries rightly: exactly where its engine knows them, and nothing is held back in
+    front of it; else any number that can be one will do."""
+    estimate = store.approximate_num_entries()
+    if store.num_cached_bytes() or not exactly:
+        return "as many as are there" if estimate >= 0 else str(estimate)
+    with store.all() as rows:
+        there = len({key for key, _ in rows})
+    return "as many as are there" if estimate == there else f"{estimate} of {there}"
 
 
 def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:

@@ -800,6 +800,7 @@ class SimRun(VersionedRun):
             partial(disk.reader, task) if isinstance(disk, FileStorage) else None,
             self.config_for(process.actor).default_state_isolation_level,
             process.instance,
+            counts=not isinstance(disk, FileStorage),
         )
 
     def write(self, items: Sequence[Input]) -> None:
