@@ -235,6 +235,9 @@ class Scenario(ABC):
     aborts: ClassVar[bool] = False
     """Whether transactions are aborted by the pipeline itself, as where processing raises and a handler goes on."""
 
+    topic_settings: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """Topic that is there before the pipeline is → what is configured for it, as in Kafka."""
+
     updates: ClassVar[frozenset[str]] = frozenset()
     """Topics that get each update of one table of the DSL. Where that has a cache, it forwards at a commit what has
     become of a key, and some of the updates before. The reference gives them all."""

@@ -6,7 +6,8 @@ cannot be read.
 
 Output, keyed by sensor: in `output` its how manieth reading that is, and the stream time. In `dead`, with headers that
 say why and of which record, what cannot be read; negative ones, which are refused once they have been counted and
-forwarded; sevens, of which an output cannot be written; and copies of those that are suspiciously large.
+forwarded; sevens, of which an output cannot be written; elevens, of which the cluster refuses one, since it is too
+long; and copies of those that are suspiciously large.
 
 What is refused leaves nothing behind but that. The processor keeps the stream time, which is the partition time too, in
 its store for the reference to find. So a refused one has no time of its own: it would move them, and be in no store.
@@ -21,7 +22,7 @@ from typing import Any, ClassVar
 
 import scenarios
 from scenarios import InputRecord, Output, Sample, State, Stores
-from store.errors import DeserializationError, SerdeError
+from store.errors import DeserializationError, RecordRefusedError, SerdeError
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
 from store.streams.dsl.processors import FixedKeyContext, StreamRecord
@@ -47,6 +48,9 @@ LARGE = 8
 PASSED_OVER = 5
 NO_TIME = -1
 UNWRITABLE = 7
+TOO_LONG = 11
+MOST_BYTES = 20_000
+"""Of a record in `output`, and of those that are sent together."""
 EARLIEST = 1
 """The client takes 0 for no time at all."""
 READABLE: JsonSerde[int] = JsonSerde(int)
@@ -60,7 +64,7 @@ class Bury(LogAndContinueExceptionHandler):
     """An `ExceptionHandler` that goes on, with dead letters that say the same on every machine."""
 
     why: ClassVar[str]
-    of: ClassVar[type[Exception]]
+    of: ClassVar[type[Exception] | tuple[type[Exception], ...]]
 
     def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response:
         if not isinstance(error, self.of):
@@ -93,10 +97,10 @@ class BuryRefused(Bury):
 
 
 class BuryUnwritable(Bury):
-    """Of an output that cannot be serialized."""
+    """Of an output that cannot be serialized, or that the cluster refuses."""
 
     why = "unwritable"
-    of = SerdeError
+    of = SerdeError, RecordRefusedError
 
 
 def time_of(record: ConsumedRecord, partition_time: int) -> int:
@@ -133,6 +137,14 @@ def something(_value: int) -> object:
     return object()
 
 
+def is_told_at_length(_key: str, value: int) -> bool:
+    return value == TOO_LONG
+
+
+def at_length(_value: int) -> str:
+    return "far " * MOST_BYTES
+
+
 def is_large(_key: str, value: int) -> bool:
     return value >= LARGE
 
@@ -157,6 +169,9 @@ class Scenario(scenarios.Scenario):
     # An attempt of Spark ends with what is refused, and forgets what was decided about it.
     runtimes = ("worker", "streams")
     aborts = True
+    topic_settings: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "output": {"max.message.bytes": str(MOST_BYTES)}
+    }
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -166,11 +181,12 @@ class Scenario(scenarios.Scenario):
         )
         readings.process_values(Count, COUNTED).to(f"{application_id}-output")
         readings.filter(is_unwritable).map_values(something).to(f"{application_id}-output")
+        readings.filter(is_told_at_length).map_values(at_length).to(f"{application_id}-output")
         readings.filter(is_large).to(f"{application_id}-dead")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = random.choice((0, 3, 6, 9, 1, 2, 4, 5, 7, 8, 10, -1, -2, "?"))
+        value = random.choice((0, 3, 6, 9, 1, 2, 4, 5, 7, 8, 10, 11, -1, -2, "?"))
         headers = (("by", random.choice(("radio", "wire"))),) if random.random() < 0.3 else ()
         return Sample(random.choice(("hall", "roof")), value, headers=headers)
 
@@ -188,6 +204,8 @@ class Scenario(scenarios.Scenario):
         outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers)]
         if value == UNWRITABLE:
             return [*outputs, _dead(record, time, "unwritable", SerdeError)]
+        if value == TOO_LONG:
+            outputs.append(_dead(record, time, "unwritable", RecordRefusedError))
         return [*outputs, Output("dead", key, value, time, record.headers)] if value >= LARGE else outputs
 
     def time_of(self, state: State, record: InputRecord) -> int:

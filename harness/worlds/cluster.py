@@ -100,10 +100,14 @@ def _sources(topology: Topology) -> Iterator[str]:
         yield store.topic
 
 
-def set_up(cluster: Cluster, topologies: Sequence[Topology], schedule: Schedule) -> None:
+def set_up(cluster: Cluster, scenario: Scenario, topologies: Sequence[Topology], schedule: Schedule) -> None:
     """Make the topics and write the first wave of the input, see `write`."""
     places = places_of(topologies)
-    outside = [TopicSpec(topic, schedule.partitions) for topic in (*places.inputs, *places.outputs)]
+    prefix = f"{topologies[0].application_id}-"
+    outside = [
+        TopicSpec(topic, schedule.partitions, scenario.topic_settings.get(topic.removeprefix(prefix), {}))
+        for topic in (*places.inputs, *places.outputs)
+    ]
     inside = [spec for topology in topologies for spec in topology.internal_topics(schedule.partitions)]
     cluster.create([*outside, *inside])
     write(cluster, topologies, schedule.parts()[0], plainly=schedule.plain)

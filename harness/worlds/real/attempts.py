@@ -210,7 +210,7 @@ class AttemptsRun(RealRun):
         self.directory.mkdir()
         try:
             with self.broken_off(history):
-                clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
+                clusters.set_up(self.machine.cluster, self.scenario, self.topologies, self.schedule)
                 with self.listening() as self._server:
                     try:
                         self._query_each()

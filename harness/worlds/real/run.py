@@ -313,7 +313,7 @@ class RealRun(VersionedRun):
             stack.callback(shutil.rmtree, self.directory)
             stack.callback(self._kill_what_is_left)
             with self.broken_off(history):
-                clusters.set_up(self.machine.cluster, self.topologies, self.schedule)
+                clusters.set_up(self.machine.cluster, self.scenario, self.topologies, self.schedule)
                 self.drive()
                 self._kill_what_is_left()
                 self.finish()

@@ -1168,7 +1168,7 @@ class SimRun(VersionedRun):
         previous = points.arm(None)
         followed = points.follow(self._entered if self.enters else None)
         try:
-            clusters.set_up(self.cluster, self.topologies, self.schedule)
+            clusters.set_up(self.cluster, self.scenario, self.topologies, self.schedule)
             self._read_up_to = {
                 self.broker.log(TopicPartition(topic, partition)): 0
                 for topic in clusters.places_of(self.topologies).outputs
