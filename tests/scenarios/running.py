@@ -76,7 +76,8 @@ class Run:
             SimLog(self.broker).admin().create_topics(topology.internal_topics(partitions))
             global_topics = {store.topic for store in topology.global_stores}
             for topic in {*topology.sources, *topology.sinks, *global_topics} - set(self.broker.topics()):
-                self.broker.create_topic(topic, partitions)
+                said = self.scenario.topic_settings.get(topic.removeprefix(f"{APP}-"))
+                self.broker.create_topic(topic, partitions, said)
 
     def feed(self, sample: Sample) -> None:
         assert sample.timestamp is not None
