@@ -158,6 +158,8 @@ class Questions:
         elif point in (Point.PRODUCER_READY, Point.ABORTED):
             uncommitted.clear()
         for thread in self._threads:
+            # Who ends goes on in its parent, and the task may be another thread's by now.
+            thread.parent = getcurrent()
             thread.switch()
         self._threads = [thread for thread in self._threads if not thread.dead]
         # Nobody has the stores of a task that is not restored, or is closed.
