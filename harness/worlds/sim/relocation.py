@@ -13,12 +13,14 @@ Must survive: a death before any change to the directory, and another one when t
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from harness.worlds.sim.disk import File, Host
 from store.recovery import checkpoint
 from store.recovery.directory import TASK_ID, StateDirectory
+from store.recovery.relocation import Move, SubTopology, relocation_plan
 
 _CHECKPOINT = ".checkpoint"
 _NUMBER = "number"
@@ -26,6 +28,10 @@ _NUMBER = "number"
 
 class KilledError(BaseException):
     """Where the process dies. What is on its way out lets go of locks, and nothing else: it is no `Exception`."""
+
+
+class MovedError(Exception):
+    """Stores were moved otherwise than was planned."""
 
 
 def die() -> NoReturn:
@@ -54,6 +60,22 @@ class Moving:
         self._notes = StateDirectory(root, application_id)
         for ordinal, content in host.sub_topologies.items():
             self._notes.remember(ordinal, content)
+
+    def plan(self, topologies: Sequence[SubTopology]) -> tuple[Move, ...]:
+        """What production would move now, as it says to who asks beforehand."""
+        plan, _ = relocation_plan(self.root, self._application.name, topologies)
+        return plan.moves
+
+    def check(self, planned: Sequence[Move], left: Sequence[Move]) -> None:
+        """Raise `MovedError` unless what was planned lies where it was to, and nothing is left to be moved."""
+        for move in planned:
+            if (
+                move.after is not None
+                and not (self._application / move.target / "rocksdb" / move.store).is_dir()
+            ):
+                raise MovedError(f"a store was to be moved, and is not there: {move}")
+        for move in left:
+            raise MovedError(f"all stores were moved, and one more is to be: {move}")
 
     def done(self) -> None:
         """Take over what lies where now."""

@@ -77,7 +77,7 @@ from harness.worlds.sim.disk import Host, HostStorage
 from harness.worlds.sim.files import FileHost, FileStorage, root
 from harness.worlds.sim.memory import Memory
 from harness.worlds.sim.partition import Partition
-from harness.worlds.sim.relocation import KilledError, Moving, die
+from harness.worlds.sim.relocation import KilledError, MovedError, Moving, die
 from harness.worlds.versions import Dying, Fencing, VersionedRun, called, named
 from scenarios import Scenario, other_ordinals
 from store import points
@@ -721,6 +721,8 @@ class SimRun(VersionedRun):
             except KilledError:
                 self.dies_moving(process.actor)
                 self.hub.switch()
+            except MovedError as error:
+                return End.FAILED, describe(error)
         task = called(self.scenario, process.actor.task, process.version)
         if config.metrics_recording_level is RecordingLevel.DEBUG:
             process.metrics = Metrics(self.clock, RecordingLevel.DEBUG)
@@ -767,8 +769,10 @@ class SimRun(VersionedRun):
         held, self.broker.hold_markers = self.broker.hold_markers, False
         self.broker.settle()
         try:
+            planned = moving.plan(parts)
             with Dying(dies, self.clock, die) as clock:
                 prepare(moving.root, parts, log, config, clock)
+            moving.check(planned, moving.plan(parts))
         finally:
             self.broker.hold_markers = held
         # It may have waited for the transaction of a former task, and another process have finished this meanwhile.
