@@ -9,7 +9,9 @@ Output, keyed by id: the value of an event that is no duplicate, null as it came
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -51,6 +53,9 @@ class Scenario(scenarios.Scenario):
     summary = "Events passed on once, by the ids in a window store."
     time_step_ms = 10_000
     durations_ms = (WITHIN_MS, RETENTION_MS)
+    settings: ClassVar[Mapping[str, Any]] = {
+        "default.timestamp.extractor": "store.streams.timestamps:LogAndSkipOnInvalidTimestamp"
+    }
 
     def pipeline(self, application_id: str, stores: Stores) -> Topology:
         output, seen = f"{application_id}-output", f"{application_id}-seen"

@@ -14,6 +14,7 @@ from random import Random
 
 import scenarios
 from scenarios import KEYLESS, InputRecord, Json, OneOf, Output, Sample, Serdes, State, Stores
+from store.config import StoreType
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
 from store.streams.dsl.builder import GlobalKTable
@@ -58,10 +59,14 @@ class Scenario(scenarios.Scenario):
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
         builder.add_state_store(stores.key_value(COUNTS, serdes=(StrSerde(), LongSerde())))
-        customers = Stores(stores.kind).key_value(CUSTOMERS, serdes=SERDES)
-        builder.add_global_store(global_store(customers, f"{application_id}-customers"))
+        if stores.kind is StoreType.TXN_ROCKS_DB:
+            known = builder.global_table(f"{application_id}-customers", name=CUSTOMERS)
+        else:
+            customers = Stores(stores.kind).key_value(CUSTOMERS, serdes=SERDES)
+            builder.add_global_store(global_store(customers, f"{application_id}-customers"))
+            known = GlobalKTable(CUSTOMERS)
         orders = builder.stream(f"{application_id}-orders").process_values(Number, COUNTS)
-        enriched = orders.left_join_global(GlobalKTable(CUSTOMERS), customer_of, with_name)
+        enriched = orders.left_join_global(known, customer_of, with_name)
         enriched.to(f"{application_id}-output")
         return builder.build().sub_topologies
 
