@@ -61,6 +61,9 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 """How the error of a process begins that has found its files damaged."""
 
+_REFUSED = "RecordRefusedError: "
+"""How the error of a process begins one of whose outputs the cluster refuses."""
+
 _TIMED_OUT = "TransactionTimedOutError: "
 """How the error of a process begins whose own transaction was open for too long."""
 
@@ -334,6 +337,11 @@ class _Ledger:
             return excuse is Excuse.FAIL and event.error.startswith(_DAMAGE)
         return excuse is Excuse.NEW_PRODUCER and event.incarnation in self._set_aside
 
+    def _refused_at_the_end(self, event: Reached | Ended) -> bool:
+        """Whether a process was asked to end, and had no other try in which it would know what the cluster refuses."""
+        last = isinstance(event, Ended) and event.error.startswith(_REFUSED)
+        return last and event.incarnation in self._stopping
+
     def _spend(self, event: Reached | Ended, excuse: Excuse, what: str) -> Iterator[Finding]:
         """Nothing if something that happened to this incarnation explains it."""
         incarnation = event.incarnation
@@ -341,6 +349,8 @@ class _Ledger:
         if self._uncaused and excuse not in _BY_NOBODY:
             return
         if self._aborts and excuse in (Excuse.ABORT, Excuse.NEW_PRODUCER):
+            return
+        if self._aborts and excuse is Excuse.FAIL and self._refused_at_the_end(event):
             return
         if event.task in self._damaged and self._found(event, excuse):
             return
