@@ -473,15 +473,22 @@ class GlobalImage(NamedTuple):
 
 
 def of_global_store(
-    scenario: Scenario, store: GlobalStoreSupplier, storage: ObservedStorage
+    scenario: Scenario, store: GlobalStoreSupplier, storage: ObservedStorage, has: Callable[[str], bool]
 ) -> GlobalImage | None:
-    """What a global store holds in the process that has it open; None if it is not open there."""
+    """What a global store holds in the process, and the thread, that has it open; None if it is not open there. `has`:
+    whether that has a place on the disk."""
     inner = innermost(store.supplier)
-    engines = [engine for (_, name), engine in storage.engines.items() if name == store.name]
+    engines = [
+        engine for (place, name), engine in storage.engines.items() if name == store.name and has(place)
+    ]
     if engines:
         view: View = engines[-1]
     else:
-        open_ones = [one for (_, name), one in storage.stores.items() if name == store.name and one.is_open()]
+        open_ones = [
+            one
+            for (place, name), one in storage.stores.items()
+            if name == store.name and has(place) and one.is_open()
+        ]
         if not open_ones:
             return None
         view = open_ones[-1].snapshot()

@@ -23,6 +23,11 @@ _THREAD: ContextVar[int] = ContextVar("thread")
 """The thread that runs, once it is a member."""
 
 
+def running_thread() -> int:
+    """The number of the thread that runs, which is a member."""
+    return _THREAD.get()
+
+
 class Watcher(Protocol):
     """Who is told of it."""
 
@@ -58,7 +63,7 @@ class Locking:
     @contextmanager
     def lock(self, task_id: str) -> Iterator[None]:
         with self._inner.lock(task_id):
-            self._watcher.locked(task_id, _THREAD.get())
+            self._watcher.locked(task_id, running_thread())
             try:
                 yield
             finally:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.faults import Occasion
 from harness.generate import generate
-from harness.history import End, Ended, Event, Injected, Reached, Started
+from harness.history import End, Ended, Event, GlobalObserved, Injected, Reached, Started
 from harness.mutants import planted
 from harness.replay import simulate
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step, decode, encode
@@ -172,6 +172,24 @@ def test_a_process_whose_thread_fails_ends_after_the_other_one_has_committed() -
     failed = next(at for at, event in enumerate(events) if isinstance(event, Ended) and event.error)
     assert any(isinstance(event, Ended) and event.reason is End.DONE for event in events[failed:])
     assert {task for task, _ in started(events, after="fail_processing")} == {"0_0", "0_1", "0_2"}
+
+
+def test_each_of_two_threads_of_a_process_has_a_global_store_of_its_own() -> None:
+    names = tuple(Input(number % 2, f"c{number}", "ann", topic="customers") for number in range(3))
+    orders = tuple(Input(number % 2, f"c{number % 3}", number + 1, topic="orders") for number in range(6))
+    schedule = Schedule(
+        "enrichment",
+        (*names, *orders),
+        runtime=Runtime.STREAMS,
+        partitions=2,
+        hosts=1,
+        settings={"poll.records": 1, **TWO_THREADS},
+    )
+    history, verdict = simulate(load("enrichment"), schedule)
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    assert started(history.events) == [("0_0", 0), ("0_1", 0), ("0_0", 0)]
+    opened = [event for event in history.events if isinstance(event, GlobalObserved) and event.opened]
+    assert [(event.task, event.incarnation) for event in opened] == [("0_0", 0), ("0_0", 2)]
 
 
 @pytest.mark.parametrize("index", range(6))

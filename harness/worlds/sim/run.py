@@ -190,8 +190,9 @@ class Process:
         """Incarnation → when its last transaction began."""
         self._aged_ms: dict[int, int] = {}
         """Incarnation → how old its transaction was when it was found to be older than it may be."""
-        self.globals_since: dict[str, dict[int, int]] = {}
-        """Global store that was opened before there was a task → partition → last stable offset of its topic then."""
+        self.globals_since: dict[tuple[int, str], dict[int, int]] = {}
+        """Thread, and global store that it opened before it had a task → partition → last stable offset of its topic
+        then."""
         self._rested = False
         """Whether it has rested since the end of its last turn."""
         self._turn_began = run.broker.now
@@ -222,6 +223,15 @@ class Process:
     def runs(self, worker: Worker) -> None:
         """The worker of this process was made."""
         self._worker = worker
+
+    @property
+    def running(self) -> int:
+        """The thread that runs."""
+        return 0
+
+    def has_place(self, place: str) -> bool:  # noqa: ARG002 - all is of the one thread
+        """Whether the thread that runs has a place on the disk, for a global store."""
+        return True
 
     def lags(self) -> dict[TopicPartition, int]:
         """What its standby of the task whose code runs says about what it lacks; nothing if it has none."""
@@ -1072,11 +1082,11 @@ class SimRun(VersionedRun):
         parts = self.new_topologies(self.config_for(actor)) if actor.settings else self.topologies
         for store in parts[ordinal_of(actor.task)].global_stores:
             opened = point is Point.STORE_OPENED and store.name in process.storage.just_opened
-            image = images.of_global_store(self.scenario, store, process.storage)
+            image = images.of_global_store(self.scenario, store, process.storage, process.has_place)
             if image is None or (point is Point.STORE_OPENED and not opened):
                 continue
             process.storage.just_opened.discard(store.name)
-            since = process.globals_since.pop(store.name, None)
+            since = process.globals_since.pop((process.running, store.name), None)
             self.events.append(
                 GlobalObserved(
                     actor.task,

@@ -29,7 +29,7 @@ from harness.history import End, Handed
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
 from harness.worlds.members import Holder, MembersRun
-from harness.worlds.membership import Locking, Telling, Told
+from harness.worlds.membership import Locking, Telling, Told, running_thread
 from harness.worlds.process import Alternating, ObservedStorage, WatchedLog, describe, how_it_ended
 from harness.worlds.sim.broker import SimMember
 from harness.worlds.sim.cluster import KeepingLog
@@ -78,6 +78,8 @@ class Member(Holder, Process):
         self.given: dict[int, frozenset[str]] = {}
         self.whose: dict[Actor, int] = {}
         self.failed: list[Actor] | None = None
+        self._places: dict[str, int] = {}
+        """Directory → the thread that has it, or had it last."""
         self._ends = False
         """Whether a thread ends in order."""
         self._nap_s = FIRST_NAP_S
@@ -93,8 +95,19 @@ class Member(Holder, Process):
 
     # -- what its threads have of the group -------------------------------------------------------------------
 
+    def locked(self, task: str, thread: int) -> None:
+        self._places[task] = thread
+        super().locked(task, thread)
+
     def unlocked(self, task: str) -> None:
         """Whoever needs to know asks its host."""
+
+    @property
+    def running(self) -> int:
+        return running_thread()
+
+    def has_place(self, place: str) -> bool:
+        return self._places.get(place) == self.running
 
     def joins(self, told: Told, member: Any) -> None:
         self.joined[told] = getattr(member, "inner", member)
@@ -122,8 +135,9 @@ class Member(Holder, Process):
             super().reached(point)
         elif point is Point.STORE_OPENED:
             # A global store, which no look tells of before there is a task.
-            opened = self.storage.just_opened
-            self.globals_since |= {name: self.streams.stable_offsets_of(name) for name in opened}
+            for name in sorted(self.storage.just_opened & self.streams.global_stores):
+                self.storage.just_opened.discard(name)
+                self.globals_since[self.running, name] = self.streams.stable_offsets_of(name)
 
     def meet(self, occasion: Occasion) -> Fault | None:
         fault = super().meet(occasion)
@@ -297,6 +311,7 @@ class StreamsRun(MembersRun, SimRun):
         super().__init__(scenario, schedule)
         self.join()
         self.enters = self.wakes = True
+        self.global_stores = {store.name for one in self.topologies for store in one.global_stores}
 
     # -- processes --------------------------------------------------------------------------------------------
 
