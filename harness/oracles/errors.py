@@ -61,8 +61,9 @@ _BY_NOBODY = frozenset({Excuse.FENCED, Excuse.BLOCKED, Excuse.FAIL})
 _DAMAGE = ("StoreCorruptedError: ", "StoreIOError: ")
 """How the error of a process begins that has found its files damaged."""
 
-_REFUSED = "RecordRefusedError: "
-"""How the error of a process begins one of whose outputs the cluster refuses."""
+_REFUSED = ("RecordRefusedError: ", "AbortRequiredError: ")
+"""How the error of a process begins one of whose outputs the cluster refuses, or has refused in the transaction before,
+so that it misses a record."""
 
 _TIMED_OUT = "TransactionTimedOutError: "
 """How the error of a process begins whose own transaction was open for too long."""
