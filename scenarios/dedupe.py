@@ -41,7 +41,7 @@ class Dedupe:
                 return
         memory.put(record.key, b"%d" % context.offset, context.timestamp)
         context.forward(self.output, record.key, record.value, headers=context.headers)
-        with memory.fetch_range(None, record.key, 0, LATEST) as rows:
+        with memory.fetch(None, record.key, 0, LATEST) as rows:
             remembered = [[found.key.decode(), found.window.start] for found, _ in rows]
         context.forward(self.seen, record.key, msgspec.json.encode(remembered))
 

@@ -147,7 +147,9 @@ class Scenario(scenarios.Scenario):
             )
             for name in (ERRANDS, RUNNERS)
         )
-        served = moved.join(runners, run_by, ever, joined=StreamJoined.with_(*given))
+        ours, theirs = given
+        kept = StreamJoined().with_this_store_supplier(ours).with_other_store_supplier(theirs)
+        served = moved.join(runners, run_by, ever, joined=kept)
         served.to(f"{application_id}-served", value_serde=values)
         near = JoinWindows.of_time_difference(SOON_MS, grace=LONG_MS)
         soon = moved.join(runners, run_by, near, joined=StreamJoined.as_("soon"))
@@ -155,7 +157,7 @@ class Scenario(scenarios.Scenario):
         grouped = errands.group_by_key()
         from_then_on = UnlimitedWindows.of().start_on(datetime.fromtimestamp(SINCE_MS / 1000, UTC))
         since = grouped.windowed_by(from_then_on).count(
-            materialized=Materialized.as_(SINCE).with_value_serde(NUMBER)
+            materialized=Materialized.as_(SINCE).with_value_serde(NUMBER).with_store_type(stores.kind)
         )
         since.to_stream(name_of).to(f"{application_id}-since", key_serde=StrSerde(), value_serde=NUMBER)
         sessions = grouped.windowed_by(SessionWindows.of_inactivity_gap_and_grace(GAP_MS, LONG_MS))

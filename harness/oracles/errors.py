@@ -277,7 +277,9 @@ class _Ledger:
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         taken = self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation)
-        if taken or self._was_struck(incarnation) or (self._uncaused and incarnation in self._tried):
+        # Where a pipeline itself aborts, the cluster may have refused an output at the last commit.
+        refused = self._aborts or (self._uncaused and incarnation in self._tried)
+        if taken or refused or self._was_struck(incarnation):
             return
         yield Finding(
             "errors",

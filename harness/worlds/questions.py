@@ -522,5 +522,11 @@ def _question(supplier: StoreSupplier[Any], asked: Query) -> Any:
 
 def _range(kind: type[RangeQuery], asked: Query, made: Callable[[str], Any]) -> RangeQuery:
     whole = asked.kind is QueryKind.ALL
-    rows = kind.with_no_bounds() if whole else kind.with_range(made(asked.key), made(asked.upper))
+    if whole:
+        rows = kind.with_no_bounds()
+    elif not asked.key:
+        # Before all keys, which an empty one is not everywhere.
+        rows = kind.with_upper_bound(made(asked.upper))
+    else:
+        rows = kind.with_range(made(asked.key), made(asked.upper))
     return rows.with_descending_keys() if asked.backward else rows.with_ascending_keys()

@@ -1,7 +1,7 @@
 """An instance of an application: the threads of one process, with what they share and what becomes of those that fail.
 
 Each thread is a member of the application's group (`store.streams.thread`). How threads come to be, and wait for each
-other, is a seam: `Threads` are the operating system's in `store.streams.streams`.
+other, is a seam, as the clock is.
 
 Must survive: an error of one thread: the others commit and end, and the error is raised to who waits; or a handler has
 it replaced (KIP-671). Its member is closed without a commit then, as by a crash, and the next one goes on at the last
@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from enum import StrEnum
 from functools import partial
@@ -125,6 +125,25 @@ class Threads(Protocol):
 
     def stop(self, member: StreamThread) -> None:
         """Have a thread end in order, see `StreamThread.stop`."""
+
+
+class SystemThreads:
+    """Those of the operating system."""
+
+    def thread(self, work: Callable[[], None], name: str) -> Thread:
+        return threading.Thread(target=work, name=name, daemon=True)
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def pool(self, workers: int, name: str) -> Executor:
+        return ThreadPoolExecutor(workers, thread_name_prefix=name)
+
+    def step(self, member: StreamThread) -> bool:
+        return member.step()
+
+    def stop(self, member: StreamThread) -> None:
+        member.stop()
 
 
 class Instance:

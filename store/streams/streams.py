@@ -17,8 +17,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -34,15 +33,14 @@ from store.recovery.restore import RestoreListener
 from store.streams import ordinals
 from store.streams.application import Application
 from store.streams.instance import (
-    Event,
     Instance,
     State,
     Status,
     StreamThreadExceptionResponse,
-    Thread,
+    SystemThreads,
     UncaughtExceptionHandler,
 )
-from store.streams.thread import Host, StreamThread
+from store.streams.thread import Host
 from store.streams.topology import Topology
 
 __all__ = [
@@ -54,25 +52,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-
-
-class SystemThreads:
-    """Those of the operating system."""
-
-    def thread(self, work: Callable[[], None], name: str) -> Thread:
-        return threading.Thread(target=work, name=name, daemon=True)
-
-    def event(self) -> Event:
-        return threading.Event()
-
-    def pool(self, workers: int, name: str) -> Executor:
-        return ThreadPoolExecutor(workers, thread_name_prefix=name)
-
-    def step(self, member: StreamThread) -> bool:
-        return member.step()
-
-    def stop(self, member: StreamThread) -> None:
-        member.stop()
 
 
 class Streams(Instance):

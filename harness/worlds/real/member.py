@@ -45,8 +45,8 @@ from store.recovery.directory import StateDirectory
 from store.streams import thread as threads
 from store.streams.application import Application
 from store.streams.assignment import Assignment
-from store.streams.instance import Thread
-from store.streams.streams import Streams, SystemThreads
+from store.streams.instance import SystemThreads, Thread
+from store.streams.streams import Streams
 from store.streams.thread import StreamThread
 from store.streams.topology import Topology
 from store.types import Record, TopicPartition

@@ -262,8 +262,9 @@ class Member(Holder, Process):
     def is_in(self, *states: State) -> None:
         """Raise an error if its instance says of itself that it is in no such state."""
         assert self.instance is not None
-        if self.instance.state not in states:
-            raise StateError(f"it says that it is {self.instance.state}, and is {' or '.join(states)}")
+        said = self.instance.status.state
+        if said not in states:
+            raise StateError(f"it says that it is {said}, and is {' or '.join(states)}")
 
     def _is_settled(self) -> bool:
         run = self.streams
@@ -354,11 +355,8 @@ class StreamsRun(MembersRun, SimRun):
             if self.schedule.replaced:
                 instance.set_uncaught_exception_handler(process.handle)
             process.is_in(State.CREATED)
-            try:
-                instance.start()
+            with instance:
                 instance.wait()
-            finally:
-                instance.close()
             process.is_in(State.NOT_RUNNING)
         except Exception as error:  # noqa: BLE001 - whatever a pipeline raises is an observation, and is judged
             return how_it_ended(error), describe(error)
