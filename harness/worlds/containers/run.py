@@ -376,6 +376,9 @@ class ContainerRun(RealRun):
 
     def finish(self) -> None:
         self.machine.brokers.until_agreed()
+        # What a client knows of before may lead it to a broker that answers as the leader that it was, for the moment
+        # between its hearing of another one and its giving way.
+        self.machine.cluster.renew()
         super().finish()
 
     def run(self) -> History:
