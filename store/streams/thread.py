@@ -227,6 +227,7 @@ class StreamThread:
                 self._workers[topology.ordinal] = worker
                 self._exit.callback(worker.close)
         except BaseException:
+            self._host.threads.pop(name, None)
             self._exit.close()
             raise
 

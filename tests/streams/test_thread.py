@@ -301,6 +301,24 @@ def test_threads_of_one_host_keep_no_copies_of_each_other(cluster: Cluster) -> N
         one.stop()
 
 
+def test_a_thread_that_cannot_begin_has_no_part_in_what_its_host_keeps(cluster: Cluster) -> None:
+    class Refusing(SimLog):
+        def member(self, *_: Any, **__: Any) -> SimMember:
+            raise LogError("not authorized to read the group")
+
+    host = Host("host")
+    with pytest.raises(LogError, match="not authorized"):
+        StreamThread(
+            Application.of(cluster.topology),
+            LONG,
+            Refusing(cluster.broker),
+            cluster.storage(),
+            cluster.clock,
+            host=host,
+        )
+    assert host.threads == {}
+
+
 def test_a_member_that_comes_or_goes_moves_no_copies_of_others(cluster: Cluster) -> None:
     topology = cluster.topology
     places = [TopicPartition("in", number) for number in range(40)]
