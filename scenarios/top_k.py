@@ -98,14 +98,16 @@ class Scenario(scenarios.Scenario):
         by_player = points.group_by_key()
         windows = TimeWindows.of_size(SIZE_MS, grace=GRACE_MS)
         sums = by_player.windowed_by(windows).reduce(plus, materialized=Materialized(POINTS))
-        unlimited = BufferConfig.unbounded().shut_down_when_full()
+        unlimited = (
+            BufferConfig.max_bytes(HELD_BYTES).with_max_records(HELD).with_no_bound().shut_down_when_full()
+        )
         closed = sums.suppress(Suppressed.until_window_closes(unlimited, name="closed"))
         ranked = closed.to_stream().map(by_window).group_by_key(value_serde=JsonSerde(), name="ranked")
         ranking = ranked.aggregate(list, rank, materialized=Materialized(RANKING))
         ranking.to_stream().to(f"{application_id}-best")
         # What a cache makes of several sums by a commit would depend on where the commit is.
         totals = by_player.aggregate(int, add, materialized=Materialized(TOTALS).with_caching_disabled())
-        some = BufferConfig.max_bytes(HELD_BYTES).with_max_records(HELD).emit_early_when_full()
+        some = BufferConfig.max_records(HELD).with_max_bytes(HELD_BYTES).emit_early_when_full()
         later = totals.suppress(Suppressed.until_time_limit(WAIT_MS, some, name="later"))
         later.to_stream().to(f"{application_id}-lately")
         points.join_table(later, beside).to(f"{application_id}-shown")
