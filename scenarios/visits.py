@@ -104,6 +104,11 @@ def window_of(key: Windowed[str], _result: object) -> str:
     return f"{key.key}@{key.window.start}"
 
 
+def long(name: str) -> str:
+    """A name nearly as long as any may be. What is noted of the times of several operators is packed then."""
+    return f"{'visits-of-whoever-came-' * 9}{name}"
+
+
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
@@ -125,25 +130,31 @@ class Scenario(scenarios.Scenario):
         gap = SessionWindows.of_inactivity_gap_and_grace(GAP_MS, SESSION_GRACE_MS)
         grouped = visits.group_by_key(value_serde=values)
         going = grouped.windowed_by(gap).aggregate(
-            list, append, one_after_the_other, materialized=Materialized(GOING)
+            list, append, one_after_the_other, materialized=Materialized(GOING), name=long("going")
         )
         going.to_stream(session_of).to(f"{application_id}-sessions", key_serde=StrSerde())
         numbers = visits.filter(has_value).map_values(number_of).group_by_key(value_serde=values)
-        sums = numbers.windowed_by(gap).emit_strategy(at_the_end).reduce(plus, materialized=SUMS)
+        sums = (
+            numbers.windowed_by(gap)
+            .emit_strategy(at_the_end)
+            .reduce(plus, materialized=SUMS, name=long("sums"))
+        )
         sums.to_stream(session_of).to(f"{application_id}-ended", key_serde=StrSerde())
         hopping = TimeWindows.of_size(SIZE_MS, grace=HOP_GRACE_MS).advance_by(ADVANCE_MS)
         hops = grouped.windowed_by(hopping).count(
-            materialized=Materialized.as_(HOPS).with_value_serde(values)
+            materialized=Materialized.as_(HOPS).with_value_serde(values), name=long("hops")
         )
         hops.to_stream(window_of).to(f"{application_id}-hops", key_serde=StrSerde())
         near = SlidingWindows.of_time_difference_and_grace(APART_MS, ROLL_GRACE_MS)
         rolled = (
             grouped.windowed_by(near)
             .emit_strategy(at_the_end)
-            .aggregate(list, insert, materialized=Materialized(ROLLING))
+            .aggregate(list, insert, materialized=Materialized(ROLLING), name=long("rolling"))
         )
         rolled.to_stream(window_of).to(f"{application_id}-rolled", key_serde=StrSerde())
-        changing = grouped.windowed_by(near).aggregate(list, insert, materialized=Materialized(CHANGING))
+        changing = grouped.windowed_by(near).aggregate(
+            list, insert, materialized=Materialized(CHANGING), name=long("changing")
+        )
         changing.to_stream(window_of).to(f"{application_id}-rolling", key_serde=StrSerde())
         final = changing.suppress(Suppressed.until_window_closes().with_name("final"))
         final.to_stream(window_of).to(f"{application_id}-final", key_serde=StrSerde())
