@@ -51,10 +51,6 @@ _FIRST_CHUNK: Final = 128
 _LARGEST_CHUNK: Final = 1024
 
 
-_MEMTABLE_FILTER = 0.02
-"""The share of a write buffer that its filter of keys has, beside it: 0.3 MB for each database."""
-
-
 def database_options(blocks: Cache, write_buffer_bytes: int) -> Options:
     """The options that all databases have in common."""
     table = BlockBasedOptions()
@@ -66,9 +62,6 @@ def database_options(blocks: Cache, write_buffer_bytes: int) -> Options:
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(write_buffer_bytes)
-    # Reads of keys that are not there, as each first record of a key makes one, and of those in older files.
-    options.set_memtable_whole_key_filtering(True)
-    options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER)
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_stats_persist_period_sec(0)

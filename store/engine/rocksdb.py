@@ -49,6 +49,8 @@ from store.errors import StoreError, StoreIOError
 
 _BLOCK_CACHE_BYTES: Final = 64 << 20
 _WRITE_BUFFER_BYTES: Final = 16 << 20
+_MEMTABLE_FILTER: Final = 0.02
+"""The share of a write buffer that its filter of keys has, beside it: 0.3 MB for each database."""
 _MANIFEST_BYTES: Final = 128 << 10
 """The list of files is begun anew beyond this. It is read through at each opening, and each change of it adds."""
 _SCRATCH: Final = "scratch"
@@ -473,7 +475,11 @@ def _block_cache() -> Cache:
 
 
 def _options() -> Options:
-    return database_options(_block_cache(), _WRITE_BUFFER_BYTES)
+    options = database_options(_block_cache(), _WRITE_BUFFER_BYTES)
+    # For reads of keys that are not there, as each first record of a key makes one, and of those in older files.
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER)
+    return options
 
 
 def _open(path: Path, recovery: DBRecoveryMode) -> Rdict:
