@@ -210,7 +210,7 @@ def test_a_fault_that_met_nothing_makes_a_run_inconclusive(
         one.lasting.append(Unmet("the cut link of host 0"))
 
     monkeypatch.setattr(run.ContainerRun, "disturb", disturb)
-    monkeypatch.setattr(run, "_STRIKES_S", 0.5)
+    monkeypatch.setattr(run, "STRIKES_S", 0.5)
     asked = schedule(Step("cut", at=Point.RECORD_PROCESSED))
     verdict = judge(SCENARIO, asked, world.run(SCENARIO, asked))
     assert verdict.outcome is Outcome.INCONCLUSIVE

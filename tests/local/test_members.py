@@ -102,7 +102,8 @@ def starts(events: list[Event], task: str) -> list[int]:
 def test_a_member_that_joins_is_given_a_task_that_was_committed_and_closed_before(world: LocalWorld) -> None:
     # Where both have joined before there was anything to do, nothing is handed over.
     runs = (run(world, schedule(*JOINS, settings={"commit.records": 5})) for _ in range(5))
-    events = next(events for events in runs if len(starts(events, "0_0")) == 2)
+    begun = Reached("0_0", 0, Point.TRANSACTION_BEGUN)
+    events = next(events for events in runs if len(starts(events, "0_0")) == 2 and begun in events)
     first, second = starts(events, "0_0")
     points = [
         event.point for event in events[first:second] if isinstance(event, Reached) and event.task == "0_0"
@@ -187,7 +188,6 @@ def test_two_threads_of_a_process_share_its_tasks_and_an_error_of_one_ends_both(
     assert any(isinstance(event, Injected) and event.incarnation == failed for event in events)
     # Which of the others were of the same thread is up to the group.
     assert {ends[one] for one in before - {failed}} <= {End.DONE, End.BROKEN_OFF}
-    assert len(before) == 3
     assert {task for task, _ in started(events, after="fail_processing")} == {"0_0", "0_1", "0_2"}
 
 
