@@ -42,7 +42,9 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
     anew: set[int] = set()
     """Those that began, or began again, in this turn, and do nothing more in it by the clock."""
     unaware: set[int] = set()
-    """Of them, those whose clock was set since."""
+    """Those whose clock was set in the midst of a turn, which may have looked at it before."""
+    aware = -1
+    """The one whose record was processed when a clock was about to be set: it looks at the clock after its records."""
     for index, event in evidence.among(Started, Injected, ClockSet, Turned, Punctuated, *_BEGINS_ANEW):
         match event:
             case Turned(incarnation=who) if who in unaware:
@@ -64,7 +66,8 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
                     )
                     return
             case ClockSet(host=host):
-                unaware |= {who for who in anew if hosts[who] == host}
+                unaware |= {who for who in hosts if hosts[who] == host and (who != aware or who in anew)}
+                aware = -1
                 since = {who: end for who, end in since.items() if hosts[who] != host}
             case Started():
                 hosts[event.incarnation] = event.host
@@ -73,6 +76,8 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
                 since.pop(who, None)
                 if type(event) is Reached:
                     anew.add(who)
+                elif type(event) is Injected and event.point is Point.RECORD_PROCESSED:
+                    aware = who
 
 
 def _ahead(evidence: Evidence) -> Iterator[Finding]:
