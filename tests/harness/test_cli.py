@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
@@ -433,16 +434,27 @@ def test_what_comes_from_a_file_moves_no_cursor(tmp_path: Path) -> None:
     assert "\x1b" not in answer.stdout
 
 
-def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Path) -> None:
-    words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(tmp_path / "out")]
-    command = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", *words],
+@contextmanager
+def running(*command: str) -> Iterator[subprocess.Popen[str]]:
+    """A command and its processes, none of which is left at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=interruptible,
     )
     try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Path) -> None:
+    words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(tmp_path / "out")]
+    with running("-m", "harness.cli", *words) as command:
         assert command.stderr is not None
         # Its processes are at work once there is progress.
         while "schedules," not in command.stderr.readline():
@@ -454,9 +466,6 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
             os.killpg(command.pid, signal.SIGINT)
         # Standard error ends when the last process that has it is gone.
         _, said = command.communicate(timeout=LONGEST_S)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(command.pid, signal.SIGKILL)
     assert command.returncode == 130
     # There is a report if the second one was quick.
     assert "crashproof: interrupted; " in said
@@ -466,23 +475,13 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
 @pytest.mark.parametrize("when", ["import 'typer'", "crashproof: sim: starting"])
 def test_an_interrupt_at_the_start_ends_the_command_with_a_sentence(tmp_path: Path, when: str) -> None:
     words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(tmp_path / "out")]
-    command = subprocess.Popen(
-        # Python tells of each module that is imported.
-        [sys.executable, "-v", "-m", "harness", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=interruptible,
-    )
-    try:
+    # Python tells of each module that is imported.
+    with running("-v", "-m", "harness", *words) as command:
         assert command.stderr is not None
         while when not in command.stderr.readline():
             assert command.poll() is None
         os.killpg(command.pid, signal.SIGINT)
         _, said = command.communicate(timeout=LONGEST_S)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(command.pid, signal.SIGKILL)
     assert command.returncode == 130
     assert "crashproof: interrupted" in said
     assert "Traceback" not in said
@@ -491,20 +490,10 @@ def test_an_interrupt_at_the_start_ends_the_command_with_a_sentence(tmp_path: Pa
 def test_an_exam_that_is_interrupted_ends_with_its_processes_at_once() -> None:
     # One is caught soon, and the other one not within an hour.
     names = ["fenced-commit-ignored", "global-store-entry-before-its-data"]
-    command = subprocess.Popen(
-        [sys.executable, "-m", "harness.cli", "mutants", *names, "--jobs", "2", "--for", "1h"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=interruptible,
-    )
-    try:
+    words = ["mutants", *names, "--jobs", "2", "--for", "1h"]
+    with running("-m", "harness.cli", *words) as command:
         assert command.stderr is not None
         assert "caught" in command.stderr.readline()
         os.killpg(command.pid, signal.SIGINT)
         _, said = command.communicate(timeout=LONGEST_S)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(command.pid, signal.SIGKILL)
     assert (command.returncode, said) == (130, "crashproof: interrupted; no report was written\n")
