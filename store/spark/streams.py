@@ -288,7 +288,8 @@ class SparkStreamsQuery:
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until it has ended, for at most `timeout` seconds. False if it still runs.
 
-        Raises what it failed with.
+        Raises what it failed with: a `StreamingQueryException` of Spark out of a micro-batch, the error itself, such
+        as a `TaskHostError`, where it came between two.
         """
         ended = self._ended.wait(timeout)
         if self._failed is not None:
