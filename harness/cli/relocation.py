@@ -80,7 +80,7 @@ def run(state_directory: Path, reference: str, say: Callable[[str], None], *, on
             f"a directory that holds the application's own, {application_id}, and there is none",
         )
     if only_plan:
-        _, told = relocation_plan(state_directory, application_id, topologies)
+        told = relocation_plan(state_directory, application_id, topologies)
     else:
         told = relocate(state_directory, application_id, topologies, on_progress=_progress(say))
     return Answer(

@@ -61,7 +61,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
@@ -478,26 +478,45 @@ def relocate(
         raise StoreIOError(f"the stores in {directory.application} cannot be moved: {error}") from error
 
 
-def relocation_plan(
-    root: Path | str, application_id: str, topologies: Sequence[SubTopology]
-) -> tuple[Plan, Relocated]:
-    """What `relocate` would do, and what it would say. Changes nothing.
+def relocation_plan(root: Path | str, application_id: str, topologies: Sequence[SubTopology]) -> Relocated:
+    """What `relocate` would say that it has moved. Changes nothing.
 
-    The moves of a relocation that was begun and not finished are among them.
+    The moves of a relocation that was begun and not finished come first: a start finishes them before it looks for
+    more, though it may be to move a store back.
     """
     declared = Declared.of(application_id, topologies)
     directory = StateDirectory(root, application_id)
     layout = look(directory, declared)
-    found = plan(layout, declared)
-    _check_movable(directory, found)
+    _check_movable(directory, plan(layout, declared))
     journal = _read(directory.application / RELOCATION)
-    if journal is not None and journal.plan is not None:
-        moves = dict.fromkeys([*journal.plan.moves, *found.moves])
-        found = msgspec.structs.replace(found, moves=tuple(moves))
-    told = Relocated(
-        found.moves, _left(layout, declared), doubtful(found, layout.notes, declared), journal is not None
+    begun = Plan() if journal is None or journal.plan is None else journal.plan
+    noted = {
+        note.ordinal: note.after for note in begun.notes if layout.notes.get(note.ordinal) == note.before
+    }
+    layout = replace(layout, stores=_after(layout.stores, begun.moves), notes={**layout.notes, **noted})
+    found = plan(layout, declared)
+    return Relocated(
+        (*begun.moves, *found.moves),
+        _left(layout, declared),
+        doubtful(found, layout.notes, declared),
+        journal is not None,
     )
-    return found, told
+
+
+def _after(stores: Iterable[Found], moves: Iterable[Move]) -> list[Found]:
+    """Where stores lie when what is left to do of the moves is done."""
+    there = {(one.partition, one.store, one.ordinal): one for one in stores}
+    for move in moves:
+        source = move.partition, move.store, move.before
+        found = there.pop(source, None)
+        if found is None or move.after is None:
+            continue
+        target = move.partition, move.store, move.after
+        if target in there and there[target].inode == move.inode:
+            there[source] = found
+        else:
+            there[target] = replace(found, ordinal=move.after)
+    return list(there.values())
 
 
 @contextmanager

@@ -662,18 +662,25 @@ def test_a_plan_depends_on_what_it_is_given_alone() -> None:
 def test_what_would_move_can_be_asked_and_changes_nothing(tmp_path: Path) -> None:
     make(tmp_path, FORMER)
     before = everything(tmp_path)
-    found, told = relocation_plan(tmp_path, "app", topologies(LATTER))
-    assert len(found.moves) == 8
+    told = relocation_plan(tmp_path, "app", topologies(LATTER))
+    assert len(told.moves) == 8
     assert not told.finished
     assert everything(tmp_path) == before
-    assert move(tmp_path, LATTER).moves == found.moves
+    assert move(tmp_path, LATTER).moves == told.moves
 
 
 def test_what_is_left_to_be_moved_is_told_too(tmp_path: Path) -> None:
     begun(tmp_path)
-    found, told = relocation_plan(tmp_path, "app", topologies(LATTER))
+    told = relocation_plan(tmp_path, "app", topologies(LATTER))
     assert told.finished
-    assert len(found.moves) == 8
+    assert len(told.moves) == 8
+
+
+def test_what_was_begun_and_is_to_go_back_is_told_as_moved_there_and_back(tmp_path: Path) -> None:
+    begun(tmp_path)
+    told = relocation_plan(tmp_path, "app", topologies(FORMER))
+    assert len(told.moves) == 16
+    assert move(tmp_path, FORMER).moves == told.moves
 
 
 @pytest.mark.parametrize(

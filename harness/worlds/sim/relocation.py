@@ -63,12 +63,13 @@ class Moving:
 
     def plan(self, topologies: Sequence[SubTopology]) -> tuple[Move, ...]:
         """What production would move now, as it says to who asks beforehand."""
-        plan, _ = relocation_plan(self.root, self._application.name, topologies)
-        return plan.moves
+        return relocation_plan(self.root, self._application.name, topologies).moves
 
     def check(self, planned: Sequence[Move], left: Sequence[Move]) -> None:
         """Raise `MovedError` unless what was planned lies where it was to, and nothing is left to be moved."""
-        for move in planned:
+        # What an earlier start has begun is finished, and may be moved on.
+        last = {(move.partition, move.store): move for move in planned}
+        for move in last.values():
             if (
                 move.after is not None
                 and not (self._application / move.target / "rocksdb" / move.store).is_dir()
