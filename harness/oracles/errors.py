@@ -281,6 +281,10 @@ class _Ledger:
         refused = self._aborts or (self._uncaused and incarnation in self._tried)
         if taken or refused or self._was_struck(incarnation):
             return
+        # A host that moves its stores fences the tasks of their former ordinals, which may have begun anew elsewhere.
+        if self._once[incarnation, Excuse.FENCED]:
+            self._once[incarnation, Excuse.FENCED] -= 1
+            return
         yield Finding(
             "errors",
             f"The process of incarnation {incarnation} of task {event.task} {event.error}, although nothing had gone "

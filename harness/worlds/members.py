@@ -223,7 +223,10 @@ class MembersRun(Run):
         at = next(iter(holder.failed or ()), actor)
         first = at if at in crew else next(iter(crew), worker)
         for one in crew:
-            if one is first or reason is End.DONE:
+            if reason is End.DONE and one in holder._begun and not holder._holds(one):
+                # Its last commit has failed behind what it has heard of the group.
+                self.director.ended(one, End.BROKEN_OFF, LET_GO_OPEN)
+            elif one is first or reason is End.DONE:
                 self.director.ended(one, reason, error)
             else:
                 # The threads that have not failed have committed.

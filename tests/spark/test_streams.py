@@ -404,9 +404,7 @@ def test_a_query_whose_punctuator_raises_without_any_input_ends_with_that(
     builder.stream(f"{running.name}-in").process(Breaks).to(f"{running.name}-out")
     query = running.start(builder.build())
     # On a busy machine the first micro-batch may be the one that is told.
-    with pytest.raises(
-        (TaskHostError, StreamingQueryException), match="ArithmeticError: nobody is paid at"
-    ):
+    with pytest.raises((TaskHostError, StreamingQueryException), match="ArithmeticError: nobody is paid at"):
         query.await_termination(LONGEST_S)
 
 
