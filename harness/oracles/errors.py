@@ -235,7 +235,12 @@ class _Ledger:
     def _end(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         if event.error == LET_GO_OPEN:
             yield from self._let_go(event, incarnation)
-        elif event.reason is End.DONE and incarnation in self._open and not self._may_drop(incarnation):
+        elif (
+            event.reason is End.DONE
+            and incarnation in self._open
+            and not self._may_drop(incarnation)
+            and not self._may_be_refused(incarnation)
+        ):
             yield Finding(
                 "errors",
                 f"Incarnation {incarnation} of task {event.task} ended as if in order, in the middle of a transaction: "
@@ -277,9 +282,7 @@ class _Ledger:
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         taken = self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation)
-        # Where a pipeline itself aborts, the cluster may have refused an output at the last commit.
-        refused = self._aborts or (self._uncaused and incarnation in self._tried)
-        if taken or refused or self._was_struck(incarnation):
+        if taken or self._may_be_refused(incarnation) or self._was_struck(incarnation):
             return
         # A host that moves its stores fences the tasks of their former ordinals, which may have begun anew elsewhere.
         if self._once[incarnation, Excuse.FENCED]:
@@ -293,6 +296,10 @@ class _Ledger:
             task=event.task,
             actual=event.error,
         )
+
+    def _may_be_refused(self, incarnation: int) -> bool:
+        """Whether the cluster may have refused, at the last commit, an output of a pipeline that itself aborts."""
+        return (self._aborts or self._uncaused) and incarnation in self._tried
 
     def _may_drop(self, incarnation: int) -> bool:
         """Whether something may have happened to a transaction that was not committed since."""

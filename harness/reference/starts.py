@@ -116,8 +116,8 @@ class _Disk(msgspec.Struct):
     """As the last process had it that has restored it."""
     held: int = 0
     """Every record of the changelog before this offset is in what was left."""
-    pending: tuple[int, bool] | None = None
-    """`held` and `vouched` as of a commit for which nothing vouches yet."""
+    pending: tuple[int, bool, int] | None = None
+    """`held`, `vouched` and `told_ms` as of a commit for which nothing vouches yet."""
     vouched: bool = False
     """Whether a commit or restore has left rows, and so an offset where one is kept."""
     current_ms: int | None = None
@@ -283,7 +283,7 @@ class Starts:
             life.transaction = _Transaction.SETTLED
             for disk in self._all(life):
                 if disk.pending is not None:
-                    (disk.held, disk.vouched), disk.pending = disk.pending, None
+                    (disk.held, disk.vouched, disk.told_ms), disk.pending = disk.pending, None
                     disk.further = False
         elif point is _READY:
             if life.stage is _Stage.CLOSED:
@@ -461,17 +461,18 @@ class Starts:
             disk = self._disk(event.task, event.host, store)
             end = event.ends.get(store, 0) if known else 0
             changed = known and end != (disk.held if disk.pending is None else disk.pending[0])
-            if restored or life.kinds[store] in _OWN:
-                # A store that keeps its own offset vouches for itself from its commit on.
-                disk.held, disk.vouched, disk.pending = end, bool(image.rows), None
-                disk.further = False
-            else:
-                disk.pending = end, bool(image.rows)
             disk.current_ms = self._now_ms if restored else life.begun_ms
+            told_ms = disk.told_ms if disk.pending is None else disk.pending[2]
             if restored or changed or life.exactly_once:
                 # At least once others may write to its changelog: a commit without changes does not make it younger.
                 # A restore vouches for what there was when it began: time may pass while it waits.
-                disk.told_ms = life.opened_ms.get(store, disk.current_ms) if restored else disk.current_ms
+                told_ms = life.opened_ms.get(store, disk.current_ms) if restored else disk.current_ms
+            if restored or life.kinds[store] in _OWN:
+                # A store that keeps its own offset vouches for itself from its commit on.
+                disk.held, disk.vouched, disk.told_ms, disk.pending = end, bool(image.rows), told_ms, None
+                disk.further = False
+            else:
+                disk.pending = end, bool(image.rows), told_ms
 
     def _restored(self, life: _Life, store: str, kind: Kind) -> None:
         disk = self._disk(life.task, life.host, store)
