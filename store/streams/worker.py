@@ -588,8 +588,8 @@ class Worker:
     def _abort(self, partition: int, task: Task) -> bool:
         """Have a task go back to its last commit, once that is visible.
 
-        What other tasks of this worker have not committed may come before it in an output, and hide it. They go on
-        meanwhile, and commit.
+        What other tasks of this worker have not committed may come before it in an output, and hide it. They commit
+        after what they are given meanwhile, and need not be due for that.
         """
         now = self._clock.monotonic()
         waited = now - self._aborts.setdefault(partition, now)
@@ -693,7 +693,7 @@ class Worker:
                 self._held_back = True
         self._processed[partition] = self._processed.get(partition, 0) + applied
         progress = task.punctuate() or applied > 0
-        others_wait = self._ends is None and self.opening
+        others_wait = (self._ends is None and self.opening) or bool(self._aborts)
         if task.in_transaction and (task.should_commit() or others_wait or not (progress or self._busy)):
             yield from task.commit_steps()
             progress = True

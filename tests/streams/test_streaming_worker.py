@@ -91,7 +91,8 @@ def test_a_task_that_aborts_lets_its_neighbours_end_what_hides_its_last_commit()
     drain(worker)
     assert {key for key, _ in cluster.output()} == {b"of the neighbour", b"a", b"b", b"c"}
     assert worker.tasks == tasks
-    assert cluster.clock.monotonic() - began < config.transaction_timeout_ms / 1000
+    # By the clock of the test, and less than until a commit is due.
+    assert cluster.clock.monotonic() - began < 1
     worker.close()
 
 
