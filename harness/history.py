@@ -374,6 +374,8 @@ class Final(msgspec.Struct, frozen=True, tag="final"):
     """Topic → partition → committed position of the group; absent if none."""
     earliest: int = 0
     """The least timestamp that the world can write. Input of before was written with it."""
+    elapsed_ms: int | None = None
+    """How much time had passed when everything was at rest; None where that depends on how fast the machine is."""
 
 
 class OutputObserved(msgspec.Struct, frozen=True, tag="output"):

@@ -7,7 +7,8 @@ cannot be read.
 Output, keyed by sensor: in `output` its how manieth reading that is, and the stream time. In `dead`, with headers that
 say why and of which record, what cannot be read; negative ones, which are refused once they have been counted and
 forwarded; sevens, of which an output cannot be written; elevens, of which the cluster refuses one, since it is too
-long; and copies of those that are suspiciously large.
+long; and, all in one partition, copies of those that are suspiciously large. So what one task has not committed may
+hide what another has.
 
 What is refused leaves nothing behind but that. The processor keeps the stream time, which is the partition time too, in
 its store for the reference to find. So a refused one has no time of its own: it would move them, and be in no store.
@@ -149,6 +150,10 @@ def is_large(_key: str, value: int) -> bool:
     return value >= LARGE
 
 
+def the_first(_key: str, _value: int) -> int:
+    return 0
+
+
 class Scenario(scenarios.Scenario):
     """The pipeline with its input and its reference."""
 
@@ -182,7 +187,7 @@ class Scenario(scenarios.Scenario):
         readings.process_values(Count, COUNTED).to(f"{application_id}-output")
         readings.filter(is_unwritable).map_values(something).to(f"{application_id}-output")
         readings.filter(is_told_at_length).map_values(at_length).to(f"{application_id}-output")
-        readings.filter(is_large).to(f"{application_id}-dead")
+        readings.filter(is_large).to(f"{application_id}-dead", partitioner=the_first)
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -206,7 +211,9 @@ class Scenario(scenarios.Scenario):
             return [*outputs, _dead(record, time, "unwritable", SerdeError)]
         if value == TOO_LONG:
             outputs.append(_dead(record, time, "unwritable", RecordRefusedError))
-        return [*outputs, Output("dead", key, value, time, record.headers)] if value >= LARGE else outputs
+        if value >= LARGE:
+            outputs.append(Output("dead", key, value, time, record.headers, (0,)))
+        return outputs
 
     def time_of(self, state: State, record: InputRecord) -> int:
         if record.value == PASSED_OVER:

@@ -24,6 +24,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an-abort-waits-in-the-thread-of-all-tasks",
+        OWN,
+        "A task that aborts waits for its last commit, which a neighbour hides that cannot commit meanwhile.",
+        (
+            Edit(
+                f"{_WORKER}._abort",
+                "            if not task.last_commit_is_visible():\n",
+                "            if waited < 0:\n",
+            ),
+        ),
+    ),
+    Mutant(
         "a-lost-task-takes-the-others-along",
         OWN,
         "A worker that has lost one task goes on with new incarnations of the others.",

@@ -298,8 +298,8 @@ class _Ledger:
         )
 
     def _may_be_refused(self, incarnation: int) -> bool:
-        """Whether the cluster may have refused, at the last commit, an output of a pipeline that itself aborts."""
-        return (self._aborts or self._uncaused) and incarnation in self._tried
+        """Whether the cluster may have refused an output: of a pipeline that itself aborts, or at the last commit."""
+        return self._aborts or (self._uncaused and incarnation in self._tried)
 
     def _may_drop(self, incarnation: int) -> bool:
         """Whether something may have happened to a transaction that was not committed since."""

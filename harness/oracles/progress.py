@@ -2,15 +2,30 @@
 who has ended in order, or was moved, holds nothing that a successor needs. On the way there each transaction ends as
 soon as its task's settings ask for that, by its records, its age, or what it holds that is not committed, or the
 processing function does; and none ends by a commit that nothing asks for: neither these, nor the end of the input, nor
-a process that is to end, to let go of its task, or to open others."""
+a process that is to end, to let go of its task, or to open others. Nobody waits for what would have come anyway: time
+passes only where a fault takes some, or leaves something behind that goes by its timeout."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import STILL_HELD, Committing, End, Ended, Measured, Overdue, Processed, Reached, Started
+from harness.faults import FAULTS
+from harness.faults.description import Capability
+from harness.history import (
+    STILL_HELD,
+    Committing,
+    End,
+    Ended,
+    Injected,
+    Measured,
+    Overdue,
+    Processed,
+    Reached,
+    Started,
+)
 from harness.oracles.evidence import Evidence
 from harness.reference.model import input_record
+from harness.schedule import Runtime
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
 from scenarios import Scenario
@@ -22,6 +37,7 @@ def find(evidence: Evidence) -> Iterator[Finding]:
     yield from _held_back(evidence)
     yield from _too_early(evidence)
     yield from _overdue(evidence)
+    yield from _waited(evidence)
     for index, event in evidence.of(Ended):
         if event.error.startswith(STILL_HELD) and event.reason is End.DONE:
             yield Finding(
@@ -175,6 +191,47 @@ def _overdue(evidence: Evidence) -> Iterator[Finding]:
             actual=event.open_ms,
         )
         return
+
+
+LONGEST_MS = 10_000
+"""More than all pauses between two tries of the same add up to, where nothing has to go by its timeout first."""
+LONGEST_OF_MEMBERS_MS = 14_000
+"""The same of members of a group: until they have looked for copies once more."""
+LONGEST_OF_A_MEMBER_MS = 25_000
+"""What one that was struck adds: until the group has given it up, and all have looked for copies again."""
+
+
+def _waited(evidence: Evidence) -> Iterator[Finding]:
+    """Time that has passed, and that nothing has taken."""
+    elapsed_ms = evidence.final.elapsed_ms
+    struck = [event for _, event in evidence.of(Injected)]
+    guarantees = {evidence.config(event.settings).exactly_once for _, event in evidence.of(Started)}
+    if elapsed_ms is None or len(guarantees) != 1:
+        # What exactly once has left open holds back, at least once, until it times out.
+        return
+    faults = [FAULTS[one.fault] for one in struck]
+    if any(fault.suspends or Capability.CLOCKS in fault.needs for fault in faults):
+        return
+    most_ms = LONGEST_MS
+    if evidence.schedule.runtime is Runtime.STREAMS:
+        most_ms = LONGEST_OF_MEMBERS_MS + LONGEST_OF_A_MEMBER_MS * len({one.step for one in struck})
+    # Time that a fault has let pass ends what waits for its timeout.
+    steps = evidence.schedule.steps
+    passed_ms = sum(
+        steps[one.step].amount or fault.amount[0]
+        for one, fault in zip(struck, faults, strict=True)
+        if Capability.TIME in fault.needs
+    )
+    elapsed_ms -= passed_ms
+    if elapsed_ms > most_ms:
+        yield Finding(
+            "progress",
+            f"It took {elapsed_ms / 1000:g} s until everything was done, and nothing takes so long: somebody waited "
+            f"for a timeout, or for what did not come ({evidence.story_before(len(evidence.events), None)}).",
+            Anomaly.STUCK,
+            expected=f"{most_ms} ms at most",
+            actual=elapsed_ms,
+        )
 
 
 def _asks(evidence: Evidence, event: Processed) -> bool:

@@ -1188,12 +1188,14 @@ class SimRun(VersionedRun):
                 for topic in clusters.places_of(self.topologies).outputs
                 for partition in range(self.schedule.partitions)
             }
+            began_ms = self.broker.now
             self.drive()
+            elapsed_ms = self.broker.now - began_ms
             if self._loose:
                 # At least once fences nobody: what a process under exactly once has left open goes by its timeout.
                 self.broker.advance(TRANSACTION_TIMEOUT_MS + 1)
             self.broker.settle()
-            self._finish()
+            self._finish(elapsed_ms)
         except RestlessError as error:
             self.director.ended(error.actor, End.FAILED, str(error))
         finally:
@@ -1217,13 +1219,12 @@ class SimRun(VersionedRun):
         assert self.current is not None
         return self.current.entered(task)
 
-    def _finish(self) -> None:
+    def _finish(self, elapsed_ms: int) -> None:
         for task in self.tasks:
             for host in self.hosts:
                 self._look(task, host)
-        self.events.append(
-            clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
-        )
+        final = clusters.final(self.cluster, self.scenario, self.topologies, self.schedule.partitions)
+        self.events.append(structs.replace(final, elapsed_ms=elapsed_ms))
 
     def _look(self, task: str, host: Host | FileHost) -> None:
         """Record what lies on a host's disk for a task; nothing if no process opened all its stores there."""
