@@ -107,7 +107,7 @@ class BuryUnwritable(Bury):
 def time_of(record: ConsumedRecord, partition_time: int) -> int:
     if record.value == PASSED_OVER:
         return NO_TIME
-    return record.timestamp if has_time(record.value) else max(partition_time, EARLIEST)
+    return max(record.timestamp if has_time(record.value) else partition_time, EARLIEST)
 
 
 def has_time(value: int) -> bool:
@@ -219,7 +219,7 @@ class Scenario(scenarios.Scenario):
         if record.value == PASSED_OVER:
             return NO_TIME
         own = isinstance(record.value, str) or has_time(record.value)
-        return record.timestamp if own else max(EARLIEST, state[COUNTED].get(NOW, 0))
+        return max(EARLIEST, record.timestamp if own else state[COUNTED].get(NOW, 0))
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and type(record.value) in (int, str)
