@@ -72,6 +72,13 @@ class RecordFailedError(AbortRequiredError):
     """Processing a record raised, and the handler goes on: when the input is read again the record is passed over."""
 
 
+class UnstableResultError(CrashproofError):
+    """Forwarding a result raised, the handler goes on without it, and it is another one each time the input is read.
+
+    Which one to pass over cannot be told then: make its value depend on nothing but the records.
+    """
+
+
 class FencedError(LogError):
     """The broker takes nothing more from this producer: a newer one has its transactional id.
 

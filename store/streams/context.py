@@ -26,6 +26,7 @@ from store.errors import (
     RecordTooLargeError,
     SerdeError,
     StoreError,
+    UnstableResultError,
 )
 from store.log import PlainProducer, Producer
 from store.recovery.global_store import GlobalStore
@@ -33,6 +34,7 @@ from store.state.keyvalue import KeyValueStore
 from store.state.metered import MeteredKeyValueStore
 from store.state.protocol import LogChange, StateStore
 from store.streams.handlers import (
+    MOST_DIFFERENT,
     DeadLetter,
     ErrorHandlerContext,
     ExceptionHandler,
@@ -639,7 +641,8 @@ class TaskContext:
 
     def _does_without(self, operator: str, held: Callable[[], Record], error: Exception) -> bool:
         """Whether a handler goes on without a result whose forwarding has raised. Raises `RecordFailedError` where
-        everything since the last commit has to be processed again for that."""
+        everything since the last commit has to be processed again for that, and `UnstableResultError` where it is
+        another result each time."""
         handler = None if self._handlers is None else self._handlers.processing
         if handler is None or not self.is_of_a_function(error):
             return False
@@ -648,6 +651,12 @@ class TaskContext:
         if not response.resumes:
             return False
         if self._aborts:
+            if self._faults.differs(operator, result):
+                raise UnstableResultError(
+                    f"task {self._task_id}: a handler goes on without a result that {operator} held back, and "
+                    f"{MOST_DIFFERENT} times it was another one when the input was read again. Make its value depend "
+                    "on nothing but the records"
+                ) from error
             self._faults.results[operator, result] = response.dead_letters
             raise RecordFailedError(
                 f"task {self._task_id}: a result that {operator} held back raised {type(error).__name__}, and it is "

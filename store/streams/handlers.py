@@ -50,6 +50,7 @@ import hashlib
 import importlib
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -279,6 +280,8 @@ def imported(key: str, path: str, allowed: str) -> object:
 
 
 Refusal = RecordRefusedError | RecordLostError
+MOST_DIFFERENT = 3
+"""How often a result that was to be passed over may be another one when it is made again."""
 
 
 @dataclass
@@ -296,6 +299,8 @@ class Faults:
     """Operator and a result that it held back → the dead letters to send instead of forwarding it."""
     passed_over: set[tuple[str, Record]] = field(default_factory=set)
     """Those for which they were sent in the transaction that is open."""
+    differing: Counter[tuple[str, bytes | None]] = field(default_factory=Counter)
+    """Operator and key → how often a result was another one than that to be passed over, since the last commit."""
     due: dict[tuple[str, int], int] = field(default_factory=dict)
     """Operator and number of a schedule of the wall clock → when it was due next, at the last commit."""
 
@@ -311,10 +316,21 @@ class Faults:
         else:
             self.suspects.update(digests)
 
+    def differs(self, operator: str, result: Record) -> bool:
+        """Whether the operator makes another result of the key at each reading since the last commit: of those to be
+        passed over none was met."""
+        if any(
+            one[0] == operator and one[1].key == result.key and one not in self.passed_over
+            for one in self.results
+        ):
+            self.differing[operator, result.key] += 1
+        return self.differing[operator, result.key] >= MOST_DIFFERENT
+
     def committed(self, positions: dict[TopicPartition, int]) -> None:
         """What lies before these positions is done with."""
         self.refused.clear()
         self.suspects.clear()
+        self.differing.clear()
         for result in self.passed_over:
             self.results.pop(result, None)
         self.passed_over.clear()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 
+from store.errors import UnstableResultError
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import (
@@ -129,6 +131,19 @@ def test_without_a_handler_it_is_raised_each_time(build: Build) -> None:
             with pytest.raises(ZeroDivisionError):
                 pipe(running, [("in", "b", 1, time)])
             running.crash()
+
+
+def test_a_result_that_is_another_one_at_each_reading_ends_in_its_error() -> None:
+    numbers = count()
+
+    def build(made: StreamsBuilder) -> None:
+        table = made.table("in").map_values(lambda _: next(numbers), materialized="numbered")
+        table.suppress(Suppressed.until_time_limit(5)).to_stream().map_values(lambda _: 1 // 0).to("out")
+
+    with driver(build, config("exactly_once_v2"), auto_commit=False) as running:
+        pipe(running, [("in", "a", 0, 10)])
+        with pytest.raises(UnstableResultError, match="KTABLE-SUPPRESS-0000000004 held back"):
+            pipe(running, [("in", "b", 1, 30)])
 
 
 def test_a_handler_is_told_of_a_result_without_a_place() -> None:
