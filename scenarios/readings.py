@@ -4,11 +4,11 @@ Input, keyed by sensor: a number. One that can be divided by three has no time o
 has the partition time, the latest of those that were read before. A five is of a negative time, and passed over. Text
 cannot be read.
 
-Output, keyed by sensor: in `output` its how manieth reading that is, and the stream time. In `dead`, with headers that
-say why and of which record, what cannot be read; negative ones, which are refused once they have been counted and
-forwarded; sevens, of which an output cannot be written; elevens, of which the cluster refuses one, since it is too
-long; and, all in one partition, copies of those that are suspiciously large. So what one task has not committed may
-hide what another has.
+Output, keyed by sensor: in `output`, all in one partition, its how manieth reading that is, and the stream time; so
+what one task has not committed hides what another has. In `dead`, with headers that say why and of which record, what
+cannot be read; negative ones, which are refused once they have been counted and forwarded; sevens, of which an output
+cannot be written; elevens, of which the cluster refuses one, since it is too long; and copies of those that are
+suspiciously large.
 
 What is refused leaves nothing behind but that. The processor keeps the stream time, which is the partition time too, in
 its store for the reference to find. So a refused one has no time of its own: it would move them, and be in no store.
@@ -184,10 +184,10 @@ class Scenario(scenarios.Scenario):
         readings = builder.stream(
             f"{application_id}-input", value_serde=READABLE, timestamp_extractor=time_of
         )
-        readings.process_values(Count, COUNTED).to(f"{application_id}-output")
+        readings.process_values(Count, COUNTED).to(f"{application_id}-output", partitioner=the_first)
         readings.filter(is_unwritable).map_values(something).to(f"{application_id}-output")
         readings.filter(is_told_at_length).map_values(at_length).to(f"{application_id}-output")
-        readings.filter(is_large).to(f"{application_id}-dead", partitioner=the_first)
+        readings.filter(is_large).to(f"{application_id}-dead")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -206,13 +206,13 @@ class Scenario(scenarios.Scenario):
             return [_dead(record, time, "refused", RefusedError)]
         counted[key] = counted.get(key, 0) + 1
         counted[NOW] = max(counted.get(NOW, 0), time)
-        outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers)]
+        outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers, (0,))]
         if value == UNWRITABLE:
             return [*outputs, _dead(record, time, "unwritable", SerdeError)]
         if value == TOO_LONG:
             outputs.append(_dead(record, time, "unwritable", RecordRefusedError))
         if value >= LARGE:
-            outputs.append(Output("dead", key, value, time, record.headers, (0,)))
+            outputs.append(Output("dead", key, value, time, record.headers))
         return outputs
 
     def time_of(self, state: State, record: InputRecord) -> int:

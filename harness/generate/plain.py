@@ -60,6 +60,15 @@ RESTARTED = 0.4
 RESTARTED_RECORDS = 8
 """So many at least, for there have to be commits before, between and after the restarts."""
 
+SHARED = 0.3
+"""The share of the schedules of workers in which several tasks share a process."""
+
+SHARED_WITH_ABORTS = 0.6
+"""The same of a scenario that aborts, where what one task has not committed may hide what another goes back to."""
+
+ABORTED_RECORDS = 16
+"""So many at least there: before an abort there have to be commits of several tasks."""
+
 STATIC = 0.4
 """The share of the schedules by members of a group in which these are static."""
 
@@ -263,7 +272,9 @@ class _Generator:
         self._partitions = PARTITIONS[turn % len(PARTITIONS)]
         self._settings: dict[str, object] = {}
         self._shared = (
-            Capability.SHARED in capabilities and runtime is Runtime.WORKER and random.random() < 0.3
+            Capability.SHARED in capabilities
+            and runtime is Runtime.WORKER
+            and random.random() < (SHARED_WITH_ABORTS if scenario.aborts else SHARED)
         ) or Capability.SHARED in wanted
         if self._shared and self._partitions == 1:
             self._partitions = 2
@@ -276,6 +287,8 @@ class _Generator:
         """How many there have to be for what was drawn; 0 if that is all the same."""
         self._least = 1
         """How many records the input has at least."""
+        if self._shared and scenario.aborts:
+            self._least = ABORTED_RECORDS
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault

@@ -34,6 +34,14 @@ MUTANTS = (
                 "            if waited < 0:\n",
             ),
         ),
+        oracle="progress",
+    ),
+    Mutant(
+        "a-neighbour-hides-the-commit-of-one-that-aborts-until-it-is-due",
+        OWN,
+        "A task that aborts waits for the interval of a neighbour whose transaction hides its last commit.",
+        (Edit(f"{_WORKER}._process", " or bool(self._aborts)", ""),),
+        oracle="progress",
     ),
     Mutant(
         "a-lost-task-takes-the-others-along",

@@ -106,8 +106,8 @@ PROPERTIES: tuple[Property, ...] = (
     Property("metrics", "What the metrics of stores say is what happened.", (_A.DIVERGED,)),
     Property(
         "progress",
-        "Transactions end as soon as the settings ask for it and no sooner, none is left open, and who has ended holds "
-        "nothing.",
+        "Transactions end as soon as the settings ask for it and no sooner, none is left open, who has ended holds "
+        "nothing, and time passes only where a fault takes some.",
         (_A.STUCK, _A.DIVERGED),
     ),
 )
