@@ -515,7 +515,8 @@ class View:
     current: Callable[[Any], Found] | None
     """What the table has now, with what is held back; None if nobody may know of that before it is forwarded."""
     forwarded: Callable[[Any], Any]
-    """The value that was forwarded last; `UNKNOWN` if it is the current one. See `Table.forwarded`."""
+    """The value that was forwarded last, and its time, -1 if that is not known; `UNKNOWN` if it is the current one. See
+    `Table.forwarded`."""
     settle: Callable[[Any], None]
     """Forwards what is held back of a key."""
     identify: Callable[[Any], Hashable]
@@ -540,7 +541,12 @@ class FromStore:
 
     def view(self, place: Place) -> View:
         table = place.table(self.store)
-        return View(table.get, table.forwarded, table.settle, table.identify)
+
+        def forwarded(key: Any) -> Any:
+            value = table.forwarded(key)
+            return value if value is None or value is UNKNOWN else (value, -1)
+
+        return View(table.get, forwarded, table.settle, table.identify)
 
 
 @dataclass(frozen=True)
@@ -568,22 +574,17 @@ class Mapped:
         return getter
 
     def view(self, place: Place) -> View:
-        of, function = self.of.view(place), self.function
-
-        def forwarded(key: Any) -> Any:
-            value = of.forwarded(key)
-            return value if value is None or value is UNKNOWN else function(key, value)
-
+        of = self.of.view(place)
         current = None if of.current is None else self._mapping(of.current)
-        return View(current, forwarded, of.settle, of.identify)
+        return View(current, self._mapping(of.forwarded), of.settle, of.identify)
 
-    def _mapping(self, get: Callable[[Any], Found]) -> Callable[[Any], Found]:
+    def _mapping(self, get: Callable[[Any], Any]) -> Callable[[Any], Any]:
         function = self.function
 
-        def getter(key: Any) -> Found:
+        def getter(key: Any) -> Any:
             found = get(key)
-            if found is None:
-                return None
+            if found is None or found is UNKNOWN:
+                return found
             value = function(key, found[0])
             return None if value is None else (value, found[1])
 
@@ -615,8 +616,7 @@ class OfBoth:
         def forwarded(key: Any) -> Any:
             if left.forwarded(key) is UNKNOWN and right.forwarded(key) is UNKNOWN:
                 return UNKNOWN
-            found = before(key)
-            return None if found is None else found[0]
+            return before(key)
 
         def settle(key: Any) -> None:
             left.settle(key)
@@ -647,11 +647,11 @@ def known(view: View) -> Callable[[Any], Found]:
     """The values that those who get the updates know of; their times as far as nothing is held back, else -1."""
 
     def getter(key: Any) -> Found:
-        value = view.forwarded(key)
-        if value is UNKNOWN:
+        found: Any = view.forwarded(key)
+        if found is UNKNOWN:
             assert view.current is not None
             return view.current(key)
-        return None if value is None else (value, -1)
+        return cast(Found, found)
 
     return getter
 
@@ -897,9 +897,9 @@ class TableJoin:
                 this_before = None if old is None else (old, timestamp)
             other_before = other_shown.get(row, _KEPT)
             if other_before is _KEPT:
-                value = forwarded(key)
-                if value is not UNKNOWN:
-                    other_before = None if value is None else (value, -1)
+                known_before = forwarded(key)
+                if known_before is not UNKNOWN:
+                    other_before = known_before
             found = other_before if current is None else current(key)
             if other_before is _KEPT:
                 other_before = found

@@ -402,20 +402,18 @@ class Transformed:
 
     def view(self, place: Place) -> View:
         of, transform = self.of.view(place), _transforming(place, self.supplier)
-
-        def forwarded(key: Any) -> Any:
-            value = of.forwarded(key)
-            return value if value is UNKNOWN else transform(key, value, -1, ())
-
         current = None if of.current is None else _looking_up(of.current, transform)
-        return View(current, forwarded, of.settle, of.identify)
+        return View(current, _looking_up(of.forwarded, transform), of.settle, of.identify)
 
 
 def _looking_up(
-    get: Callable[[Any], Found], transform: Callable[[Any, Any, int, Headers], Any]
-) -> Callable[[Any], Found]:
-    def getter(key: Any) -> Found:
-        value, time = get(key) or (None, -1)
+    get: Callable[[Any], Any], transform: Callable[[Any, Any, int, Headers], Any]
+) -> Callable[[Any], Any]:
+    def getter(key: Any) -> Any:
+        present = get(key)
+        if present is UNKNOWN:
+            return UNKNOWN
+        value, time = present or (None, -1)
         found = transform(key, value, time, ())
         return None if found is None else (found, time)
 

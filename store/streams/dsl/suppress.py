@@ -340,12 +340,9 @@ class Unsuppressed:
         def forwarded(key: Any) -> Any:
             held, prior = buffer.prior(key)
             if held:
-                return prior
-            value = of.forwarded(key)
-            if value is not UNKNOWN:
-                return value
-            found = get(key)
-            return None if found is None else found[0]
+                return None if prior is None else (prior, -1)
+            found = of.forwarded(key)
+            return get(key) if found is UNKNOWN else found
 
         return View(None, forwarded, _stays, of.identify)
 

@@ -28,6 +28,7 @@ from store.streams.dsl import (
 )
 from store.types import Record
 from tests.streams.dsl.crashing import CRASH, FATES, Input, run
+from tests.streams.dsl.running import results
 
 TUMBLING = TimeWindows.of_size(10, grace=5)
 
@@ -195,6 +196,28 @@ def test_what_comes_after_sees_the_values_that_were_forwarded() -> None:
     ]
     found = [(record.key, record.value) for record in run(of(build), records)]
     assert found == [(b"k", b"A1"), (b"k", b"B1"), (b"k", b"B2")]
+
+
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda other, table: other.join(table, str.__add__),
+        lambda other, table: other.left_join(table, str.__add__),
+        lambda other, table: other.join(table.map_values(str.lower), str.__add__),
+        lambda other, table: other.join(table, lambda _: "k", str.__add__),
+    ],
+    ids=["join", "left join", "join of what is made of it", "join by a foreign key"],
+)
+def test_a_join_has_the_time_of_what_a_suppressed_table_has_forwarded(
+    join: Callable[[KTable, KTable], KTable],
+) -> None:
+    """`KTableSuppress`: as long as nothing is held back, its getter is that of the table above it."""
+
+    def build(builder: StreamsBuilder) -> None:
+        suppressed = builder.table("in").suppress(Suppressed.until_time_limit(0))
+        join(builder.table("in2"), suppressed).to_stream().to("out")
+
+    assert results(build, [("in", "k", "1", 20), ("in2", "k", "A", 5)])[-1] == ("k", "A1", 20)
 
 
 # -- naive references, late records and crashes --------------------------------------------------------------------
