@@ -202,11 +202,9 @@ class StreamsBuilder:
 
     def add_global_store(self, supplier: GlobalStoreSupplier) -> None:
         """A global store that processors read by its name."""
-        if supplier.name in self.graph.global_stores:
-            raise ConfigError("store", supplier.name, "a name that no other store of the application has")
+        self.graph.add_global_store(supplier)
         for _ in ("KSTREAM-SOURCE-", "KTABLE-SOURCE-"):
             self.graph.next_index()  # The indices of what reads its topic, as in Kafka Streams.
-        self.graph.global_stores[supplier.name] = supplier
 
     def add_state_store(self, supplier: StoreSupplier[Any]) -> StreamsBuilder:
         """A store that processors use by its name."""

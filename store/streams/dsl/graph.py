@@ -132,10 +132,19 @@ class Graph:
         return node
 
     def add_store(self, supplier: StoreSupplier[Any]) -> None:
-        """Raises `ConfigError` for a name that another store has."""
-        if supplier.name in self.stores and self.stores[supplier.name] != supplier:
-            raise ConfigError("store", supplier.name, "a name that no other store of the application has")
+        """Raises `ConfigError` for a name that another store has. A user may add a store again, but those of two
+        operators are two, however equal."""
+        known = self.stores.get(supplier.name)
+        operators = isinstance(supplier, DslStore)
+        if supplier.name in self.global_stores or (known is not None and (operators or known != supplier)):
+            raise _name_taken(supplier.name)
         self.stores[supplier.name] = supplier
+
+    def add_global_store(self, supplier: GlobalStoreSupplier) -> None:
+        """Raises `ConfigError` for a name that another store has."""
+        if supplier.name in self.global_stores or supplier.name in self.stores:
+            raise _name_taken(supplier.name)
+        self.global_stores[supplier.name] = supplier
 
     def at_build(self, complete: Callable[[], None]) -> None:
         """Call that before the graph is built, when all operators are known. In the order of these calls."""
@@ -281,6 +290,10 @@ class Graph:
             left = [at for at in range(len(groups)) if at not in order]
             order.append(next(at for at in left if all(at in above[other] for other in above[at] - {*order})))
         return [groups[at] for at in order]
+
+
+def _name_taken(store: str) -> ConfigError:
+    return ConfigError("store", store, "a name that no other store of the application has")
 
 
 def _reached(start: int, steps: Sequence[set[int]]) -> set[int]:

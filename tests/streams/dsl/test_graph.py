@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from store.errors import ConfigError, LogError
 from store.log import TopicSpec
 from store.serdes import LongSerde, StrSerde
 from store.streams.application import Application, check_kept
-from store.streams.dsl import JoinWindows, Materialized, SlidingWindows, StreamsBuilder, TimeWindows
+from store.streams.dsl import (
+    JoinWindows,
+    Materialized,
+    SlidingWindows,
+    StreamJoined,
+    StreamsBuilder,
+    TimeWindows,
+)
 from store.streams.topology import Topology
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
 from store.testing.driver import TestDriver
@@ -300,6 +308,50 @@ def test_a_name_is_used_once() -> None:
     b.stream("x").group_by_key().count(materialized="counts")
     with pytest.raises(ConfigError, match="no other store"):
         b.stream("y").group_by_key().reduce(min, materialized="counts")
+
+
+WINDOWS = JoinWindows.of_time_difference(5)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        lambda b: b.stream("y").group_by_key().count(materialized="mine"),
+        lambda b: b.stream("x").group_by_key().count(materialized="mine"),
+        lambda b: b.table("y", materialized="mine"),
+        lambda b: b.table("y").filter(lambda *_: True, materialized="mine"),
+        lambda b: b.table("y").join(b.table("z"), max, materialized="mine"),
+        lambda b: b.global_table("y", name="mine"),
+        lambda b: b.add_state_store(persistent_key_value_store("mine")),
+    ],
+    ids=["count", "count of the same", "table", "filter", "join", "global table", "added"],
+)
+def test_operators_do_not_share_a_store_however_equal(again: Callable[[StreamsBuilder], object]) -> None:
+    """`InternalTopologyBuilder.addStateStore`, `MaterializedStoreFactory.isCompatibleWith`."""
+    b = StreamsBuilder("app", value_serde=LongSerde())
+    b.stream("x").group_by_key().count(materialized="mine")
+    with pytest.raises(ConfigError, match="no other store"):
+        again(b)
+
+
+def test_joins_of_streams_do_not_share_their_stores() -> None:
+    b = StreamsBuilder("app")
+    joined = StreamJoined.as_("mine")
+    b.stream("x").join(b.stream("y"), max, WINDOWS, joined=joined)
+    with pytest.raises(ConfigError, match="no other store"):
+        b.stream("x").join(b.stream("z"), max, WINDOWS, joined=joined)
+
+
+def test_a_global_store_keeps_its_name_from_others() -> None:
+    b = StreamsBuilder("app")
+    b.global_table("x", name="mine")
+    with pytest.raises(ConfigError, match="no other store"):
+        b.table("y", materialized=Materialized("mine").with_logging_disabled())
+
+
+def test_a_store_may_be_added_again() -> None:
+    b = StreamsBuilder("app").add_state_store(persistent_key_value_store("mine"))
+    b.add_state_store(persistent_key_value_store("mine"))
 
 
 def test_a_group_with_a_name_has_one_repartition_topic_for_all_its_aggregates() -> None:
