@@ -343,7 +343,13 @@ class KStream:
         number_of_partitions: int | None = None,
         partitioner: Partitioner | None = None,
     ) -> KStream:
-        """The records by way of a topic of the application's own, so that those of a key are in one partition."""
+        """The records by way of a topic of the application's own, so that those of a key are in one partition.
+
+        Raises `ConfigError` for a number of partitions below 1.
+        """
+        wanted = number_of_partitions
+        if wanted is not None and (type(wanted) is not int or wanted < 1):
+            raise ConfigError("number_of_partitions", wanted, "a whole number of at least 1")
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         prefix = graph.new_name(_REPARTITION) if name is None else name

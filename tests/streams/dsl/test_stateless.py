@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from store.errors import ConfigError, SerdeError
@@ -155,6 +157,13 @@ def test_repartition_writes_a_topic_of_the_applications_own() -> None:
         pipe(running, ONE)
         assert output(running) == [("a", 1, 10)]
         assert output(running, "app-mine-repartition") == [("a", 1, 10)]
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True])
+def test_a_number_of_partitions_that_no_topic_has_is_refused(number: Any) -> None:
+    """`InternalTopicConfig.setNumberOfPartitions`."""
+    with pytest.raises(ConfigError, match="number_of_partitions"):
+        StreamsBuilder("app").stream("in").repartition(number_of_partitions=number)
 
 
 def test_a_partitioner_says_where_a_record_goes() -> None:
