@@ -66,7 +66,7 @@ SHARED = 0.3
 SHARED_WITH_ABORTS = 0.6
 """The same of a scenario that aborts, where what one task has not committed may hide what another goes back to."""
 
-ABORTED_RECORDS = 16
+ABORTED_RECORDS = 11
 """So many at least there: before an abort there have to be commits of several tasks."""
 
 STATIC = 0.4

@@ -195,10 +195,11 @@ def _overdue(evidence: Evidence) -> Iterator[Finding]:
 
 LONGEST_MS = 10_000
 """More than all pauses between two tries of the same add up to, where nothing has to go by its timeout first."""
-LONGEST_OF_MEMBERS_MS = 14_000
-"""The same of members of a group: until they have looked for copies once more."""
+LONGEST_OF_MEMBERS_MS = 35_000
+"""The same of members of a group: until they have looked for copies a few times."""
 LONGEST_OF_A_MEMBER_MS = 25_000
-"""What one that was struck adds: until the group has given it up, and all have looked for copies again."""
+"""What each step of a schedule adds: until the group has given up who was struck, and all have looked for copies again.
+"""
 
 
 def _waited(evidence: Evidence) -> Iterator[Finding]:
@@ -214,7 +215,7 @@ def _waited(evidence: Evidence) -> Iterator[Finding]:
         return
     most_ms = LONGEST_MS
     if evidence.schedule.runtime is Runtime.STREAMS:
-        most_ms = LONGEST_OF_MEMBERS_MS + LONGEST_OF_A_MEMBER_MS * len({one.step for one in struck})
+        most_ms = LONGEST_OF_MEMBERS_MS + LONGEST_OF_A_MEMBER_MS * len(evidence.schedule.steps)
     # Time that a fault has let pass ends what waits for its timeout.
     steps = evidence.schedule.steps
     passed_ms = sum(
