@@ -212,7 +212,8 @@ class Stores:
 
 State = Mapping[str, Any]
 """The reference's own tables of one task, by store name; see `harness.reference.tables` for what each can do. That of
-a key-value store is a dict. There is one for each store, and what the reference has to know is in them alone."""
+a key-value store is a dict. There is one for each store, and for each name of `Scenario.noted`, and what the reference
+has to know is in them alone."""
 
 
 class Scenario(ABC):
@@ -258,6 +259,10 @@ class Scenario(ABC):
     tick_ms: ClassVar[int] = 0
     """How often the sub-topologies of these topics do something by the wall clock, and they do nothing else by it; 0:
     nobody knows."""
+
+    noted: ClassVar[frozenset[str]] = frozenset()
+    """Tables of the reference for what the pipeline keeps in no store, but beside its positions: the time that a
+    partition has come to, say. Each is a dict, and known by what it leads to alone."""
 
     _reference: str = ""
 

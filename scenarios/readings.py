@@ -1,8 +1,8 @@
 """Readings of sensors, some of which cannot be read, or are refused, or have no time of their own, by the DSL.
 
-Input, keyed by sensor: a number. One that can be divided by three has no time of its own, nor has a negative one: it
-has the partition time, the latest of those that were read before. A five is of a negative time, and passed over. Text
-cannot be read.
+Input, keyed by sensor: a number. One that can be divided by three has no time of its own: it has the partition time,
+the latest of those that were read before, refused ones among them. A five is of a negative time, and passed over. Text
+cannot be read, and its time counts for nothing.
 
 Output, keyed by sensor: in `output`, all in one partition, its how manieth reading that is, and the stream time; so
 what one task has not committed hides what another has. In `dead`, with headers that say why and of which record, what
@@ -10,8 +10,8 @@ cannot be read; negative ones, which are refused once they have been counted and
 cannot be written; elevens, of which the cluster refuses one, since it is too long; and copies of those that are
 suspiciously large.
 
-What is refused leaves nothing behind but that. The processor keeps the stream time, which is the partition time too, in
-its store for the reference to find. So a refused one has no time of its own: it would move them, and be in no store.
+What is refused leaves nothing behind but that, and its time: the stream time, which is the partition time too, goes on
+with it. The processor keeps that time in its store with the next reading that is taken.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from store.streams.topology import Topology
 
 COUNTED = "counted"
 NOW = "now"
+TIMES = "times"
 LARGE = 8
 PASSED_OVER = 5
 NO_TIME = -1
@@ -111,7 +112,7 @@ def time_of(record: ConsumedRecord, partition_time: int) -> int:
 
 
 def has_time(value: int) -> bool:
-    return value >= 0 and value % 3 != 0
+    return value % 3 != 0
 
 
 class Count:
@@ -174,6 +175,7 @@ class Scenario(scenarios.Scenario):
     # An attempt of Spark ends with what is refused, and forgets what was decided about it.
     runtimes = ("worker", "streams")
     aborts = True
+    noted: ClassVar[frozenset[str]] = frozenset({TIMES})
     topic_settings: ClassVar[Mapping[str, Mapping[str, str]]] = {
         "output": {"max.message.bytes": str(MOST_BYTES)}
     }
@@ -191,7 +193,7 @@ class Scenario(scenarios.Scenario):
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
-        value = random.choice((0, 3, 6, 9, 1, 2, 4, 5, 7, 8, 10, 11, -1, -2, "?"))
+        value = random.choice((0, 3, 6, 9, 1, 2, 4, 5, 7, 8, 10, 11, -1, -2, -3, "?"))
         headers = (("by", random.choice(("radio", "wire"))),) if random.random() < 0.3 else ()
         return Sample(random.choice(("hall", "roof")), value, headers=headers)
 
@@ -202,10 +204,11 @@ class Scenario(scenarios.Scenario):
         time = self.time_of(state, record)
         if value == PASSED_OVER:
             return []
+        now = state[TIMES][NOW] = max(state[TIMES].get(NOW, 0), time)
         if value < 0:
             return [_dead(record, time, "refused", RefusedError)]
         counted[key] = counted.get(key, 0) + 1
-        counted[NOW] = max(counted.get(NOW, 0), time)
+        counted[NOW] = now
         outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers, (0,))]
         if value == UNWRITABLE:
             return [*outputs, _dead(record, time, "unwritable", SerdeError)]
@@ -219,7 +222,7 @@ class Scenario(scenarios.Scenario):
         if record.value == PASSED_OVER:
             return NO_TIME
         own = isinstance(record.value, str) or has_time(record.value)
-        return max(EARLIEST, record.timestamp if own else state[COUNTED].get(NOW, 0))
+        return max(EARLIEST, record.timestamp if own else state[TIMES].get(NOW, 0))
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and type(record.value) in (int, str)

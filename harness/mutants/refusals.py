@@ -21,6 +21,43 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-commit-without-times-forgets-the-partition-time",
+        OWN,
+        "A start notes no partition time until a record has one, and may commit before.",
+        (
+            Edit(
+                "store.streams.timestamps:Timing.__init__",
+                "            task.observed[self._name] = before\n",
+                "            pass\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-refused-record-is-not-counted-in-the-partition-time",
+        OWN,
+        "The time of a record that is passed over for an error of its processing is none that its partition has seen.",
+        (
+            Edit(
+                f"{_TASK}.process_batch",
+                "                    self._count_time(context, record)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-refused-record-does-not-move-stream-time",
+        OWN,
+        "A record that is passed over for an error of its processing leaves the stream time where it was.",
+        (
+            Edit(
+                f"{_TASK}.process_batch",
+                "                    self._count_time(context, record)\n",
+                "                    self._count_time(context, record)\n"
+                "                    context.stream_time = stream_time\n",
+            ),
+        ),
+    ),
+    Mutant(
         "unreadable-record-moves-stream-time",
         OWN,
         "A record that cannot be deserialized moves the stream time.",

@@ -27,7 +27,7 @@ from harness.history import (
 from harness.reference.durability import NOTED, Copies, Copy, Kind, kind_of
 from harness.reference.model import TaskModel
 from harness.reference.orders import Segment, segments
-from harness.reference.tables import GlobalTable, Table, table_of
+from harness.reference.tables import GlobalTable, KeyValueTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.verdict import Anomaly, Finding
 from harness.worlds.actors import partition_of
@@ -399,6 +399,7 @@ class Evidence:
         tables: dict[str, Table] = {
             name: table.copy() for name, table in self._begun.empty[str(topology.ordinal)].items()
         }
+        tables.update((name, KeyValueTable()) for name in self.scenario.noted)
         if topology.global_stores:
             tables.update(self._globals(topology))
         return tables

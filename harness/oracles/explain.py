@@ -97,7 +97,7 @@ def seen(line: Line, number: int, wrong: Expected, actual: Json, committed: int 
     """
     before = line.prefixes[number]
     for store, table in before.state.items():
-        if not isinstance(table, KeyValueTable):
+        if not isinstance(table, KeyValueTable) or store in line.noted:
             continue
         for key in dict.fromkeys((*table, *_ever(line, number, store))):
             for value, words in _other_values(line, number, store, key, committed):

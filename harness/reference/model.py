@@ -105,6 +105,7 @@ class Line:
         self._scenario = scenario
         self._tables = tables
         self._partition = partition
+        self.noted = scenario.noted
         state = _Given(tables())
         self.prefixes = [Prefix(_copy(state), 0)]
         extracts = type(scenario).time_of is not Scenario.time_of

@@ -8,7 +8,7 @@ from operator import itemgetter
 from random import Random
 from typing import Any
 
-from harness.reference.tables import GlobalTable, Table, table_of
+from harness.reference.tables import GlobalTable, KeyValueTable, Table, table_of
 from harness.schedule import Schedule, config_of
 from harness.worlds.sim.broker import SimBroker, SimLog
 from harness.worlds.sim.disk import Host, HostStorage
@@ -141,6 +141,7 @@ class Run:
                 name: table_of(supplier) for name, supplier in topology.suppliers().items()
             }
             state |= {store.name: self._global_table(store.topic) for store in topology.global_stores}
+            state |= {name: KeyValueTable() for name in self.scenario.noted}
             if self.scenario.aborts:
                 # What was read again counts once.
                 places = {(record.topic, record.offset): record for record in records}
