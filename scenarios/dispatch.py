@@ -11,11 +11,13 @@ Whatever a parcel leads to has its headers, but for what a punctuator sends.
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
 light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
 and sets all balances of its task to 0 when that one is too low; of this the table tells nobody. In `due` everything
-once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all that
-is due, what came first first, with the stream time. In `reminders` is how many had come, at the next full 20 s after
-the first parcel since the last reminder: a punctuator of stream time that is scheduled with that parcel, and cancelled
-when it has reminded. In `ticks` is, by a punctuator of the wall clock, how many had come at some time. Output of the
-third one, keyed by receiver: in `heaviest` the greatest weight of the odd ones.
+once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all
+that is due, what came first first, with the stream time. In `rounds` is how many had come at each of its calls: with
+the first parcel, and with each that is at or beyond a full 20 s at which there was no call yet. In `reminders` is how
+many had come, at the next full 20 s after the first parcel since the last reminder: a punctuator of stream time that
+is scheduled with that parcel, and cancelled when it has reminded. In `ticks` is, by a punctuator of the wall clock,
+how many had come at some time. Output of the third one, keyed by receiver: in `heaviest` the greatest weight of the
+odd ones.
 
 The processor keeps the stream time in its store for the reference to find. It is noted beside the positions, which may
 be older than the stores after a crash under at least once: exactly once is set.
@@ -92,6 +94,7 @@ class Deliver:
     def deliver(self, now: int) -> None:
         with self.timers.range(None, f"{now:015}~") as rows:
             due = list(rows)
+        self.context.forward("round", self.timers.get(SEEN), to="rounds-sink")
         for name, (parcel,) in due:
             self.timers.delete(name)
             self.context.forward(name.split(" ")[2], parcel, to="due-sink")
@@ -223,6 +226,7 @@ class Scenario(scenarios.Scenario):
         owed.filter_not(is_too_low).to(owed_beside)
         delivered = parcels.process(Deliver, TIMERS, name="deliver")
         delivered.to(f"{application_id}-due", name="due-sink")
+        delivered.to(f"{application_id}-rounds", name="rounds-sink")
         delivered.to(f"{application_id}-reminders", name="reminders-sink")
         delivered.to(f"{application_id}-ticks", name="ticks-sink")
         odd.foreach(look)
@@ -277,13 +281,16 @@ class Scenario(scenarios.Scenario):
             if balance < TOO_LOW:
                 for name in sorted(state[BALANCE]):
                     state[BALANCE][name] = [0, record.timestamp]
-        now = timers[NOW] = max(timers.get(NOW, 0), record.timestamp)
+        before = timers.get(NOW, -1)
+        now = timers[NOW] = max(before, record.timestamp)
         seen = timers[SEEN] = timers.get(SEEN, 0) + 1
         due = now - now % DELIVERY_MS + DELIVERY_MS
         timers[f"{due:015} {seen:06} {key}"] = [value]
         if timers.setdefault(REMIND, due) <= now:
             del timers[REMIND]
             outputs.append(Output("reminders", "reminder", seen, now))
+        if now // DELIVERY_MS > before // DELIVERY_MS:
+            outputs.append(Output("rounds", "round", seen, now))
         for name in sorted(timers.keys() - {NOW, SEEN, REMIND}):
             at, _, whom = name.split(" ")
             if int(at) <= now:

@@ -114,6 +114,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-commit-without-records-forgets-the-punctuators",
+        OWN,
+        "A start notes nothing of when punctuators were called last until a record comes, and may commit before.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:Punctuators._first_by_stream_time",
+                "        self._task.observed[PUNCTUATED] = before\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
         "punctuators-silent-after-the-clock-was-set-back",
         OWN,
         "A punctuator of the wall clock that is set back is not called before it is as late as it was.",
