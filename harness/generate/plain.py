@@ -6,7 +6,7 @@ meet walks with the index: a first kill through the protocol points, and each de
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 from zlib import crc32
@@ -85,7 +85,10 @@ REORDERED = 0.6
 """The share of the schedules that start the other version of a pipeline on purpose, where it has one."""
 
 CLOCKS_SET = 0.2
-"""The share of the schedules of pipelines that do something by the wall clock, or keep copies, in which that is set."""
+"""The share of the schedules of pipelines that keep copies in which the wall clock is set."""
+
+TICKING = 0.5
+"""The same of pipelines that do something by it."""
 
 OUTAGE = 0.75
 """The share of the schedules that begin with a fault of a host, a link or a broker, in a world that can make them."""
@@ -289,6 +292,8 @@ class _Generator:
         """How many records the input has at least."""
         if self._shared and scenario.aborts:
             self._least = ABORTED_RECORDS
+        self._waves = 0
+        """In how many parts the input has to come; 0 if that is all the same."""
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
         self._possible = {
             name: fault
@@ -362,11 +367,10 @@ class _Generator:
             steps = [*self._restarts(), *steps]
         steps += self._steps()
         kept = drawn.get("num.standby.replicas") and self._runtime is Runtime.WORKER
-        if "jump_clock" in self._possible and (kept or self._scenario.ticks) and random.random() < CLOCKS_SET:
+        sets_clock = TICKING if self._parts.ticking else CLOCKS_SET if kept else 0
+        if sets_clock and "jump_clock" in self._possible and random.random() < sets_clock:
             # What runs by it needs nothing else to go on, and copies are kept from the beginning.
-            at = random.choice((None, Point.RECORD_PROCESSED, Point.CHECKPOINT_WRITTEN))
-            jump = Step("jump_clock", task=self._task(), at=at, wait=random.choice((0, 1, 2, 4)))
-            steps = [replace(jump, amount=random.choice(FAULTS["jump_clock"].amount)), *steps]
+            steps = [*self._sets_clock(), *steps]
         if self._parts.versions and "reorder" in self._possible and random.random() < REORDERED:
             steps = [*self._reorders(), *steps]
         if self._asked is None and self._outages and random.random() < OUTAGE:
@@ -384,7 +388,7 @@ class _Generator:
             partitions=self._partitions,
             hosts=self._hosts or random.choice((1, 1, 2, 2, 2, 3) if self._shared else (1, 2, 2, 3)),
             batch_records=WIDE_RECORDS[1] if self._many else random.choice((2, 4, 8)),
-            waves=1 if theme is not None else random.choice((1, 1, 1, 2, 3)),
+            waves=self._waves or (1 if theme is not None else random.choice((1, 1, 1, 2, 3))),
             shared=self._shared,
             files=self._files,
             settings=drawn,
@@ -418,12 +422,13 @@ class _Generator:
             return ()
         return tuple(self._random.randrange(4) for _ in range(self._random.randint(1, 30)))
 
-    def _task(self) -> str:
-        """A task, mostly one whose partition of the input has records: nothing strikes one that does nothing."""
+    def _task(self, ordinals: Sequence[int] = ()) -> str:
+        """A task, of these sub-topologies if any, mostly one whose partition of the input has records: nothing strikes
+        one that does nothing."""
         random = self._random
         anywhere = not self._filled or random.random() < ELSEWHERE
         partition = random.randrange(self._partitions) if anywhere else random.choice(self._filled)
-        return f"{random.choice(self._parts.ordinals)}_{partition}"
+        return f"{random.choice(ordinals or self._parts.ordinals)}_{partition}"
 
     # -- input ------------------------------------------------------------------------------------------------
 
@@ -650,6 +655,24 @@ class _Generator:
             steps.append(Step(fault.name, task=self._task(), at=at, wait=wait, amount=dies))
         return steps
 
+    def _sets_clock(self) -> list[Step]:
+        """A wall clock is set, also while a task that goes by it has nothing else to do."""
+        random = self._random
+        at = random.choice((None, Point.RECORD_PROCESSED, Point.CHECKPOINT_WRITTEN))
+        jump = Step(
+            "jump_clock", task=self._task(self._parts.ticking), at=at, wait=random.choice((0, 1, 2, 4))
+        )
+        jump = replace(jump, amount=random.choice(FAULTS["jump_clock"].amount))
+        if not self._parts.ticking:
+            return [jump]
+        self._waves = 3
+        if random.random() < 0.4:
+            return [jump]
+        # What a start does by the clock alone is committed, and another start goes on from there.
+        kill = Step("kill", task=jump.task, at=Point.CHECKPOINT_WRITTEN)
+        jump = replace(jump, at=Point.RESTORED, wait=0)
+        return [replace(kill, wait=random.choice((1, 2, 3, 4, 6))), jump, kill]
+
     def _in_company(self, task: str) -> list[Step]:
         """What happens to one task alone, and the others of its process have to know nothing of."""
         random = self._random
@@ -767,11 +790,13 @@ class _Generator:
     def _restarts(self) -> list[Step]:
         """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
         random = self._random
-        task = self._task()
+        # A global store may be read where there is no other.
+        task = self._task(() if self._parts.follows else [ordinal for ordinal, _ in self._parts.stores])
         # Most of it means something only when there was a commit before.
         wait = random.choice((1, 2, 3, 4, 6))
         if not self._parts.changelogs:
-            return [Step("forget_group", task=task, wait=wait, at=random.choice((None, *TASK_POINTS)))]
+            at = random.choice((None, Point.CHECKPOINT_WRITTEN, random.choice(TASK_POINTS)))
+            return [Step("forget_group", task=task, wait=min(wait, 4), at=at)]
         inside = random.choice((Point.RECORD_PROCESSED, Point.RECORD_PROCESSED, Point.COMMIT_STARTED))
         struck = random.choice(
             (
@@ -781,14 +806,15 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        kinds = (0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)
+        kinds = (0, 0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)
         # What a start or a read finds of a global store is found nowhere else.
         match random.choice((*kinds, *(7, 8) * 5) if self._parts.follows else kinds):
             case 0:
                 # Writes that never reached the changelog, in a store that must be exact from then on.
                 then = random.choice((_EXACTLY, {**_EXACTLY, **_TRANSACTED}, _TRANSACTED))
                 loose = self._changed(task, {**_LOOSELY, **_UNTRANSACTED}, wait)
-                return [*loose, begun, struck, begun, *self._changed(task, then, random.choice((0, 0, 1)))]
+                # At once, or when there was another commit that knows nothing of them.
+                return [*loose, begun, struck, begun, *self._changed(task, then, random.choice((0, 1, 2, 2)))]
             case 1:
                 # An offset that was given up with the transactions, and what a crash has left since.
                 crash = [begun, struck] if random.random() < 0.7 else []

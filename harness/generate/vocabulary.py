@@ -68,6 +68,8 @@ class Parts(NamedTuple):
     """Whether it has global stores."""
     versions: bool = False
     """Whether there is another version of it, with other ordinals."""
+    ticking: tuple[int, ...] = ()
+    """Ordinals of the sub-topologies that do something by the wall clock."""
 
 
 @cache
@@ -90,6 +92,11 @@ def parts_of(scenario: Scenario) -> Parts:
         stores,
         any(topology.global_stores for topology in made),
         bool(other_ordinals(scenario)),
+        tuple(
+            topology.ordinal
+            for topology in made
+            if not scenario.ticks.isdisjoint(topic.removeprefix(prefix) for topic in topology.sinks)
+        ),
     )
 
 

@@ -106,6 +106,19 @@ MUTANTS = (
         oracle="restore",
     ),
     Mutant(
+        "entry-becomes-exact-with-the-next-commit",
+        OWN,
+        "Under at least once a commit makes an entry exact that was not, and a clean close writes it so.",
+        (
+            Edit(
+                f"{_OFFSETS}.committed",
+                "exact = held is None or held.exact",
+                "exact = True",
+            ),
+        ),
+        oracle="restore",
+    ),
+    Mutant(
         "entry-of-another-changelog",
         OWN,
         "Each store gets the offset of that changelog which ends last.",

@@ -222,6 +222,12 @@ MUTANTS = (
         (Edit(f"{_TASK}._write_positions", "if self._positions_at is not None:", "if False:"),),
     ),
     Mutant(
+        "positions-topic-not-read",
+        OWN,
+        "A pipeline without stores begins anew where the group has lost its positions, though they are kept elsewhere.",
+        (Edit(f"{_TASK}._known_positions", "if at is None or None not in committed.values():", "if True:"),),
+    ),
+    Mutant(
         "transactions-of-any-age",
         OWN,
         "A transaction is committed when it has enough records, however old it is.",
