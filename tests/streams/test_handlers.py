@@ -685,6 +685,37 @@ def test_a_task_by_itself_says_that_the_record_is_passed_over() -> None:
     assert cluster.output() == [(b"a", b"1"), (b"a", b"2")]
 
 
+def test_nothing_is_remembered_of_a_record_that_was_passed_over_once_that_is_committed() -> None:
+    cluster, faults = cluster_of(poisoned, b"a", b"bad", b"a"), Faults()
+    with cluster.task(CONTINUE, faults=faults) as task:
+        with pytest.raises(RecordFailedError):
+            apply(task, cluster.records())
+        task.abort()
+        assert [*faults.skipped[SOURCE]] == [1]
+        apply(task, cluster.records(task.position(SOURCE)))
+        task.commit()
+    assert not any(faults.skipped.values())
+
+
+def test_a_record_that_is_to_be_passed_over_is_so_after_a_commit_of_what_lies_before_it() -> None:
+    tried = []
+
+    def process(context: Context, record: Record) -> None:
+        tried.append(record.key)
+        poisoned(context, record)
+
+    cluster = cluster_of(process, b"a", b"bad", b"b")
+    with cluster.task(CONTINUE) as task:
+        with pytest.raises(RecordFailedError):
+            apply(task, cluster.records())
+        task.abort()
+        apply(task, cluster.records()[:1])
+        task.commit()
+        apply(task, cluster.records(1))
+        task.commit()
+    assert tried == [b"a", b"bad", b"a", b"b"]
+
+
 def test_many_records_that_are_passed_over_are_warned_of_now_and_then(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
