@@ -240,6 +240,11 @@ class _Ledger:
             and incarnation in self._open
             and not self._may_drop(incarnation)
             and not self._may_be_refused(incarnation)
+            # By a clock that was wrong its transaction has run out of time, and nobody has taken it over.
+            and not (
+                self._jumped
+                and (self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation))
+            )
         ):
             yield Finding(
                 "errors",
