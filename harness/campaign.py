@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count, pairwise
 from traceback import format_exc
 
 import msgspec
@@ -39,6 +39,9 @@ from store.errors import CrashproofError
 
 CHUNK = 20
 """Schedules per unit of work: some tenths of a second."""
+
+FIRST_CHUNK = 5
+"""Those of the first of each scenario: what one of them shows soon waits for no other."""
 
 MORE_ROUNDS = 3
 """How often a campaign that has to be enough, and has not met all that it has to meet, goes on with a chunk of each
@@ -313,11 +316,11 @@ def chunks_of(plan: Plan) -> Iterator[Chunk]:
     tours = _tours(plan)
     for name, number in tours.items():
         yield Chunk(name, -number, 0 if schedules is None else min(0, schedules - number))
-    for start in count(0, CHUNK):
+    for start, end in pairwise(chain((0, FIRST_CHUNK), count(CHUNK, CHUNK))):
         if schedules is not None and start >= schedules:
             return
         for name, number in tours.items():
-            stop = start + CHUNK if schedules is None else min(start + CHUNK, schedules - number)
+            stop = end if schedules is None else min(end, schedules - number)
             if stop > start:
                 yield Chunk(name, start, stop)
 
