@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 
 from harness.campaign import Part, Plan, simulate_part
 from harness.spread import Chunk, Spread
@@ -29,16 +29,14 @@ def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
     the rest, which is ended where the block was left before its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preloaded])
-    # Their server, and so they, inherit that an interrupt is not for them: the command says what is to be said.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    pool = ProcessPoolExecutor(jobs, mp_context=context)
-    # An interrupt waits until the first has begun: this process would not know it, and it would look for what is gone.
+    # Held back, for this process and, by inheritance, for good from their server and so from them: the command says
+    # what is to be said. Until the first has begun, whose process would not be known here, and would look for what is
+    # gone. The tracker is begun before, because it lets interrupts through again.
+    resource_tracker.ensure_running()
     signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        forkserver.ensure_running()
+        pool = ProcessPoolExecutor(jobs, mp_context=context)
         pool.submit(int)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, signals)

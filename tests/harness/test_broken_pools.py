@@ -1,9 +1,12 @@
-"""A campaign over several processes that is given up while its processes are being ended."""
+"""A campaign over several processes that is given up while its processes are being started or ended."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import threading
+from multiprocessing import forkserver
 
 import pytest
 
@@ -46,3 +49,24 @@ def test_a_campaign_whose_processes_are_ended_while_it_is_given_up_ends_without_
     manager.join(LONGEST_S)
     assert not manager.is_alive()
     assert errors == []
+
+
+def test_an_interrupt_while_the_server_of_the_processes_is_started_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = forkserver.ensure_running
+
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        start()
+
+    monkeypatch.setattr(forkserver, "ensure_running", interrupted)
+    before = set(multiprocessing.active_children())
+    # A suite that runs in the background is not told of interrupts.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), spread.pool_of(1, "harness.campaign"):
+            pass
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    until(lambda: set(multiprocessing.active_children()) <= before)
