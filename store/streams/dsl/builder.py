@@ -610,8 +610,9 @@ class KStream:
     ) -> KStream:
         graph = self.builder.graph
         operator = LookUp(FromGlobal(table.store), joiner, left, key_of, with_key=with_key)
-        prefix = "KSTREAM-LEFTJOIN-" if left else "KSTREAM-JOIN-"
-        node = graph.add(graph.new_name(prefix, name), operator, [self.node], stores=[table.store])
+        # Whichever join it is, as in Kafka Streams; a repartition topic after it has its name.
+        node_name = graph.new_name("KSTREAM-LEFTJOIN-", name)
+        node = graph.add(node_name, operator, [self.node], stores=[table.store])
         return self._stream(node, self.key_serde, None)
 
     def _for_join(
@@ -751,11 +752,12 @@ class KTable:
         upstream: Sequence[KTable] = (),
         store: DslStore | None = None,
         kept: bool = False,
-        view: Getter | None = None,
+        view: Callable[[], Getter] | None = None,
         like: KTable | None = None,
     ) -> None:
-        """`store` is where it is kept if it has to be, and is now if `kept`; `view` how values are found if not. `like`
-        is the table that it has the versions of, if it is not kept."""
+        """`store` is where it is kept if it has to be, and is now if `kept`; `view` says how values are found if not,
+        and is asked only if somebody looks for them, since what they are made of has to be kept then. `like` is the
+        table that it has the versions of, if it is not kept."""
         self.builder = builder
         self.node = node
         self.key_serde = key_serde
@@ -801,7 +803,7 @@ class KTable:
             assert self._store is not None
             return FromStore(self._store.name)
         assert self._view is not None
-        return self._view
+        return self._view()
 
     def send_old_values(self, *, force: bool = True) -> bool:
         """Have old values forwarded with the new ones, whether that is so then.
@@ -880,7 +882,7 @@ class KTable:
             upstream=(self,),
             store=store,
             kept=store is not None,
-            view=None if store is not None else Mapped(self.getter(), function),
+            view=None if store is not None else lambda: Mapped(self.getter(), function),
             like=self,
         )
 
@@ -913,7 +915,7 @@ class KTable:
             upstream=(self,),
             store=store,
             kept=store is not None,
-            view=None if store is not None else Transformed(self.getter(), supplier, stores),
+            view=None if store is not None else lambda: Transformed(self.getter(), supplier, stores),
             like=self,
         )
 
@@ -960,8 +962,14 @@ class KTable:
         )
         operator = Suppress(store, keys, values, wait_ms, by_window, held)
         node = graph.add(node_name, operator, [self.node], stores=[store])
-        view = Unsuppressed(store, keys, values, self.getter())
-        return KTable(self.builder, node, keys, self.value_serde, upstream=(self,), view=view)
+        return KTable(
+            self.builder,
+            node,
+            keys,
+            self.value_serde,
+            upstream=(self,),
+            view=lambda: Unsuppressed(store, keys, values, self.getter()),
+        )
 
     def group_by(
         self,
@@ -1127,7 +1135,7 @@ class KTable:
             upstream=(self, other),
             store=store,
             kept=store is not None,
-            view=None if store is not None else OfBoth(mine, others, joiner, kind),
+            view=None if store is not None else lambda: OfBoth(mine, others, joiner, kind),
         )
         table.sides = this_side, other_side
         return table
@@ -1403,7 +1411,8 @@ class WindowedKStream:
 
     def count(self, *, materialized: Stored = None, name: str | None = None) -> KTable:
         """How many records with a value there were."""
-        _burn_for_count(self.group.builder.graph, materialized)
+        if not isinstance(self.windows, SlidingWindows):
+            _burn_for_count(self.group.builder.graph, materialized)
         return self._aggregate(None, None, None, materialized, name, "KSTREAM-AGGREGATE-", LongSerde())
 
     def reduce(

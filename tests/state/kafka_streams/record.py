@@ -59,7 +59,7 @@ _IN_MEMORY = frozenset({"keyvalue", "listvalue", "window", "session"})
 
 def main(arguments: list[str]) -> None:
     """Record the store types named, all without a name."""
-    jars = _jars(write_lock="--lock" in arguments)
+    jars = jars_of_kafka_streams(write_lock="--lock" in arguments)
     for name in [argument for argument in arguments if argument != "--lock"] or _COUNTS:
         sequences = generate(name, _COUNTS[name], _LENGTH)
         recording = _record(sequences, jars)
@@ -185,7 +185,8 @@ def _judge(sequences: list[Sequence], *, memory: bool, jars: list[Path]) -> tupl
     return version, answers
 
 
-def _jars(*, write_lock: bool) -> list[Path]:
+def jars_of_kafka_streams(*, write_lock: bool = False) -> list[Path]:
+    """Those of the lock, fetched where they are not there."""
     directory = cache_directory() / "kafka-streams"
     if write_lock or not _LOCK.is_file() or _checked(directory) is None:
         _fetch(directory, write_lock=write_lock)

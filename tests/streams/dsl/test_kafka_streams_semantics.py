@@ -12,6 +12,7 @@ from store.streams.dsl import (
     EmitStrategy,
     JoinWindows,
     KTable,
+    Materialized,
     SessionWindows,
     SlidingWindows,
     StreamJoined,
@@ -287,9 +288,26 @@ def of_named_operators(made: StreamsBuilder) -> None:  # 0 source, 1 filter, 2-4
     counted(stream.process_values(Passing, name="p"))
 
 
+def looked_at(made: StreamsBuilder) -> None:
+    made.table("in").map_values(str).to_stream().to("out")
+
+
+def looked_up(made: StreamsBuilder) -> None:
+    other = made.table("in").map_values(str)
+    made.stream("other").join_table(other, lambda one, two: [one, two]).to("out")
+
+
+def counted_in_sliding_windows(made: StreamsBuilder) -> None:
+    windows = made.stream("in").group_by_key().windowed_by(SlidingWindows.of_time_difference(5))
+    windows.count(materialized=Materialized.with_().with_retention(100))
+
+
 @pytest.mark.parametrize(
     ("build", "named"),
     [
+        (looked_at, []),
+        (looked_up, ["in-STATE-STORE-0000000000"]),
+        (counted_in_sliding_windows, ["KSTREAM-AGGREGATE-STATE-STORE-0000000001"]),
         (of_named_operators, ["KSTREAM-AGGREGATE-STATE-STORE-0000000005"]),
         (branched, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
         (from_a_named_table, ["KSTREAM-AGGREGATE-STATE-STORE-0000000004"]),
@@ -321,6 +339,15 @@ def test_several_joins_of_one_stream_go_through_one_topic() -> None:
     application = made.build()
     assert application.repartition_topics == {"app-KSTREAM-KEY-SELECT-0000000001-repartition"}
     assert len(application.sub_topologies) == 2
+
+
+def test_what_is_joined_with_a_global_table_goes_through_a_topic_that_is_named_alike_by_every_join() -> None:
+    made = builder()
+    globally = made.global_table("g")
+    mapped = made.stream("in").select_key(lambda key, _: key)
+    joined = mapped.join_global(globally, lambda key, _: key, lambda one, two: [one, two])
+    joined.join_table(made.table("t"), lambda one, two: [one, two]).to("out")
+    assert made.build().repartition_topics == {"app-KSTREAM-LEFTJOIN-0000000005-repartition"}
 
 
 def test_several_aggregates_of_a_named_group_of_rows_go_through_one_topic() -> None:

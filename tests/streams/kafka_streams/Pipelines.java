@@ -1,0 +1,334 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.JsonNodeFactory;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Properties;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+import org.apache.kafka.common.utils.AppInfoParser;
+import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.TestInputTopic;
+import org.apache.kafka.streams.Topology;
+import org.apache.kafka.streams.TopologyDescription;
+import org.apache.kafka.streams.TopologyTestDriver;
+import org.apache.kafka.streams.kstream.EmitStrategy;
+import org.apache.kafka.streams.kstream.GlobalKTable;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
+import org.apache.kafka.streams.kstream.KGroupedStream;
+import org.apache.kafka.streams.kstream.KGroupedTable;
+import org.apache.kafka.streams.kstream.KStream;
+import org.apache.kafka.streams.kstream.KTable;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.SessionWindowedKStream;
+import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.TimeWindowedKStream;
+import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.ValueJoiner;
+import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.processor.StateStore;
+
+/**
+ * Runs pipelines in Kafka Streams' test driver and prints what they forward.
+ *
+ * <p>Each line of the input is one pipeline, as {@code pipelines.py} describes it, and each line of the output what came
+ * of it: the names of its stores and repartition topics, and the records of each of its outputs in order, or
+ * {"error": the exception}. The first line of the output is the version of Kafka Streams.
+ */
+public final class Pipelines {
+    private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
+    private static final int LONGEST = 12;
+    private static final Grouped<String, String> GROUPED = Grouped.with(Serdes.String(), Serdes.String());
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        ObjectMapper mapper = new ObjectMapper();
+        out.println(mapper.writeValueAsString(AppInfoParser.getVersion()));
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            ObjectNode answer = JSON.objectNode();
+            try {
+                run(mapper.readTree(line), answer);
+            } catch (Exception error) {
+                Throwable cause = error;
+                while (cause.getCause() != null) {
+                    cause = cause.getCause();
+                }
+                answer.put("error", error + " / " + cause);
+            }
+            out.println(mapper.writeValueAsString(answer));
+        }
+    }
+
+    private static void run(JsonNode pipeline, ObjectNode answer) {
+        StreamsBuilder builder = new StreamsBuilder();
+        List<Object> made = new ArrayList<>();
+        for (JsonNode step : pipeline.get("steps")) {
+            made.add(make(builder, made, step));
+        }
+        Topology topology = builder.build();
+        names(topology, answer);
+        Properties properties = new Properties();
+        properties.put(StreamsConfig.APPLICATION_ID_CONFIG, "app");
+        properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "none:1");
+        properties.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
+        properties.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
+        properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, "0");
+        properties.put(StreamsConfig.DSL_STORE_SUPPLIERS_CLASS_CONFIG,
+            "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$RocksDBDslStoreSuppliers");
+        // Not once a second by the wall clock, which stands still here.
+        properties.put("__emit.interval.ms.kstreams.outer.join.spurious.results.fix__", "0");
+        properties.put("__emit.interval.ms.kstreams.windowed.aggregation__", "0");
+        properties.put(StreamsConfig.STATE_DIR_CONFIG, pipeline.get("directory").asText());
+        TreeMap<String, TestInputTopic<String, String>> inputs = new TreeMap<>();
+        try (TopologyTestDriver driver = new TopologyTestDriver(topology, properties, Instant.ofEpochMilli(0))) {
+            for (JsonNode record : pipeline.get("records")) {
+                inputs.computeIfAbsent(record.get(0).asText(),
+                        topic -> driver.createInputTopic(topic, new StringSerializer(), new StringSerializer()))
+                    .pipeInput(text(record.get(1)), text(record.get(2)), record.get(3).asLong());
+            }
+            ObjectNode outputs = answer.putObject("outputs");
+            for (Iterator<String> topics = pipeline.get("outputs").fieldNames(); topics.hasNext();) {
+                String topic = topics.next();
+                ArrayNode records = outputs.putArray(topic);
+                driver.createOutputTopic(topic, new StringDeserializer(), new StringDeserializer())
+                    .readRecordsToList()
+                    .forEach(one -> records.addArray().add(one.key()).add(one.value()).add(one.timestamp()));
+            }
+        }
+    }
+
+    private static void names(Topology topology, ObjectNode answer) {
+        TreeSet<String> stores = new TreeSet<>();
+        TreeSet<String> topics = new TreeSet<>();
+        for (TopologyDescription.Subtopology sub : topology.describe().subtopologies()) {
+            for (TopologyDescription.Node node : sub.nodes()) {
+                if (node instanceof TopologyDescription.Processor processor) {
+                    stores.addAll(processor.stores());
+                } else if (node instanceof TopologyDescription.Source source && source.topicSet() != null) {
+                    topics.addAll(source.topicSet());
+                }
+            }
+        }
+        ArrayNode named = answer.putArray("stores");
+        stores.forEach(named::add);
+        ArrayNode read = answer.putArray("sources");
+        topics.forEach(read::add);
+    }
+
+    private static String text(JsonNode node) {
+        return node.isNull() ? null : node.asText();
+    }
+
+    private static String last(String said) {
+        return said.length() <= LONGEST ? said : said.substring(said.length() - LONGEST);
+    }
+
+    private static String first(String value) {
+        return value == null ? "z" : value.substring(0, 1);
+    }
+
+    private static boolean holds(String name, String key, String value) {
+        return switch (name) {
+            case "even" -> value != null && value.length() % 2 == 0;
+            case "valued" -> value != null;
+            case "not_a" -> !"a".equals(key);
+            default -> throw new IllegalArgumentException(name);
+        };
+    }
+
+    private static String named(Windowed<String> key) {
+        return key.key() + "@" + key.window().start() + "-" + key.window().end();
+    }
+
+    @SuppressWarnings("unchecked")
+    private static Object make(StreamsBuilder builder, List<Object> made, JsonNode step) {
+        String operator = step.get("do").asText();
+        List<Object> of = new ArrayList<>();
+        step.get("of").forEach(index -> of.add(made.get(index.asInt())));
+        String how = step.has("how") ? step.get("how").asText() : "";
+        Object one = of.isEmpty() ? null : of.get(0);
+        Object other = of.size() < 2 ? null : of.get(1);
+        ValueJoiner<String, String, String> joiner = (left, right) -> last(left + "+" + right);
+        switch (operator) {
+            case "stream":
+                return builder.<String, String>stream(how);
+            case "table":
+                return step.get("kept").asBoolean() ? builder.<String, String>table(how, Materialized.as(how + "-kept"))
+                    : builder.<String, String>table(how);
+            case "global":
+                return builder.<String, String>globalTable(how);
+            case "to":
+                ((KStream<String, String>) one).to(how);
+                return null;
+            case "filter":
+                return ((KStream<String, String>) one).filter((k, v) -> holds(how, k, v));
+            case "filter_not":
+                return ((KStream<String, String>) one).filterNot((k, v) -> holds(how, k, v));
+            case "map_values":
+                return ((KStream<String, String>) one).mapValues(v -> last(v + "'"));
+            case "flat_map_values":
+                return ((KStream<String, String>) one).flatMapValues(v -> {
+                    List<String> each = new ArrayList<>();
+                    for (int at = 0; v != null && at < Math.min(3, v.length()); at++) {
+                        each.add(v.substring(at, at + 1));
+                    }
+                    return each;
+                });
+            case "select_key":
+                return ((KStream<String, String>) one).selectKey((k, v) -> first(v));
+            case "map":
+                return ((KStream<String, String>) one).map((k, v) -> KeyValue.pair(first(v), last(k + ":" + v)));
+            case "repartition":
+                return ((KStream<String, String>) one).repartition();
+            case "merge":
+                return ((KStream<String, String>) one).merge((KStream<String, String>) other);
+            case "to_table":
+                return step.get("kept").asBoolean()
+                    ? ((KStream<String, String>) one).toTable(Materialized.as(step.get("name").asText()))
+                    : ((KStream<String, String>) one).toTable();
+            case "group":
+                return aggregate(((KStream<String, String>) one).groupByKey(GROUPED), how);
+            case "group_by":
+                return aggregate(((KStream<String, String>) one).groupBy((k, v) -> first(v), GROUPED), how);
+            case "window":
+                return windowed(((KStream<String, String>) one).groupByKey(GROUPED), how, step);
+            case "join_streams": {
+                JoinWindows windows = JoinWindows
+                    .ofTimeDifferenceAndGrace(ms(step, "before"), ms(step, "grace")).after(ms(step, "after"));
+                KStream<String, String> left = (KStream<String, String>) one;
+                KStream<String, String> right = (KStream<String, String>) other;
+                return switch (how) {
+                    case "inner" -> left.join(right, joiner, windows);
+                    case "left" -> left.leftJoin(right, joiner, windows);
+                    default -> left.outerJoin(right, joiner, windows);
+                };
+            }
+            case "join_table":
+                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joiner)
+                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joiner);
+            case "join_global":
+                return how.equals("inner")
+                    ? ((KStream<String, String>) one).join((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner)
+                    : ((KStream<String, String>) one)
+                        .leftJoin((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner);
+            case "filter_rows":
+                return step.get("kept").asBoolean()
+                    ? ((KTable<String, String>) one)
+                        .filter((k, v) -> holds(how, k, v), Materialized.as(step.get("name").asText()))
+                    : ((KTable<String, String>) one).filter((k, v) -> holds(how, k, v));
+            case "map_rows":
+                return step.get("kept").asBoolean()
+                    ? ((KTable<String, String>) one)
+                        .mapValues(v -> last(v + "'"), Materialized.as(step.get("name").asText()))
+                    : ((KTable<String, String>) one).mapValues(v -> last(v + "'"));
+            case "group_rows":
+                return aggregate(((KTable<String, String>) one).groupBy((k, v) -> KeyValue.pair(first(v), v), GROUPED), how);
+            case "suppress":
+                return ((KTable<String, String>) one).suppress(
+                    Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded()));
+            case "join_tables": {
+                KTable<String, String> left = (KTable<String, String>) one;
+                KTable<String, String> right = (KTable<String, String>) other;
+                return switch (how) {
+                    case "inner" -> left.join(right, joiner);
+                    case "left" -> left.leftJoin(right, joiner);
+                    default -> left.outerJoin(right, joiner);
+                };
+            }
+            case "join_foreign": {
+                KTable<String, String> left = (KTable<String, String>) one;
+                KTable<String, String> right = (KTable<String, String>) other;
+                return how.equals("inner") ? left.<String, String, String>join(right, Pipelines::first, joiner)
+                    : left.<String, String, String>leftJoin(right, Pipelines::first, joiner);
+            }
+            case "to_stream":
+                return ((KTable<String, String>) one).toStream();
+            default:
+                throw new IllegalArgumentException(operator);
+        }
+    }
+
+    private static Duration ms(JsonNode step, String name) {
+        return Duration.ofMillis(step.get(name).asLong());
+    }
+
+    private static KTable<String, String> aggregate(KGroupedStream<String, String> group, String how) {
+        return switch (how) {
+            case "count" -> group.count().mapValues(String::valueOf);
+            case "reduce" -> group.reduce((all, v) -> last(all + v));
+            default -> group.aggregate(() -> "", (k, v, all) -> v.equals("x") ? null : last(all + v));
+        };
+    }
+
+    private static KTable<String, String> aggregate(KGroupedTable<String, String> group, String how) {
+        return switch (how) {
+            case "count" -> group.count().mapValues(String::valueOf);
+            case "reduce" -> group.reduce((all, v) -> last(all + v), (all, v) -> last(all + "-" + v));
+            default -> group.aggregate(() -> "", (k, v, all) -> last(all + v), (k, v, all) -> last(all + "-" + v));
+        };
+    }
+
+    private static Duration retention(JsonNode step) {
+        return ms(step, "retention");
+    }
+
+    private static <S extends StateStore> Materialized<String, String, S> kept(JsonNode step) {
+        return Materialized.<String, String, S>with(Serdes.String(), Serdes.String()).withRetention(retention(step));
+    }
+
+    private static <S extends StateStore> Materialized<String, Long, S> counted(JsonNode step) {
+        return Materialized.<String, Long, S>with(Serdes.String(), Serdes.Long()).withRetention(retention(step));
+    }
+
+    private static KStream<String, String> windowed(KGroupedStream<String, String> group, String how, JsonNode step) {
+        String kind = step.get("windows").asText();
+        KTable<Windowed<String>, String> table;
+        if (kind.equals("session")) {
+            SessionWindowedKStream<String, String> sessions = group
+                .windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(step, "size"), ms(step, "grace")));
+            if (step.get("on_close").asBoolean()) {
+                sessions = sessions.emitStrategy(EmitStrategy.onWindowClose());
+            }
+            table = switch (how) {
+                case "count" -> sessions.count(counted(step)).mapValues(String::valueOf);
+                case "reduce" -> sessions.reduce((all, v) -> last(all + v), kept(step));
+                default -> sessions.aggregate(() -> "", (k, v, all) -> last(all + v), (k, a, b) -> last(a + "/" + b), kept(step));
+            };
+        } else {
+            TimeWindowedKStream<String, String> windows = kind.equals("sliding")
+                ? group.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(step, "size"), ms(step, "grace")))
+                : group.windowedBy(TimeWindows.ofSizeAndGrace(ms(step, "size"), ms(step, "grace"))
+                    .advanceBy(ms(step, "advance")));
+            if (step.get("on_close").asBoolean()) {
+                windows = windows.emitStrategy(EmitStrategy.onWindowClose());
+            }
+            table = switch (how) {
+                case "count" -> windows.count(counted(step)).mapValues(String::valueOf);
+                case "reduce" -> windows.reduce((all, v) -> last(all + v), kept(step));
+                default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), kept(step));
+            };
+        }
+        if (step.get("suppressed").asBoolean()) {
+            table = table.suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()));
+        }
+        return table.toStream((k, v) -> named(k));
+    }
+}

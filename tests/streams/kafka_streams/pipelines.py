@@ -1,0 +1,489 @@
+"""Pipelines of the DSL as data: made at random, and run by `TestDriver`. `Pipelines.java` runs the same ones.
+
+A pipeline is a list of steps, each with what it `do`es, the earlier steps that it is made `of`, and its settings.
+Keys and values are text, and each output is compared as it says. What
+`docs/kafka-streams-differences.md` says is done otherwise here is not generated.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from store.serdes import StrSerde
+from store.state.windowed import Windowed
+from store.streams.application import Application
+from store.streams.dsl import (
+    EmitStrategy,
+    JoinWindows,
+    KGroupedStream,
+    KGroupedTable,
+    KStream,
+    KTable,
+    Materialized,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+)
+from store.testing.driver import TestDriver
+
+Step = dict[str, Any]
+Pipeline = dict[str, Any]
+
+TEXT = StrSerde()
+LONGEST = 12
+HOUR_MS = 3_600_000
+BEGIN_MS = 1_000_000
+
+KINDS = ("inner", "left", "outer")
+AGGREGATES = ("count", "reduce", "aggregate")
+
+
+# -- run -------------------------------------------------------------------------------------------------------
+
+
+def run(pipeline: Pipeline) -> dict[str, Any]:
+    """The names of stores and topics, and the records of each output, in order."""
+    application = build(pipeline["steps"])
+    answer: dict[str, Any] = {
+        "stores": sorted(
+            store if isinstance(store, str) else store.name
+            for topology in application.sub_topologies
+            for store in topology.stores
+        ),
+        "sources": sorted(
+            topic.removeprefix("app-")
+            for topology in application.sub_topologies
+            for topic in topology.sources
+        ),
+    }
+    with TestDriver(application, {"statestore.cache.max.bytes": 0}) as driver:
+        for topic, key, value, timestamp in pipeline["records"]:
+            driver.pipe_input(topic, key, value, timestamp)
+        answer["outputs"] = {
+            topic: [list(record[:3]) for record in driver.read_output(topic, TEXT, TEXT)]
+            for topic in pipeline["outputs"]
+        }
+    return answer
+
+
+def build(steps: list[Step]) -> Application:
+    builder = StreamsBuilder("app", key_serde=TEXT, value_serde=TEXT)
+    made: list[Any] = []
+    for step in steps:
+        made.append(_make(builder, [made[index] for index in step["of"]], step))
+    return builder.build()
+
+
+def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
+    how = step.get("how", "")
+    kept = Materialized.as_(step["name"]) if step.get("kept") and "name" in step else None
+    match step["do"], *of:
+        case ["stream"]:
+            return builder.stream(how)
+        case ["table"]:
+            return builder.table(how, materialized=Materialized.as_(f"{how}-kept") if step["kept"] else None)
+        case ["global"]:
+            return builder.global_table(how)
+        case "to", one:
+            return one.to(how)
+        case "filter", one:
+            return one.filter(_PREDICATES[how])
+        case "filter_not", one:
+            return one.filter_not(_PREDICATES[how])
+        case "map_values", one:
+            return one.map_values(_marked)
+        case "flat_map_values", one:
+            return one.flat_map_values(lambda value: list((value or "")[:3]))
+        case "select_key", one:
+            return one.select_key(lambda _key, value: _first(value))
+        case "map", one:
+            return one.map(lambda key, value: (_first(value), _last(f"{_said(key)}:{_said(value)}")))
+        case "repartition", one:
+            return one.repartition()
+        case "merge", one, other:
+            return one.merge(other)
+        case "to_table", one:
+            return one.to_table(materialized=kept)
+        case "group", one:
+            return _aggregate(one.group_by_key(), how)
+        case "group_by", one:
+            return _aggregate(one.group_by(lambda _key, value: _first(value)), how)
+        case "window", one:
+            return _windowed(one.group_by_key(), how, step)
+        case "join_streams", one, other:
+            windows = JoinWindows.of_time_difference(step["before"], grace=step["grace"]).after(step["after"])
+            join = {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how]
+            return join(other, _joined, windows)
+        case "join_table", one, other:
+            return (one.join_table if how == "inner" else one.left_join_table)(other, _joined)
+        case "join_global", one, other:
+            join = one.join_global if how == "inner" else one.left_join_global
+            return join(other, lambda _key, value: _first(value), _joined)
+        case "filter_rows", one:
+            return one.filter(_PREDICATES[how], materialized=kept)
+        case "map_rows", one:
+            return one.map_values(_marked, materialized=kept)
+        case "group_rows", one:
+            return _aggregate_rows(one.group_by(lambda _key, value: (_first(value), value)), how)
+        case "suppress", one:
+            return one.suppress(Suppressed.until_time_limit(step["wait"]))
+        case "join_tables", one, other:
+            return {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how](other, _joined)
+        case "join_foreign", one, other:
+            return (one.join if how == "inner" else one.left_join)(other, _first, _joined)
+        case "to_stream", one:
+            return one.to_stream()
+    raise ValueError(step["do"])
+
+
+def _aggregate(group: KGroupedStream, how: str) -> KTable:
+    if how == "count":
+        return group.count().map_values(str)
+    if how == "reduce":
+        return group.reduce(_added)
+    return group.aggregate(
+        str, lambda _key, value, total: None if value == "x" else _added(total, value), value_serde=TEXT
+    )
+
+
+def _aggregate_rows(group: KGroupedTable, how: str) -> KTable:
+    if how == "count":
+        return group.count().map_values(str)
+    if how == "reduce":
+        return group.reduce(_added, _taken)
+    return group.aggregate(
+        str,
+        lambda _key, value, total: _added(total, value),
+        lambda _key, value, total: _taken(total, value),
+        value_serde=TEXT,
+    )
+
+
+def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
+    size, grace = step["size"], step["grace"]
+    kind = step["windows"]
+    kept = Materialized.with_().with_retention(step["retention"])
+    if kind == "session":
+        grouped = group.windowed_by(SessionWindows.with_inactivity_gap(size, grace=grace))
+    elif kind == "sliding":
+        grouped = group.windowed_by(SlidingWindows.of_time_difference(size, grace=grace))
+    else:
+        grouped = group.windowed_by(TimeWindows.of_size(size, grace=grace).advance_by(step["advance"]))
+    if step["on_close"]:
+        grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
+    if how == "count":
+        table = grouped.count(materialized=kept).map_values(str)
+    elif how == "reduce":
+        table = grouped.reduce(_added, materialized=kept)
+    else:
+        merger = (lambda _key, one, other: _last(f"{one}/{other}")) if kind == "session" else None
+        table = grouped.aggregate(
+            str,
+            lambda _key, value, total: _added(total, value),
+            merger,
+            materialized=kept,
+            value_serde=TEXT,
+        )
+    if step["suppressed"]:
+        table = table.suppress(Suppressed.until_window_closes())
+    return table.to_stream(lambda key, _value: _named(key))
+
+
+def _named(key: Windowed[str]) -> str:
+    return f"{key.key}@{key.window.start}-{key.window.end}"
+
+
+def _last(said: str) -> str:
+    return said[-LONGEST:]
+
+
+def _said(value: str | None) -> str:
+    return "null" if value is None else value
+
+
+def _marked(value: str | None) -> str:
+    return _last(f"{_said(value)}'")
+
+
+def _first(value: str | None) -> str:
+    return "z" if value is None else value[:1]
+
+
+def _joined(left: str | None, right: str | None) -> str:
+    return _last(f"{_said(left)}+{_said(right)}")
+
+
+def _added(total: str, value: str) -> str:
+    return _last(total + value)
+
+
+def _taken(total: str, value: str) -> str:
+    return _last(f"{total}-{value}")
+
+
+_PREDICATES = {
+    "even": lambda _key, value: value is not None and len(value) % 2 == 0,
+    "valued": lambda _key, value: value is not None,
+    "not_a": lambda key, _value: key != "a",
+}
+
+
+def compared(records: list[list[Any]], how: str) -> list[Any]:
+    """What of an output's records has to be equal."""
+    if how == "in any order":
+        return sorted(records, key=str)
+    if how == "each of them":
+        return sorted({tuple(record) for record in records})
+    return [record for record in records if how != "but for deletions" or record[1] is not None]
+
+
+# -- make ------------------------------------------------------------------------------------------------------
+
+
+def generate(seed: int) -> Pipeline:
+    """The pipeline of that number."""
+    return _Making(random.Random(seed)).pipeline()
+
+
+class _Making:
+    """One pipeline while it is made."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.steps: list[Step] = []
+        self.even = rng.random() < 0.3
+        """Whether all times are even numbers."""
+        self.streams: list[int] = []
+        self.tables: list[int] = []
+        self.globals: list[int] = []
+        self.origins: dict[int, frozenset[int]] = {}
+        """Which sources a table is made of."""
+        self.alone: list[int] = []
+        """Joins of streams that forward records without a partner, in an order of its own."""
+        self.twice: list[int] = []
+        """Sliding windows, which may be forwarded twice alike there."""
+        self.by_foreign_key: list[int] = []
+        """Inner joins by a foreign key, which delete rows here that there were none of."""
+        self.used: set[int] = set()
+        self.rekeyed: set[int] = set()
+        """What comes by a repartition topic, or will before it is joined. What comes by two of those has no order."""
+        self.joined: set[int] = set()
+        """Tables that come of a join of tables, or of an aggregate: their old values are other ones here."""
+
+    def pipeline(self) -> Pipeline:
+        rng = self.rng
+        for number in range(rng.randint(1, 2)):
+            self.streams.append(self.add("stream", how=f"s{number}"))
+        for number in range(rng.randint(0, 2)):
+            self.table(self.add("table", how=f"t{number}", kept=rng.random() < 0.4))
+        if rng.random() < 0.2:
+            self.globals.append(self.add("global", how="g"))
+        for _ in range(rng.randint(1, 7)):
+            rng.choice(self.choices())()
+        outputs: dict[str, str] = {}
+        for index in [*self.tables]:
+            if index not in self.used or rng.random() < 0.3:
+                self.streams.append(self.add("to_stream", index))
+        for index in [*self.streams]:
+            if self.steps[index]["do"] != "stream" and (index not in self.used or rng.random() < 0.3):
+                self.to(index, outputs, "as they came")
+        for index in self.alone:
+            self.to(index, outputs, "in any order")
+        for index in self.twice:
+            self.to(index, outputs, "each of them")
+        for index in self.by_foreign_key:
+            self.to(self.add("to_stream", index), outputs, "but for deletions")
+        topics = [
+            step["how"]
+            for index, step in enumerate(self.steps)
+            if step["do"] in {"stream", "table"} or (step["do"] == "global" and index in self.used)
+        ]
+        return {"steps": self.steps, "records": self.records(topics), "outputs": outputs}
+
+    def to(self, index: int, outputs: dict[str, str], how: str) -> None:
+        """`how` says how an output is to be compared."""
+        outputs[f"out{index}"] = how
+        self.add("to", index, how=f"out{index}")
+
+    def records(self, topics: list[str]) -> list[list[Any]]:
+        rng = self.rng
+        now = BEGIN_MS
+        records = []
+        for _ in range(rng.randint(5, 40)):
+            now += rng.choice((0, 0, 1, 2, 3, 5, 8, 13, 30))
+            late = rng.choice((0, 0, 0, 0, 1, 3, 7, 12, 25))
+            value = None if rng.random() < 0.12 else rng.choice(("a", "b", "ab", "bc", "x", "xyz", "c"))
+            at = now - late
+            records.append([rng.choice(topics), rng.choice("abc"), value, at - at % 2 if self.even else at])
+        # All windows of joins are closed: when those are forwarded that found no partner is another matter there.
+        return records + [
+            [topic, "d", "d", now - now % 2 + HOUR_MS + last] for last in (0, 1000) for topic in topics
+        ]
+
+    def add(self, do: str, *of: int, **settings: Any) -> int:
+        self.used.update(of)
+        index = len(self.steps)
+        if do in {"select_key", "map", "window", "group_by", "group_rows"} or self.rekeyed.intersection(of):
+            self.rekeyed.add(index)
+        self.steps.append({"do": do, "of": list(of), **settings})
+        return index
+
+    def table(self, index: int) -> int:
+        of = self.steps[index]["of"]
+        self.origins[index] = frozenset({index}).union(
+            *[self.origins.get(one, frozenset({one})) for one in of]
+        )
+        self.tables.append(index)
+        return index
+
+    def choices(self) -> list[Any]:
+        made: list[Any] = [
+            self.stateless,
+            self.stateless,
+            self.to_table,
+            self.group,
+            self.window,
+            self.window,
+            self.join_streams,
+            self.join_streams,
+        ]
+        if self.tables:
+            made += [self.join_table, self.rows, self.rows, self.join_tables, self.join_tables]
+        if self.globals:
+            made += [self.join_global, self.join_global]
+        return made
+
+    def stateless(self) -> None:
+        rng = self.rng
+        one = rng.choice(self.streams)
+        match rng.choice(
+            (
+                "filter",
+                "filter_not",
+                "map_values",
+                "flat_map_values",
+                "select_key",
+                "map",
+                "repartition",
+                "merge",
+            )
+        ):
+            case "filter" | "filter_not" as do:
+                made = self.add(do, one, how=rng.choice(tuple(_PREDICATES)))
+            case "merge":
+                made = self.add("merge", one, rng.choice(self.streams))
+            case do:
+                made = self.add(do, one)
+        self.streams.append(made)
+
+    def name(self) -> dict[str, Any]:
+        return {"kept": self.rng.random() < 0.4, "name": f"kept-{len(self.steps)}"}
+
+    def to_table(self) -> None:
+        self.table(self.add("to_table", self.rng.choice(self.streams), **self.name()))
+
+    def group(self) -> None:
+        do = self.rng.choice(("group", "group_by"))
+        how = self.rng.choice(AGGREGATES)
+        made = self.table(self.add(do, self.rng.choice(self.streams), how=how))
+        if how != "reduce":
+            self.joined.add(made)
+
+    def window(self) -> None:
+        rng = self.rng
+        kind = rng.choice(("time", "time", "sliding", "session" if self.even else "time"))
+        size, grace = rng.choice((5, 10, 20)), rng.choice((0, 0, 5, 15))
+        if kind == "session":
+            # Its end is never just this and the gap before an even time.
+            size, grace = rng.choice((5, 9, 21)), rng.choice((0, 0, 6, 16))
+        valued = self.add("filter", rng.choice(self.streams), how="valued")
+        on_close = kind != "session" and rng.random() < 0.25
+        made = self.add(
+            "window",
+            valued,
+            how=rng.choice(AGGREGATES),
+            windows=kind,
+            size=size,
+            advance=rng.choice((size, size, max(1, size // 2), 3)),
+            grace=grace,
+            # Long enough for nothing that is closed to expire before it is forwarded, as it does there.
+            retention=2 * HOUR_MS
+            if on_close
+            else {"sliding": 2 * size, "session": size}.get(kind, size) + grace,
+            on_close=on_close,
+            suppressed=not on_close and kind == "time" and rng.random() < 0.3,
+        )
+        (self.twice if kind == "sliding" and not on_close else self.streams).append(made)
+
+    def join_streams(self) -> None:
+        rng = self.rng
+        one, other = rng.choice(self.streams), rng.choice(self.streams)
+        if {one, other} <= self.rekeyed:
+            return
+        how, before = rng.choice(KINDS), rng.choice((0, 5, 10))
+        made = self.add(
+            "join_streams",
+            one,
+            other,
+            how=how,
+            before=before,
+            after=rng.choice((0, 5, 10)) if how == "inner" else before,
+            grace=rng.choice((0, 0, 5, 15)),
+        )
+        (self.streams if how == "inner" else self.alone).append(made)
+
+    def join_table(self) -> None:
+        rng = self.rng
+        one, other = rng.choice(self.streams), rng.choice(self.tables)
+        if {one, other} <= self.rekeyed or self.steps[other]["do"] == "suppress":
+            return
+        self.streams.append(self.add("join_table", one, other, how=rng.choice(KINDS[:2])))
+
+    def join_global(self) -> None:
+        rng = self.rng
+        one, other = rng.choice(self.streams), rng.choice(self.globals)
+        self.streams.append(self.add("join_global", one, other, how=rng.choice(KINDS[:2])))
+
+    def rows(self) -> None:
+        rng = self.rng
+        one = rng.choice(self.tables)
+        match rng.choice(("filter_rows", "map_rows", "group_rows", "suppress", "to_stream")):
+            case "filter_rows" if one not in self.joined:
+                made = self.table(
+                    self.add("filter_rows", one, how=rng.choice(tuple(_PREDICATES)), **self.name())
+                )
+            case "map_rows":
+                made = self.table(self.add("map_rows", one, **self.name()))
+            case "group_rows" if one not in self.joined:
+                made = self.table(self.add("group_rows", one, how=rng.choice(AGGREGATES)))
+                self.joined.add(made)
+                return
+            case "suppress" if one not in self.joined:
+                made = self.table(self.add("suppress", one, wait=rng.choice((0, 5, 20))))
+                self.joined.add(made)
+                return
+            case _:
+                self.streams.append(self.add("to_stream", one))
+                return
+        if one in self.joined:
+            self.joined.add(made)
+
+    def join_tables(self) -> None:
+        rng = self.rng
+        one, other = rng.choice(self.tables), rng.choice(self.tables)
+        if self.origins[one] & self.origins[other]:
+            return
+        if {one, other} & self.joined or {one, other} <= self.rekeyed:
+            return
+        if rng.random() < 0.3:
+            how = rng.choice(KINDS[:2])
+            made = self.add("join_foreign", one, other, how=how)
+            if how == "inner":
+                self.by_foreign_key.append(made)
+                return
+        else:
+            made = self.add("join_tables", one, other, how=rng.choice(KINDS))
+        self.joined.add(self.table(made))

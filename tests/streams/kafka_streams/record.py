@@ -1,0 +1,91 @@
+r"""Ask Kafka Streams' test driver what pipelines forward, and keep it: python -m tests.streams.kafka_streams.record
+
+Writes `recorded.json` anew: the version of Kafka Streams, and pipelines with what came of them. With
+`--from N --count M` it writes nothing, compares those pipelines with ours, and says which differ. Needs what
+`tests/state/kafka_streams/record.py` needs; the test reads the recording alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness.provision.java import java
+from tests.state.kafka_streams.record import jars_of_kafka_streams
+from tests.streams.kafka_streams.pipelines import Pipeline, compared, generate, run
+
+_HERE = Path(__file__).parent
+RECORDED = _HERE / "recorded.json"
+_COUNT = 100
+
+
+def main() -> None:
+    """Record, or compare."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--from", dest="first", type=int, help="compare from this pipeline on")
+    parser.add_argument("--count", type=int, default=_COUNT)
+    said = parser.parse_args()
+    numbers = range(said.first or 0, (said.first or 0) + said.count)
+    pipelines = [generate(number) for number in numbers]
+    version, answers = _judge(pipelines)
+    if said.first is None:
+        rows = [{**pipeline, "answer": answer} for pipeline, answer in zip(pipelines, answers, strict=True)]
+        recording = {"kafka_streams": version, "pipelines": rows}
+        text = json.dumps(recording, separators=(",", ":")).replace('{"steps"', '\n{"steps"')
+        RECORDED.write_text(text + "\n")
+        sys.stderr.write(f"{len(pipelines)} pipelines, {len(text):,} bytes\n")
+        return
+    different = [
+        number
+        for number, pipeline, answer in zip(numbers, pipelines, answers, strict=True)
+        if differences(pipeline, answer, run(pipeline))
+    ]
+    sys.stderr.write(f"{len(pipelines)} pipelines, of which {len(different)} differ: {different}\n")
+    sys.exit(bool(different))
+
+
+def differences(pipeline: Pipeline, theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """What is not alike, by name: stores, topics that are read, outputs."""
+    found = [what for what in ("stores", "sources") if theirs[what] != ours[what]]
+    return found + [
+        topic
+        for topic, how in pipeline["outputs"].items()
+        if compared(theirs["outputs"][topic], how) != compared(ours["outputs"][topic], how)
+    ]
+
+
+def _judge(pipelines: list[Pipeline]) -> tuple[str, list[dict[str, Any]]]:
+    """The version of Kafka Streams, and the answer of each pipeline."""
+    with tempfile.TemporaryDirectory(prefix="kafka-streams-") as directory:
+        lines = [
+            json.dumps({**pipeline, "directory": f"{directory}/{number}"}) + "\n"
+            for number, pipeline in enumerate(pipelines)
+        ]
+        done = subprocess.run(
+            [
+                str(java().executable),
+                *("-cp", ":".join(map(str, jars_of_kafka_streams()))),
+                str(_HERE / "Pipelines.java"),
+            ],
+            input="".join(lines),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        sys.exit(
+            f"Pipelines.java does not run; a JRE without compiler cannot start it.\n{done.stderr[-4000:]}"
+        )
+    version, *answers = [json.loads(line) for line in done.stdout.splitlines()]
+    if failed := [answer["error"] for answer in answers if "error" in answer]:
+        sys.exit(f"Kafka Streams refuses {len(failed)} of the pipelines, the first with: {failed[0]}")
+    return version, answers
+
+
+if __name__ == "__main__":
+    main()
