@@ -12,9 +12,11 @@ import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
@@ -26,23 +28,30 @@ import org.apache.kafka.streams.TestInputTopic;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.TopologyDescription;
 import org.apache.kafka.streams.TopologyTestDriver;
+import org.apache.kafka.streams.kstream.Aggregator;
 import org.apache.kafka.streams.kstream.EmitStrategy;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
 import org.apache.kafka.streams.kstream.JoinWindows;
+import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KGroupedStream;
 import org.apache.kafka.streams.kstream.KGroupedTable;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Named;
+import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.SessionWindowedKStream;
 import org.apache.kafka.streams.kstream.SessionWindows;
 import org.apache.kafka.streams.kstream.SlidingWindows;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
+import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindowedKStream;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.ValueJoiner;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.kstream.internals.NamedInternal;
 import org.apache.kafka.streams.processor.StateStore;
 
 /**
@@ -166,6 +175,8 @@ public final class Pipelines {
         String how = step.has("how") ? step.get("how").asText() : "";
         Object one = of.isEmpty() ? null : of.get(0);
         Object other = of.size() < 2 ? null : of.get(1);
+        String called = step.has("called") ? step.get("called").asText() : null;
+        Named named = called == null ? NamedInternal.empty() : Named.as(called);
         ValueJoiner<String, String, String> joiner = (left, right) -> last(left + "+" + right);
         switch (operator) {
             case "stream":
@@ -179,11 +190,11 @@ public final class Pipelines {
                 ((KStream<String, String>) one).to(how);
                 return null;
             case "filter":
-                return ((KStream<String, String>) one).filter((k, v) -> holds(how, k, v));
+                return ((KStream<String, String>) one).filter((k, v) -> holds(how, k, v), named);
             case "filter_not":
-                return ((KStream<String, String>) one).filterNot((k, v) -> holds(how, k, v));
+                return ((KStream<String, String>) one).filterNot((k, v) -> holds(how, k, v), named);
             case "map_values":
-                return ((KStream<String, String>) one).mapValues(v -> last(v + "'"));
+                return ((KStream<String, String>) one).mapValues(v -> last(v + "'"), named);
             case "flat_map_values":
                 return ((KStream<String, String>) one).flatMapValues(v -> {
                     List<String> each = new ArrayList<>();
@@ -191,76 +202,96 @@ public final class Pipelines {
                         each.add(v.substring(at, at + 1));
                     }
                     return each;
-                });
+                }, named);
             case "select_key":
-                return ((KStream<String, String>) one).selectKey((k, v) -> first(v));
+                return ((KStream<String, String>) one).selectKey((k, v) -> first(v), named);
             case "map":
-                return ((KStream<String, String>) one).map((k, v) -> KeyValue.pair(first(v), last(k + ":" + v)));
+                return ((KStream<String, String>) one).map((k, v) -> KeyValue.pair(first(v), last(k + ":" + v)), named);
             case "repartition":
-                return ((KStream<String, String>) one).repartition();
+                return ((KStream<String, String>) one).repartition(called == null ? Repartitioned.with(Serdes.String(), Serdes.String())
+                    : Repartitioned.<String, String>as(called).withKeySerde(Serdes.String())
+                        .withValueSerde(Serdes.String()));
             case "merge":
-                return ((KStream<String, String>) one).merge((KStream<String, String>) other);
+                return ((KStream<String, String>) one).merge((KStream<String, String>) other, named);
+            case "split": {
+                Map<String, KStream<String, String>> branches = ((KStream<String, String>) one).split(named)
+                    .branch((k, v) -> holds("even", k, v)).branch((k, v) -> holds("not_a", k, v)).defaultBranch();
+                List<KStream<String, String>> each = new ArrayList<>(new TreeMap<>(branches).values());
+                return each.get(0).merge(each.get(1));
+            }
             case "to_table":
                 return step.get("kept").asBoolean()
-                    ? ((KStream<String, String>) one).toTable(Materialized.as(step.get("name").asText()))
-                    : ((KStream<String, String>) one).toTable();
+                    ? ((KStream<String, String>) one).toTable(named, Materialized.as(step.get("name").asText()))
+                    : ((KStream<String, String>) one).toTable(named);
             case "group":
-                return aggregate(((KStream<String, String>) one).groupByKey(GROUPED), how);
+                return aggregate(((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
             case "group_by":
-                return aggregate(((KStream<String, String>) one).groupBy((k, v) -> first(v), GROUPED), how);
+                return aggregate(((KStream<String, String>) one).groupBy((k, v) -> first(v), grouped(called)), how, step);
+            case "cogroup": {
+                Aggregator<String, String, String> adder = (k, v, all) -> last(all + v);
+                return ((KStream<String, String>) one).groupByKey(grouped(called)).cogroup(adder)
+                    .cogroup(((KStream<String, String>) other).groupByKey(GROUPED), adder)
+                    .aggregate(() -> "", Materialized.with(Serdes.String(), Serdes.String()));
+            }
             case "window":
-                return windowed(((KStream<String, String>) one).groupByKey(GROUPED), how, step);
+                return windowed(((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
             case "join_streams": {
                 JoinWindows windows = JoinWindows
                     .ofTimeDifferenceAndGrace(ms(step, "before"), ms(step, "grace")).after(ms(step, "after"));
+                StreamJoined<String, String, String> joined =
+                    StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String());
+                joined = called == null ? joined : joined.withName(called);
+                joined = step.has("stored") ? joined.withStoreName(step.get("stored").asText()) : joined;
                 KStream<String, String> left = (KStream<String, String>) one;
                 KStream<String, String> right = (KStream<String, String>) other;
                 return switch (how) {
-                    case "inner" -> left.join(right, joiner, windows);
-                    case "left" -> left.leftJoin(right, joiner, windows);
-                    default -> left.outerJoin(right, joiner, windows);
+                    case "inner" -> left.join(right, joiner, windows, joined);
+                    case "left" -> left.leftJoin(right, joiner, windows, joined);
+                    default -> left.outerJoin(right, joiner, windows, joined);
                 };
             }
             case "join_table":
-                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joiner)
-                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joiner);
+                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joiner, Joined.as(called))
+                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joiner, Joined.as(called));
             case "join_global":
                 return how.equals("inner")
-                    ? ((KStream<String, String>) one).join((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner)
+                    ? ((KStream<String, String>) one).join((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner, named)
                     : ((KStream<String, String>) one)
-                        .leftJoin((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner);
+                        .leftJoin((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner, named);
             case "filter_rows":
                 return step.get("kept").asBoolean()
                     ? ((KTable<String, String>) one)
-                        .filter((k, v) -> holds(how, k, v), Materialized.as(step.get("name").asText()))
-                    : ((KTable<String, String>) one).filter((k, v) -> holds(how, k, v));
+                        .filter((k, v) -> holds(how, k, v), named, Materialized.as(step.get("name").asText()))
+                    : ((KTable<String, String>) one).filter((k, v) -> holds(how, k, v), named);
             case "map_rows":
                 return step.get("kept").asBoolean()
                     ? ((KTable<String, String>) one)
-                        .mapValues(v -> last(v + "'"), Materialized.as(step.get("name").asText()))
-                    : ((KTable<String, String>) one).mapValues(v -> last(v + "'"));
+                        .mapValues(v -> last(v + "'"), named, Materialized.as(step.get("name").asText()))
+                    : ((KTable<String, String>) one).mapValues(v -> last(v + "'"), named);
             case "group_rows":
-                return aggregate(((KTable<String, String>) one).groupBy((k, v) -> KeyValue.pair(first(v), v), GROUPED), how);
+                return aggregate(((KTable<String, String>) one).groupBy((k, v) -> KeyValue.pair(first(v), v), grouped(called)), how, step);
             case "suppress":
-                return ((KTable<String, String>) one).suppress(
-                    Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded()));
+                return ((KTable<String, String>) one).suppress(called == null
+                    ? Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded())
+                    : Suppressed.<String>untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded())
+                        .withName(called));
             case "join_tables": {
                 KTable<String, String> left = (KTable<String, String>) one;
                 KTable<String, String> right = (KTable<String, String>) other;
                 return switch (how) {
-                    case "inner" -> left.join(right, joiner);
-                    case "left" -> left.leftJoin(right, joiner);
-                    default -> left.outerJoin(right, joiner);
+                    case "inner" -> left.join(right, joiner, named);
+                    case "left" -> left.leftJoin(right, joiner, named);
+                    default -> left.outerJoin(right, joiner, named);
                 };
             }
             case "join_foreign": {
                 KTable<String, String> left = (KTable<String, String>) one;
                 KTable<String, String> right = (KTable<String, String>) other;
-                return how.equals("inner") ? left.<String, String, String>join(right, Pipelines::first, joiner)
-                    : left.<String, String, String>leftJoin(right, Pipelines::first, joiner);
+                return how.equals("inner") ? left.<String, String, String>join(right, Pipelines::first, joiner, tabled(called))
+                    : left.<String, String, String>leftJoin(right, Pipelines::first, joiner, tabled(called));
             }
             case "to_stream":
-                return ((KTable<String, String>) one).toStream();
+                return ((KTable<String, String>) one).toStream(named);
             default:
                 throw new IllegalArgumentException(operator);
         }
@@ -270,32 +301,38 @@ public final class Pipelines {
         return Duration.ofMillis(step.get(name).asLong());
     }
 
-    private static KTable<String, String> aggregate(KGroupedStream<String, String> group, String how) {
+    private static Grouped<String, String> grouped(String called) {
+        return called == null ? GROUPED : Grouped.with(called, Serdes.String(), Serdes.String());
+    }
+
+    private static TableJoined<String, String> tabled(String called) {
+        return called == null ? TableJoined.with(null, null) : TableJoined.as(called);
+    }
+
+    private static <V, S extends StateStore> Materialized<String, V, S> stored(JsonNode step, Serde<V> values) {
+        Materialized<String, V, S> said = step.has("stored") ? Materialized.as(step.get("stored").asText())
+            : Materialized.with(Serdes.String(), values);
+        said = said.withKeySerde(Serdes.String()).withValueSerde(values);
+        return step.has("retention") ? said.withRetention(ms(step, "retention")) : said;
+    }
+
+    private static KTable<String, String> aggregate(KGroupedStream<String, String> group, String how, JsonNode step) {
         return switch (how) {
-            case "count" -> group.count().mapValues(String::valueOf);
-            case "reduce" -> group.reduce((all, v) -> last(all + v));
-            default -> group.aggregate(() -> "", (k, v, all) -> v.equals("x") ? null : last(all + v));
+            case "count" -> group.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
+            case "reduce" -> group.reduce((all, v) -> last(all + v), stored(step, Serdes.String()));
+            default -> group.aggregate(() -> "", (k, v, all) -> v.equals("x") ? null : last(all + v),
+                stored(step, Serdes.String()));
         };
     }
 
-    private static KTable<String, String> aggregate(KGroupedTable<String, String> group, String how) {
+    private static KTable<String, String> aggregate(KGroupedTable<String, String> group, String how, JsonNode step) {
         return switch (how) {
-            case "count" -> group.count().mapValues(String::valueOf);
-            case "reduce" -> group.reduce((all, v) -> last(all + v), (all, v) -> last(all + "-" + v));
-            default -> group.aggregate(() -> "", (k, v, all) -> last(all + v), (k, v, all) -> last(all + "-" + v));
+            case "count" -> group.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
+            case "reduce" -> group.reduce((all, v) -> last(all + v), (all, v) -> last(all + "-" + v),
+                stored(step, Serdes.String()));
+            default -> group.aggregate(() -> "", (k, v, all) -> last(all + v), (k, v, all) -> last(all + "-" + v),
+                stored(step, Serdes.String()));
         };
-    }
-
-    private static Duration retention(JsonNode step) {
-        return ms(step, "retention");
-    }
-
-    private static <S extends StateStore> Materialized<String, String, S> kept(JsonNode step) {
-        return Materialized.<String, String, S>with(Serdes.String(), Serdes.String()).withRetention(retention(step));
-    }
-
-    private static <S extends StateStore> Materialized<String, Long, S> counted(JsonNode step) {
-        return Materialized.<String, Long, S>with(Serdes.String(), Serdes.Long()).withRetention(retention(step));
     }
 
     private static KStream<String, String> windowed(KGroupedStream<String, String> group, String how, JsonNode step) {
@@ -308,9 +345,9 @@ public final class Pipelines {
                 sessions = sessions.emitStrategy(EmitStrategy.onWindowClose());
             }
             table = switch (how) {
-                case "count" -> sessions.count(counted(step)).mapValues(String::valueOf);
-                case "reduce" -> sessions.reduce((all, v) -> last(all + v), kept(step));
-                default -> sessions.aggregate(() -> "", (k, v, all) -> last(all + v), (k, a, b) -> last(a + "/" + b), kept(step));
+                case "count" -> sessions.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
+                case "reduce" -> sessions.reduce((all, v) -> last(all + v), stored(step, Serdes.String()));
+                default -> sessions.aggregate(() -> "", (k, v, all) -> last(all + v), (k, a, b) -> last(a + "/" + b), stored(step, Serdes.String()));
             };
         } else {
             TimeWindowedKStream<String, String> windows = kind.equals("sliding")
@@ -321,9 +358,9 @@ public final class Pipelines {
                 windows = windows.emitStrategy(EmitStrategy.onWindowClose());
             }
             table = switch (how) {
-                case "count" -> windows.count(counted(step)).mapValues(String::valueOf);
-                case "reduce" -> windows.reduce((all, v) -> last(all + v), kept(step));
-                default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), kept(step));
+                case "count" -> windows.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
+                case "reduce" -> windows.reduce((all, v) -> last(all + v), stored(step, Serdes.String()));
+                default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), stored(step, Serdes.String()));
             };
         }
         if (step.get("suppressed").asBoolean()) {

@@ -23,6 +23,7 @@ from store.streams.dsl import (
     Materialized,
     SessionWindows,
     SlidingWindows,
+    StreamJoined,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
@@ -80,6 +81,7 @@ def build(steps: list[Step]) -> Application:
 def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
     how = step.get("how", "")
     kept = Materialized.as_(step["name"]) if step.get("kept") and "name" in step else None
+    name = step.get("called")
     match step["do"], *of:
         case ["stream"]:
             return builder.stream(how)
@@ -90,74 +92,107 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "to", one:
             return one.to(how)
         case "filter", one:
-            return one.filter(_PREDICATES[how])
+            return one.filter(_PREDICATES[how], name=name)
         case "filter_not", one:
-            return one.filter_not(_PREDICATES[how])
+            return one.filter_not(_PREDICATES[how], name=name)
         case "map_values", one:
-            return one.map_values(_marked)
+            return one.map_values(_marked, name=name)
         case "flat_map_values", one:
-            return one.flat_map_values(lambda value: list((value or "")[:3]))
+            return one.flat_map_values(lambda value: list((value or "")[:3]), name=name)
         case "select_key", one:
-            return one.select_key(lambda _key, value: _first(value))
+            return one.select_key(lambda _key, value: _first(value), name=name)
         case "map", one:
-            return one.map(lambda key, value: (_first(value), _last(f"{_said(key)}:{_said(value)}")))
+            return one.map(
+                lambda key, value: (_first(value), _last(f"{_said(key)}:{_said(value)}")), name=name
+            )
         case "repartition", one:
-            return one.repartition()
+            return one.repartition(name=name)
         case "merge", one, other:
-            return one.merge(other)
+            return one.merge(other, name=name)
+        case "split", one:
+            split = one.split(name=name).branch(_PREDICATES["even"]).branch(_PREDICATES["not_a"])
+            first, second, *_ = dict(sorted(split.default_branch().items())).values()
+            return first.merge(second)
         case "to_table", one:
-            return one.to_table(materialized=kept)
+            return one.to_table(materialized=kept, name=name)
         case "group", one:
-            return _aggregate(one.group_by_key(), how)
+            return _aggregate(one.group_by_key(name=name), how, step)
         case "group_by", one:
-            return _aggregate(one.group_by(lambda _key, value: _first(value)), how)
+            return _aggregate(one.group_by(lambda _key, value: _first(value), name=name), how, step)
+        case "cogroup", one, other:
+            return (
+                one.group_by_key(name=name)
+                .cogroup(_adder)
+                .cogroup(other.group_by_key(), _adder)
+                .aggregate(str, value_serde=TEXT)
+            )
         case "window", one:
-            return _windowed(one.group_by_key(), how, step)
+            return _windowed(one.group_by_key(name=name), how, step)
         case "join_streams", one, other:
             windows = JoinWindows.of_time_difference(step["before"], grace=step["grace"]).after(step["after"])
             join = {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how]
-            return join(other, _joined, windows)
+            said = StreamJoined(name=name, store_name=step.get("stored"))
+            return join(other, _joined, windows, joined=said)
         case "join_table", one, other:
-            return (one.join_table if how == "inner" else one.left_join_table)(other, _joined)
+            return (one.join_table if how == "inner" else one.left_join_table)(other, _joined, name=name)
         case "join_global", one, other:
             join = one.join_global if how == "inner" else one.left_join_global
-            return join(other, lambda _key, value: _first(value), _joined)
+            return join(other, lambda _key, value: _first(value), _joined, name=name)
         case "filter_rows", one:
-            return one.filter(_PREDICATES[how], materialized=kept)
+            return one.filter(_PREDICATES[how], materialized=kept, name=name)
         case "map_rows", one:
-            return one.map_values(_marked, materialized=kept)
+            return one.map_values(_marked, materialized=kept, name=name)
         case "group_rows", one:
-            return _aggregate_rows(one.group_by(lambda _key, value: (_first(value), value)), how)
+            return _aggregate_rows(
+                one.group_by(lambda _key, value: (_first(value), value), name=name), how, step
+            )
         case "suppress", one:
-            return one.suppress(Suppressed.until_time_limit(step["wait"]))
+            return one.suppress(Suppressed.until_time_limit(step["wait"], name=name))
         case "join_tables", one, other:
-            return {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how](other, _joined)
+            return {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how](
+                other, _joined, name=name
+            )
         case "join_foreign", one, other:
-            return (one.join if how == "inner" else one.left_join)(other, _first, _joined)
+            return (one.join if how == "inner" else one.left_join)(other, _first, _joined, name=name)
         case "to_stream", one:
-            return one.to_stream()
+            return one.to_stream(name=name)
     raise ValueError(step["do"])
 
 
-def _aggregate(group: KGroupedStream, how: str) -> KTable:
+def _stored(step: Step) -> Materialized:
+    stored = Materialized.as_(step["stored"]) if "stored" in step else Materialized.with_()
+    return stored.with_retention(step["retention"]) if "retention" in step else stored
+
+
+def _adder(_key: str, value: str, total: str) -> str:
+    return _added(total, value)
+
+
+def _aggregate(group: KGroupedStream, how: str, step: Step) -> KTable:
+    stored = _stored(step)
     if how == "count":
-        return group.count().map_values(str)
+        return group.count(materialized=stored).map_values(str)
     if how == "reduce":
-        return group.reduce(_added)
+        return group.reduce(_added, materialized=stored)
     return group.aggregate(
-        str, lambda _key, value, total: None if value == "x" else _added(total, value), value_serde=TEXT
+        str,
+        lambda _key, value, total: None if value == "x" else _added(total, value),
+        materialized=stored,
+        value_serde=TEXT,
     )
 
 
-def _aggregate_rows(group: KGroupedTable, how: str) -> KTable:
+def _aggregate_rows(group: KGroupedTable, how: str, step: Step) -> KTable:
+    stored = _stored(step)
     if how == "count":
-        return group.count().map_values(str)
+        return group.count(materialized=stored).map_values(str)
     if how == "reduce":
-        return group.reduce(_added, _taken)
+        return group.reduce(_added, _taken, materialized=stored)
     return group.aggregate(
         str,
-        lambda _key, value, total: _added(total, value),
+        _adder,
         lambda _key, value, total: _taken(total, value),
+        materialized=stored,
         value_serde=TEXT,
     )
 
@@ -165,7 +200,7 @@ def _aggregate_rows(group: KGroupedTable, how: str) -> KTable:
 def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
     size, grace = step["size"], step["grace"]
     kind = step["windows"]
-    kept = Materialized.with_().with_retention(step["retention"])
+    kept = _stored(step)
     if kind == "session":
         grouped = group.windowed_by(SessionWindows.with_inactivity_gap(size, grace=grace))
     elif kind == "sliding":
@@ -182,7 +217,7 @@ def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
         merger = (lambda _key, one, other: _last(f"{one}/{other}")) if kind == "session" else None
         table = grouped.aggregate(
             str,
-            lambda _key, value, total: _added(total, value),
+            _adder,
             merger,
             materialized=kept,
             value_serde=TEXT,
@@ -224,6 +259,9 @@ def _taken(total: str, value: str) -> str:
     return _last(f"{total}-{value}")
 
 
+_STORED = {"group", "group_by", "group_rows", "window", "join_streams"}
+"""What has stores that may be named beside the operator."""
+
 _PREDICATES = {
     "even": lambda _key, value: value is not None and len(value) % 2 == 0,
     "valued": lambda _key, value: value is not None,
@@ -256,6 +294,8 @@ class _Making:
         self.steps: list[Step] = []
         self.even = rng.random() < 0.3
         """Whether all times are even numbers."""
+        self.named = rng.random() < 0.5
+        """Whether some operators and stores have names of their own."""
         self.streams: list[int] = []
         self.tables: list[int] = []
         self.globals: list[int] = []
@@ -326,6 +366,10 @@ class _Making:
     def add(self, do: str, *of: int, **settings: Any) -> int:
         self.used.update(of)
         index = len(self.steps)
+        if self.named and do not in {"stream", "table", "global", "to"} and self.rng.random() < 0.5:
+            settings["called"] = f"named-{index}"
+        if self.named and do in _STORED and self.rng.random() < 0.5:
+            settings["stored"] = f"stored-{index}"
         if do in {"select_key", "map", "window", "group_by", "group_rows"} or self.rekeyed.intersection(of):
             self.rekeyed.add(index)
         self.steps.append({"do": do, "of": list(of), **settings})
@@ -345,6 +389,7 @@ class _Making:
             self.stateless,
             self.to_table,
             self.group,
+            self.cogroup,
             self.window,
             self.window,
             self.join_streams,
@@ -369,6 +414,7 @@ class _Making:
                 "map",
                 "repartition",
                 "merge",
+                "split",
             )
         ):
             case "filter" | "filter_not" as do:
@@ -391,6 +437,12 @@ class _Making:
         made = self.table(self.add(do, self.rng.choice(self.streams), how=how))
         if how != "reduce":
             self.joined.add(made)
+
+    def cogroup(self) -> None:
+        one, other = self.rng.choice(self.streams), self.rng.choice(self.streams)
+        if {one, other} <= self.rekeyed or one == other:
+            return
+        self.joined.add(self.table(self.add("cogroup", one, other)))
 
     def window(self) -> None:
         rng = self.rng
