@@ -53,6 +53,7 @@ import org.apache.kafka.streams.kstream.ValueJoiner;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.internals.NamedInternal;
 import org.apache.kafka.streams.processor.StateStore;
+import org.apache.kafka.streams.state.Stores;
 
 /**
  * Runs pipelines in Kafka Streams' test driver and prints what they forward.
@@ -182,6 +183,10 @@ public final class Pipelines {
             case "stream":
                 return builder.<String, String>stream(how);
             case "table":
+                if (step.has("history")) {
+                    return builder.<String, String>table(how, Materialized.as(
+                        Stores.persistentVersionedKeyValueStore(how + "-kept", ms(step, "history"))));
+                }
                 return step.get("kept").asBoolean() ? builder.<String, String>table(how, Materialized.as(how + "-kept"))
                     : builder.<String, String>table(how);
             case "global":
@@ -250,9 +255,12 @@ public final class Pipelines {
                     default -> left.outerJoin(right, joiner, windows, joined);
                 };
             }
-            case "join_table":
-                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joiner, Joined.as(called))
-                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joiner, Joined.as(called));
+            case "join_table": {
+                Joined<String, String, String> joined = Joined.as(called);
+                joined = step.has("grace") ? joined.withGracePeriod(ms(step, "grace")) : joined;
+                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joiner, joined)
+                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joiner, joined);
+            }
             case "join_global":
                 return how.equals("inner")
                     ? ((KStream<String, String>) one).join((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner, named)

@@ -28,6 +28,7 @@ from store.streams.dsl import (
     Suppressed,
     TimeWindows,
 )
+from store.suppliers import persistent_versioned_key_value_store
 from store.testing.driver import TestDriver
 
 Step = dict[str, Any]
@@ -86,7 +87,10 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case ["stream"]:
             return builder.stream(how)
         case ["table"]:
-            return builder.table(how, materialized=Materialized.as_(f"{how}-kept") if step["kept"] else None)
+            stored: Any = f"{how}-kept" if step["kept"] else None
+            if "history" in step:
+                stored = persistent_versioned_key_value_store(stored, step["history"])
+            return builder.table(how, materialized=None if stored is None else Materialized.as_(stored))
         case ["global"]:
             return builder.global_table(how)
         case "to", one:
@@ -134,7 +138,8 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             said = StreamJoined(name=name, store_name=step.get("stored"))
             return join(other, _joined, windows, joined=said)
         case "join_table", one, other:
-            return (one.join_table if how == "inner" else one.left_join_table)(other, _joined, name=name)
+            join = one.join_table if how == "inner" else one.left_join_table
+            return join(other, _joined, grace=step.get("grace"), name=name)
         case "join_global", one, other:
             join = one.join_global if how == "inner" else one.left_join_global
             return join(other, lambda _key, value: _first(value), _joined, name=name)
@@ -301,6 +306,8 @@ class _Making:
         self.globals: list[int] = []
         self.origins: dict[int, frozenset[int]] = {}
         """Which sources a table is made of."""
+        self.versioned: set[int] = set()
+        """Tables that have what their keys had before."""
         self.alone: list[int] = []
         """Joins of streams that forward records without a partner, in an order of its own."""
         self.twice: list[int] = []
@@ -318,7 +325,11 @@ class _Making:
         for number in range(rng.randint(1, 2)):
             self.streams.append(self.add("stream", how=f"s{number}"))
         for number in range(rng.randint(0, 2)):
-            self.table(self.add("table", how=f"t{number}", kept=rng.random() < 0.4))
+            kept = rng.random() < 0.4
+            history = {"history": rng.choice((0, 20, 60, HOUR_MS))} if kept and rng.random() < 0.5 else {}
+            index = self.table(self.add("table", how=f"t{number}", kept=kept, **history))
+            if history:
+                self.versioned.add(index)
         if rng.random() < 0.2:
             self.globals.append(self.add("global", how="g"))
         for _ in range(rng.randint(1, 7)):
@@ -492,7 +503,9 @@ class _Making:
         one, other = rng.choice(self.streams), rng.choice(self.tables)
         if {one, other} <= self.rekeyed or self.steps[other]["do"] == "suppress":
             return
-        self.streams.append(self.add("join_table", one, other, how=rng.choice(KINDS[:2])))
+        history = self.steps[other].get("history", 0)
+        grace = {"grace": rng.randint(0, min(history, 30))} if history and rng.random() < 0.6 else {}
+        self.streams.append(self.add("join_table", one, other, how=rng.choice(KINDS[:2]), **grace))
 
     def join_global(self) -> None:
         rng = self.rng
@@ -513,7 +526,7 @@ class _Making:
                 made = self.table(self.add("group_rows", one, how=rng.choice(AGGREGATES)))
                 self.joined.add(made)
                 return
-            case "suppress" if one not in self.joined:
+            case "suppress" if one not in self.joined | self.versioned:
                 made = self.table(self.add("suppress", one, wait=rng.choice((0, 5, 20))))
                 self.joined.add(made)
                 return
@@ -522,6 +535,8 @@ class _Making:
                 return
         if one in self.joined:
             self.joined.add(made)
+        if one in self.versioned and not self.steps[made]["kept"]:
+            self.versioned.add(made)
 
     def join_tables(self) -> None:
         rng = self.rng
