@@ -545,7 +545,7 @@ class _Making:
             return
         if {one, other} & self.joined or {one, other} <= self.rekeyed:
             return
-        if rng.random() < 0.3:
+        if rng.random() < 0.5:
             how = rng.choice(KINDS[:2])
             made = self.add("join_foreign", one, other, how=how)
             if how == "inner":
