@@ -53,6 +53,7 @@ def test_every_operator_is_recorded_and_has_results() -> None:
         "join_streams",
         "join_table",
         "join_global",
+        "process",
         "filter_rows",
         "map_rows",
         "group_rows",

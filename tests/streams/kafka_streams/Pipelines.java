@@ -52,7 +52,14 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.ValueJoiner;
 import org.apache.kafka.streams.kstream.Windowed;
 import org.apache.kafka.streams.kstream.internals.NamedInternal;
+import org.apache.kafka.streams.processor.PunctuationType;
 import org.apache.kafka.streams.processor.StateStore;
+import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.ProcessorContext;
+import org.apache.kafka.streams.processor.api.ProcessorSupplier;
+import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.state.KeyValueIterator;
+import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
 
 /**
@@ -110,6 +117,10 @@ public final class Pipelines {
         TreeMap<String, TestInputTopic<String, String>> inputs = new TreeMap<>();
         try (TopologyTestDriver driver = new TopologyTestDriver(topology, properties, Instant.ofEpochMilli(0))) {
             for (JsonNode record : pipeline.get("records")) {
+                if (record.size() == 1) {
+                    driver.advanceWallClockTime(Duration.ofMillis(record.get(0).asLong()));
+                    continue;
+                }
                 inputs.computeIfAbsent(record.get(0).asText(),
                         topic -> driver.createInputTopic(topic, new StringSerializer(), new StringSerializer()))
                     .pipeInput(text(record.get(1)), text(record.get(2)), record.get(3).asLong());
@@ -224,6 +235,14 @@ public final class Pipelines {
                 List<KStream<String, String>> each = new ArrayList<>(new TreeMap<>(branches).values());
                 return each.get(0).merge(each.get(1));
             }
+            case "process": {
+                builder.addStateStore(Stores.keyValueStoreBuilder(
+                    Stores.persistentKeyValueStore(step.get("name").asText()), Serdes.String(), Serdes.String()));
+                ProcessorSupplier<String, String, String, String> supplier = () -> new Punctuated(step);
+                KStream<String, String> processed = (KStream<String, String>) one;
+                String store = step.get("name").asText();
+                return called == null ? processed.process(supplier, store) : processed.process(supplier, named, store);
+            }
             case "to_table":
                 return step.get("kept").asBoolean()
                     ? ((KStream<String, String>) one).toTable(named, Materialized.as(step.get("name").asText()))
@@ -302,6 +321,43 @@ public final class Pipelines {
                 return ((KTable<String, String>) one).toStream(named);
             default:
                 throw new IllegalArgumentException(operator);
+        }
+    }
+
+    /** Adds up the values of each key, and forwards all of them now and then, by either clock. */
+    private static final class Punctuated extends ContextualProcessor<String, String, String, String> {
+        private final JsonNode step;
+        private KeyValueStore<String, String> store;
+
+        Punctuated(JsonNode step) {
+            this.step = step;
+        }
+
+        @Override
+        public void init(ProcessorContext<String, String> context) {
+            super.init(context);
+            store = context.getStateStore(step.get("name").asText());
+            context.schedule(ms(step, "stream"), PunctuationType.STREAM_TIME, now -> report("s", now));
+            context.schedule(ms(step, "wall"), PunctuationType.WALL_CLOCK_TIME, now -> report("w", now));
+        }
+
+        @Override
+        public void process(Record<String, String> record) {
+            String before = store.get(record.key());
+            String total = last((before == null ? "" : before) + record.value());
+            store.put(record.key(), total);
+            context().forward(record.withValue(total));
+        }
+
+        private void report(String clock, long now) {
+            try (KeyValueIterator<String, String> rows = store.all()) {
+                while (rows.hasNext()) {
+                    KeyValue<String, String> row = rows.next();
+                    // Clients of ours send no record of time 0.
+                    String said = last(clock + now + row.value);
+                    context().forward(new Record<>(row.key, said, Math.max(1, context().currentStreamTimeMs())));
+                }
+            }
         }
     }
 

@@ -8,6 +8,7 @@ Keys and values are text, and each output is compared as it says. What
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 from store.serdes import StrSerde
@@ -21,14 +22,21 @@ from store.streams.dsl import (
     KStream,
     KTable,
     Materialized,
+    ProcessorContext,
+    PunctuationType,
     SessionWindows,
     SlidingWindows,
     StreamJoined,
+    StreamRecord,
     StreamsBuilder,
     Suppressed,
     TimeWindows,
 )
-from store.suppliers import persistent_versioned_key_value_store
+from store.suppliers import (
+    key_value_store_builder,
+    persistent_key_value_store,
+    persistent_versioned_key_value_store,
+)
 from store.testing.driver import TestDriver
 
 Step = dict[str, Any]
@@ -62,8 +70,11 @@ def run(pipeline: Pipeline) -> dict[str, Any]:
         ),
     }
     with TestDriver(application, {"statestore.cache.max.bytes": 0}) as driver:
-        for topic, key, value, timestamp in pipeline["records"]:
-            driver.pipe_input(topic, key, value, timestamp)
+        for record in pipeline["records"]:
+            if len(record) == 1:
+                driver.advance_wall_clock(record[0])
+            else:
+                driver.pipe_input(*record)
         answer["outputs"] = {
             topic: [list(record[:3]) for record in driver.read_output(topic, TEXT, TEXT)]
             for topic in pipeline["outputs"]
@@ -117,6 +128,10 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             split = one.split(name=name).branch(_PREDICATES["even"]).branch(_PREDICATES["not_a"])
             first, second, *_ = dict(sorted(split.default_branch().items())).values()
             return first.merge(second)
+        case "process", one:
+            supplier = key_value_store_builder(persistent_key_value_store(step["name"]), TEXT, TEXT)
+            builder.add_state_store(supplier)
+            return one.process(partial(_Punctuated, step), step["name"], name=name)
         case "to_table", one:
             return one.to_table(materialized=kept, name=name)
         case "group", one:
@@ -162,6 +177,29 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "to_stream", one:
             return one.to_stream(name=name)
     raise ValueError(step["do"])
+
+
+class _Punctuated:
+    """Adds up the values of each key, and forwards all of them now and then, by either clock."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+        self.store = context.store(self.step["name"])
+        context.schedule(self.step["stream"], PunctuationType.STREAM_TIME, partial(self.report, "s"))
+        context.schedule(self.step["wall"], PunctuationType.WALL_CLOCK_TIME, partial(self.report, "w"))
+
+    def process(self, record: StreamRecord) -> None:
+        total = _last((self.store.get(record.key) or "") + _said(record.value))
+        self.store.put(record.key, total)
+        self.context.forward(record.key, total)
+
+    def report(self, clock: str, now: int) -> None:
+        for key, total in self.store.all():
+            said = _last(f"{clock}{now}{total}")
+            self.context.forward(key, said, timestamp=max(1, self.context.stream_time_ms))
 
 
 def _stored(step: Step) -> Materialized:
@@ -299,6 +337,8 @@ class _Making:
         self.steps: list[Step] = []
         self.even = rng.random() < 0.3
         """Whether all times are even numbers."""
+        self.single = rng.random() < 0.15
+        """Whether all is one sub-topology, so that the time of the stream is that of its task there too."""
         self.named = rng.random() < 0.5
         """Whether some operators and stores have names of their own."""
         self.streams: list[int] = []
@@ -308,6 +348,8 @@ class _Making:
         """Which sources a table is made of."""
         self.versioned: set[int] = set()
         """Tables that have what their keys had before."""
+        self.ends: list[int] = []
+        """What is not read any more, since it would go by a topic."""
         self.alone: list[int] = []
         """Joins of streams that forward records without a partner, in an order of its own."""
         self.twice: list[int] = []
@@ -322,15 +364,15 @@ class _Making:
 
     def pipeline(self) -> Pipeline:
         rng = self.rng
-        for number in range(rng.randint(1, 2)):
+        for number in range(1 if self.single else rng.randint(1, 2)):
             self.streams.append(self.add("stream", how=f"s{number}"))
-        for number in range(rng.randint(0, 2)):
+        for number in range(0 if self.single else rng.randint(0, 2)):
             kept = rng.random() < 0.4
             history = {"history": rng.choice((0, 20, 60, HOUR_MS))} if kept and rng.random() < 0.5 else {}
             index = self.table(self.add("table", how=f"t{number}", kept=kept, **history))
             if history:
                 self.versioned.add(index)
-        if rng.random() < 0.2:
+        if not self.single and rng.random() < 0.2:
             self.globals.append(self.add("global", how="g"))
         for _ in range(rng.randint(1, 7)):
             rng.choice(self.choices())()
@@ -341,6 +383,8 @@ class _Making:
         for index in [*self.streams]:
             if self.steps[index]["do"] != "stream" and (index not in self.used or rng.random() < 0.3):
                 self.to(index, outputs, "as they came")
+        for index in self.ends:
+            self.to(index, outputs, "as they came")
         for index in self.alone:
             self.to(index, outputs, "in any order")
         for index in self.twice:
@@ -362,12 +406,14 @@ class _Making:
     def records(self, topics: list[str]) -> list[list[Any]]:
         rng = self.rng
         now = BEGIN_MS
-        records = []
+        records: list[list[Any]] = []
         for _ in range(rng.randint(5, 40)):
             now += rng.choice((0, 0, 1, 2, 3, 5, 8, 13, 30))
             late = rng.choice((0, 0, 0, 0, 1, 3, 7, 12, 25))
             value = None if rng.random() < 0.12 else rng.choice(("a", "b", "ab", "bc", "x", "xyz", "c"))
             at = now - late
+            if self.single and rng.random() < 0.3:
+                records.append([rng.choice((1, 5, 20, 90))])
             records.append([rng.choice(topics), rng.choice("abc"), value, at - at % 2 if self.even else at])
         # All windows of joins are closed: when those are forwarded that found no partner is another matter there.
         return records + [
@@ -395,6 +441,8 @@ class _Making:
         return index
 
     def choices(self) -> list[Any]:
+        if self.single:
+            return [self.stateless, self.group, self.process, self.process]
         made: list[Any] = [
             self.stateless,
             self.stateless,
@@ -415,8 +463,11 @@ class _Making:
     def stateless(self) -> None:
         rng = self.rng
         one = rng.choice(self.streams)
+        same_key = ("filter", "filter_not", "map_values", "flat_map_values", "merge")
         match rng.choice(
-            (
+            same_key
+            if self.single
+            else (
                 "filter",
                 "filter_not",
                 "map_values",
@@ -436,6 +487,12 @@ class _Making:
                 made = self.add(do, one)
         self.streams.append(made)
 
+    def process(self) -> None:
+        rng = self.rng
+        settings = {"stream": rng.choice((3, 10, 40)), "wall": rng.choice((3, 10, 40))}
+        one = rng.choice(self.streams)
+        self.ends.append(self.add("process", one, name=f"store-{len(self.steps)}", **settings))
+
     def name(self) -> dict[str, Any]:
         return {"kept": self.rng.random() < 0.4, "name": f"kept-{len(self.steps)}"}
 
@@ -443,7 +500,7 @@ class _Making:
         self.table(self.add("to_table", self.rng.choice(self.streams), **self.name()))
 
     def group(self) -> None:
-        do = self.rng.choice(("group", "group_by"))
+        do = "group" if self.single else self.rng.choice(("group", "group_by"))
         how = self.rng.choice(AGGREGATES)
         made = self.table(self.add(do, self.rng.choice(self.streams), how=how))
         if how != "reduce":
