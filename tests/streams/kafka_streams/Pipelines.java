@@ -107,7 +107,7 @@ public final class Pipelines {
         properties.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "none:1");
         properties.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         properties.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
-        properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, "0");
+        properties.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, pipeline.get("cache").asText());
         properties.put(StreamsConfig.DSL_STORE_SUPPLIERS_CLASS_CONFIG,
             "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$RocksDBDslStoreSuppliers");
         // Not once a second by the wall clock, which stands still here.
