@@ -302,6 +302,9 @@ def _taken(total: str, value: str) -> str:
     return _last(f"{total}-{value}")
 
 
+_BY_A_TOPIC = {"select_key", "map", "window", "repartition", "group_by", "group_rows"}
+"""What sends records by a topic, or has them sent before they are joined."""
+
 _STORED = {"group", "group_by", "group_rows", "window", "join_streams"}
 """What has stores that may be named beside the operator."""
 
@@ -432,7 +435,7 @@ class _Making:
             settings["called"] = f"named-{index}"
         if self.named and do in _STORED and self.rng.random() < 0.5:
             settings["stored"] = f"stored-{index}"
-        if do in {"select_key", "map", "window", "group_by", "group_rows"} or self.rekeyed.intersection(of):
+        if do in _BY_A_TOPIC or self.rekeyed.intersection(of):
             self.rekeyed.add(index)
         self.steps.append({"do": do, "of": list(of), **settings})
         return index
