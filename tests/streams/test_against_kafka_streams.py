@@ -11,10 +11,26 @@ from typing import Any
 
 import pytest
 
-from tests.streams.kafka_streams.pipelines import run
+from tests.streams.kafka_streams.pipelines import BEGIN_MS, build, generate, run
 from tests.streams.kafka_streams.record import RECORDED, differences
 
 RECORDING: dict[str, Any] = json.loads(RECORDED.read_text())
+
+
+NOT_ALIKE = {"join_global", "process"}
+"""What depends on when there is a commit, beside repartition topics and record caches: joins with a global table, which
+has what was written last, and punctuators of the wall clock."""
+
+
+def that_forward_alike_whenever_they_commit() -> list[int]:
+    made = ((number, generate(number)) for number in range(300))
+    return [
+        number
+        for number, pipeline in made
+        if pipeline["cache"] == 0
+        and NOT_ALIKE.isdisjoint(step["do"] for step in pipeline["steps"])
+        and not build(pipeline["steps"]).repartition_topics
+    ]
 
 
 @pytest.mark.requirement("x.4")
@@ -22,6 +38,20 @@ RECORDING: dict[str, Any] = json.loads(RECORDED.read_text())
 def test_a_pipeline_forwards_what_it_does_in_kafka_streams(number: int) -> None:
     pipeline = RECORDING["pipelines"][number]
     assert differences(pipeline, pipeline["answer"], run(pipeline)) == []
+
+
+@pytest.mark.requirement("x.4")
+@pytest.mark.parametrize("number", that_forward_alike_whenever_they_commit())
+def test_crashes_between_commits_change_nothing_of_that(number: int) -> None:
+    pipeline = generate(number)
+    if len({topic for topic, *_ in pipeline["records"]}) > 1:
+        # What is read again, of several topics, is read in the order of time.
+        for later, record in enumerate(pipeline["records"]):
+            record[-1] = BEGIN_MS + 3 * later
+    whole = run(pipeline)
+    for commit_every in (2, 5, 7):
+        crashed = run(pipeline, commit_every=commit_every, crash_every=3)
+        assert crashed == whole
 
 
 def test_every_operator_is_recorded_and_has_results() -> None:

@@ -54,8 +54,9 @@ AGGREGATES = ("count", "reduce", "aggregate")
 # -- run -------------------------------------------------------------------------------------------------------
 
 
-def run(pipeline: Pipeline) -> dict[str, Any]:
-    """The names of stores and topics, and the records of each output, in order."""
+def run(pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS) -> dict[str, Any]:
+    """The names of stores and topics, and the records of each output, in order. Commits and crashes come after so many
+    steps of the input; a crash takes back what was not committed."""
     application = build(pipeline["steps"])
     answer: dict[str, Any] = {
         "stores": sorted(
@@ -69,12 +70,21 @@ def run(pipeline: Pipeline) -> dict[str, Any]:
             for topic in topology.sources
         ),
     }
-    with TestDriver(application, {"statestore.cache.max.bytes": pipeline["cache"]}) as driver:
-        for record in pipeline["records"]:
+    with TestDriver(
+        application, {"statestore.cache.max.bytes": pipeline["cache"]}, auto_commit=False
+    ) as driver:
+        for number, record in enumerate(pipeline["records"], 1):
             if len(record) == 1:
                 driver.advance_wall_clock(record[0])
             else:
                 driver.pipe_input(*record)
+            if number % crash_every == 0:
+                driver.crash()
+            if number % commit_every == 0:
+                driver.process()
+                driver.commit()
+        driver.process()
+        driver.commit()
         answer["outputs"] = {
             topic: [list(record[:3]) for record in driver.read_output(topic, TEXT, TEXT)]
             for topic in pipeline["outputs"]
