@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.streams.kafka_streams.pipelines import BEGIN_MS, build, generate, run
+from tests.streams.kafka_streams.pipelines import BEGIN_MS, HOUR_MS, build, generate, run
 from tests.streams.kafka_streams.record import RECORDED, differences
 
 RECORDING: dict[str, Any] = json.loads(RECORDED.read_text())
@@ -42,7 +42,7 @@ def test_a_pipeline_forwards_what_it_does_in_kafka_streams(number: int) -> None:
 
 @pytest.mark.requirement("x.4")
 @pytest.mark.parametrize("number", that_forward_alike_whenever_they_commit())
-def test_crashes_between_commits_change_nothing_of_that(number: int) -> None:
+def test_crashes_and_batches_change_nothing_of_that(number: int) -> None:
     pipeline = generate(number)
     if len({topic for topic, *_ in pipeline["records"]}) > 1:
         # What is read again, of several topics, is read in the order of time.
@@ -50,8 +50,9 @@ def test_crashes_between_commits_change_nothing_of_that(number: int) -> None:
             record[-1] = BEGIN_MS + 3 * later
     whole = run(pipeline)
     for commit_every in (2, 5, 7):
-        crashed = run(pipeline, commit_every=commit_every, crash_every=3)
-        assert crashed == whole
+        assert run(pipeline, commit_every=commit_every, crash_every=3) == whole
+        assert run(pipeline, commit_every=commit_every, together=True) == whole
+    assert run(pipeline, commit_every=HOUR_MS, together=True) == whole
 
 
 def test_every_operator_is_recorded_and_has_results() -> None:

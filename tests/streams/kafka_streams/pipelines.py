@@ -54,9 +54,11 @@ AGGREGATES = ("count", "reduce", "aggregate")
 # -- run -------------------------------------------------------------------------------------------------------
 
 
-def run(pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS) -> dict[str, Any]:
+def run(
+    pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS, together: bool = False
+) -> dict[str, Any]:
     """The names of stores and topics, and the records of each output, in order. Commits and crashes come after so many
-    steps of the input; a crash takes back what was not committed."""
+    steps of the input; a crash takes back what was not committed. `together`: all between two commits is one batch."""
     application = build(pipeline["steps"])
     answer: dict[str, Any] = {
         "stores": sorted(
@@ -73,9 +75,14 @@ def run(pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS
     with TestDriver(
         application, {"statestore.cache.max.bytes": pipeline["cache"]}, auto_commit=False
     ) as driver:
+        produce = driver.log.plain_producer().produce
         for number, record in enumerate(pipeline["records"], 1):
             if len(record) == 1:
                 driver.advance_wall_clock(record[0])
+            elif together:
+                topic, key, value, timestamp = record
+                data = None if value is None else TEXT.serialize(value)
+                produce(topic, TEXT.serialize(key), data, partition=0, timestamp=timestamp, headers=())
             else:
                 driver.pipe_input(*record)
             if number % crash_every == 0:
