@@ -16,6 +16,8 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -61,6 +63,7 @@ import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.test.TestRecord;
 
 /**
  * Runs pipelines in Kafka Streams' test driver and prints what they forward.
@@ -116,14 +119,20 @@ public final class Pipelines {
         properties.put(StreamsConfig.STATE_DIR_CONFIG, pipeline.get("directory").asText());
         TreeMap<String, TestInputTopic<String, String>> inputs = new TreeMap<>();
         try (TopologyTestDriver driver = new TopologyTestDriver(topology, properties, Instant.ofEpochMilli(0))) {
+            boolean numbered = pipeline.get("numbered").asBoolean();
+            int number = 0;
             for (JsonNode record : pipeline.get("records")) {
+                number++;
                 if (record.size() == 1) {
                     driver.advanceWallClockTime(Duration.ofMillis(record.get(0).asLong()));
                     continue;
                 }
                 inputs.computeIfAbsent(record.get(0).asText(),
                         topic -> driver.createInputTopic(topic, new StringSerializer(), new StringSerializer()))
-                    .pipeInput(text(record.get(1)), text(record.get(2)), record.get(3).asLong());
+                    .pipeInput(new TestRecord<>(text(record.get(1)), text(record.get(2)),
+                        numbered ? new RecordHeaders().add("n", Integer.toString(number).getBytes(StandardCharsets.UTF_8))
+                            : new RecordHeaders(),
+                        Instant.ofEpochMilli(record.get(3).asLong())));
             }
             ObjectNode outputs = answer.putObject("outputs");
             for (Iterator<String> topics = pipeline.get("outputs").fieldNames(); topics.hasNext();) {
@@ -131,9 +140,16 @@ public final class Pipelines {
                 ArrayNode records = outputs.putArray(topic);
                 driver.createOutputTopic(topic, new StringDeserializer(), new StringDeserializer())
                     .readRecordsToList()
-                    .forEach(one -> records.addArray().add(one.key()).add(one.value()).add(one.timestamp()));
+                    .forEach(one -> records.addArray().add(one.key()).add(one.value()).add(one.timestamp())
+                        .add(numbers(one.headers())));
             }
         }
+    }
+
+    private static String numbers(Headers headers) {
+        StringBuilder said = new StringBuilder();
+        headers.forEach(header -> said.append(header.key()).append(new String(header.value(), StandardCharsets.UTF_8)));
+        return said.toString();
     }
 
     private static void names(Topology topology, ObjectNode answer) {

@@ -57,7 +57,8 @@ AGGREGATES = ("count", "reduce", "aggregate")
 def run(
     pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS, together: bool = False
 ) -> dict[str, Any]:
-    """The names of stores and topics, and the records of each output, in order. Commits and crashes come after so many
+    """The names of stores and topics, and the records of each output, in order: key, value, timestamp, and
+    the number of the input record in its headers, if it was `numbered`. Commits and crashes come after so many
     steps of the input; a crash takes back what was not committed. `together`: all between two commits is one batch."""
     application = build(pipeline["steps"])
     answer: dict[str, Any] = {
@@ -77,14 +78,16 @@ def run(
     ) as driver:
         produce = driver.log.plain_producer().produce
         for number, record in enumerate(pipeline["records"], 1):
+            headers = (("n", str(number).encode()),) if pipeline["numbered"] else ()
             if len(record) == 1:
                 driver.advance_wall_clock(record[0])
-            elif together:
-                topic, key, value, timestamp = record
+                continue
+            topic, key, value, timestamp = record
+            if together:
                 data = None if value is None else TEXT.serialize(value)
-                produce(topic, TEXT.serialize(key), data, partition=0, timestamp=timestamp, headers=())
+                produce(topic, TEXT.serialize(key), data, partition=0, timestamp=timestamp, headers=headers)
             else:
-                driver.pipe_input(*record)
+                driver.pipe_input(topic, key, value, timestamp, headers)
             if number % crash_every == 0:
                 driver.crash()
             if number % commit_every == 0:
@@ -93,7 +96,10 @@ def run(
         driver.process()
         driver.commit()
         answer["outputs"] = {
-            topic: [list(record[:3]) for record in driver.read_output(topic, TEXT, TEXT)]
+            topic: [
+                [*record[:3], "".join(f"{k}{(v or b'').decode()}" for k, v in record.headers)]
+                for record in driver.read_output(topic, TEXT, TEXT)
+            ]
             for topic in pipeline["outputs"]
         }
     return answer
@@ -335,7 +341,8 @@ _PREDICATES = {
 def compared(records: list[list[Any]], how: str) -> list[Any]:
     """What of an output's records has to be equal."""
     if how == "in any order":
-        return sorted(records, key=str)
+        # Those that are forwarded alone have the headers of whichever record came then there.
+        return sorted((record[:3] for record in records), key=str)
     if how == "each of them":
         return sorted({tuple(record) for record in records})
     return [record for record in records if how != "but for deletions" or record[1] is not None]
@@ -421,7 +428,14 @@ class _Making:
             step["do"] in {"group", "group_by"} and step["how"] == "aggregate" for step in self.steps
         )
         cache = 0 if self.rekeyed or deletes else rng.choice((0, 10_000_000))
-        return {"steps": self.steps, "cache": cache, "records": self.records(topics), "outputs": outputs}
+        return {
+            "steps": self.steps,
+            "cache": cache,
+            # Sessions without a cache have no headers there.
+            "numbered": all(step.get("windows") != "session" for step in self.steps),
+            "records": self.records(topics),
+            "outputs": outputs,
+        }
 
     def to(self, index: int, outputs: dict[str, str], how: str) -> None:
         """`how` says how an output is to be compared."""
