@@ -52,7 +52,7 @@ def test_the_readme_leads_to_it_and_each_row_says_where_it_is_from() -> None:
     assert rows()
     for cells in rows():
         assert len(cells) == 4, cells
-        assert re.match(r"R$|R, S: `|S: `", cells[3]), cells
+        assert re.match(r"[RT]$|R, S: `|S: `", cells[3]), cells
     for path in re.findall(r"`((?:tests|store|docs)/[^`]+)`", TEXT):
         assert (ROOT / path).is_file(), path
 
