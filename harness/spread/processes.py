@@ -29,18 +29,19 @@ def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
     the rest, which is ended where the block was left before its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preloaded])
-    # Held back, for this process and, by inheritance, for good from their server and so from them: the command says
-    # what is to be said. Until the first has begun, whose process would not be known here, and would look for what is
-    # gone. The tracker is begun before, because it lets interrupts through again.
+    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    # It would let interrupts through again that are held back below.
     resource_tracker.ensure_running()
-    signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
-        pool = ProcessPoolExecutor(jobs, mp_context=context)
-        pool.submit(int)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals)
-    try:
+        # Held back, for this process until the first of them has begun, which would not be known here, and would look
+        # for what is gone; and, by inheritance, for good from their server and so from them: the command says what is
+        # to be said.
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+            pool.submit(int)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
         yield pool
     except BaseException:
         # One that is just starting would not find what it was to inherit, and say so with a traceback.
