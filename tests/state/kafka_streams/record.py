@@ -167,20 +167,24 @@ def _judge(sequences: list[Sequence], *, memory: bool, jars: list[Path]) -> tupl
     """The version of Kafka Streams, and the answers of each sequence."""
     lines = [json.dumps({**sequence._asdict(), "memory": memory}) + "\n" for sequence in sequences]
     with tempfile.TemporaryDirectory(prefix="kafka-streams-") as directory:
-        done = subprocess.run(
-            [
-                str(java().executable),
-                *("-cp", ":".join(map(str, jars))),
-                str(_HERE / "Judge.java"),
-                directory,
-            ],
-            input="".join(lines),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return ask_kafka_streams(_HERE / "Judge.java", lines, directory, jars=jars)
+
+
+def ask_kafka_streams(
+    program: Path, lines: list[str], *arguments: str, jars: list[Path]
+) -> tuple[str, list[Any]]:
+    """What a program in Java says to these lines, in JSON: the version of Kafka Streams, and an answer to each."""
+    done = subprocess.run(
+        [str(java().executable), "-cp", ":".join(map(str, jars)), str(program), *arguments],
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
-        sys.exit(f"Judge.java does not run; a JRE without compiler cannot start it.\n{done.stderr[-4000:]}")
+        sys.exit(
+            f"{program.name} does not run; a JRE without compiler cannot start it.\n{done.stderr[-4000:]}"
+        )
     version, *answers = [json.loads(line) for line in done.stdout.splitlines()]
     return version, answers
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness.provision.java import java
-from tests.state.kafka_streams.record import jars_of_kafka_streams
+from tests.state.kafka_streams.record import ask_kafka_streams, jars_of_kafka_streams
 from tests.streams.kafka_streams.pipelines import Pipeline, compared, generate, run
 
 _HERE = Path(__file__).parent
@@ -66,22 +64,7 @@ def _judge(pipelines: list[Pipeline]) -> tuple[str, list[dict[str, Any]]]:
             json.dumps({**pipeline, "directory": f"{directory}/{number}"}) + "\n"
             for number, pipeline in enumerate(pipelines)
         ]
-        done = subprocess.run(
-            [
-                str(java().executable),
-                *("-cp", ":".join(map(str, jars_of_kafka_streams()))),
-                str(_HERE / "Pipelines.java"),
-            ],
-            input="".join(lines),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    if done.returncode != 0:
-        sys.exit(
-            f"Pipelines.java does not run; a JRE without compiler cannot start it.\n{done.stderr[-4000:]}"
-        )
-    version, *answers = [json.loads(line) for line in done.stdout.splitlines()]
+        version, answers = ask_kafka_streams(_HERE / "Pipelines.java", lines, jars=jars_of_kafka_streams())
     if failed := [answer["error"] for answer in answers if "error" in answer]:
         sys.exit(f"Kafka Streams refuses {len(failed)} of the pipelines, the first with: {failed[0]}")
     return version, answers
