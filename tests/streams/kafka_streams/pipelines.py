@@ -504,19 +504,7 @@ class _Making:
         one = rng.choice(self.streams)
         same_key = ("filter", "filter_not", "map_values", "flat_map_values", "merge")
         match rng.choice(
-            same_key
-            if self.single
-            else (
-                "filter",
-                "filter_not",
-                "map_values",
-                "flat_map_values",
-                "select_key",
-                "map",
-                "repartition",
-                "merge",
-                "split",
-            )
+            same_key if self.single else (*same_key, "select_key", "map", "repartition", "split")
         ):
             case "filter" | "filter_not" as do:
                 made = self.add(do, one, how=rng.choice(tuple(_PREDICATES)))
