@@ -1,9 +1,14 @@
-"""The schedules of a campaign in this process, or in several processes of this machine."""
+"""The schedules of a campaign in this process, or in several processes of this machine.
+
+Must survive: SIGKILL of the process that spreads them, after which those that it has begun end by themselves.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -29,7 +34,7 @@ def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
     the rest, which is ended where the block was left before its end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([preloaded])
-    pool = ProcessPoolExecutor(jobs, mp_context=context)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
     # It would let interrupts through again that are held back below.
     resource_tracker.ensure_running()
     try:
@@ -51,6 +56,19 @@ def pool_of(jobs: int, preloaded: str) -> Iterator[ProcessPoolExecutor]:
     finally:
         # Not by each future: a pool whose processes are ended meanwhile fails at a future that it did not cancel.
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """This process ends as soon as the one that asks it is gone. It would wait for ever: it holds the other end of the
+    queue that it is asked through itself."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class Alone:

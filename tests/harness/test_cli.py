@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 from filelock import FileLock
 
@@ -21,7 +22,7 @@ from harness.faults import FAULTS
 from harness.schedule import decode
 from harness.worlds import WORLDS
 from store.points import Point
-from tests.waiting import LONGEST_S
+from tests.waiting import LONGEST_S, ended, until
 
 OWN = Path(__file__).parent.parent / "scenarios" / "loyalty.py"
 
@@ -452,13 +453,19 @@ def running(*command: str) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Path) -> None:
-    words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(tmp_path / "out")]
-    with running("-m", "harness.cli", *words) as command:
+@contextmanager
+def two_jobs(out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A campaign of two processes, which are at work: there is progress."""
+    words = ["run", "--world", "sim", "--for", "600s", "--jobs", "2", "--out", str(out)]
+    with running("-m", "harness", *words) as command:
         assert command.stderr is not None
-        # Its processes are at work once there is progress.
         while "schedules," not in command.stderr.readline():
             assert command.poll() is None
+        yield command
+
+
+def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Path) -> None:
+    with two_jobs(tmp_path / "out") as command:
         os.killpg(command.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             command.wait(0.3)
@@ -470,6 +477,24 @@ def test_a_second_interrupt_ends_the_command_and_its_processes_too(tmp_path: Pat
     # There is a report if the second one was quick.
     assert "crashproof: interrupted; " in said
     assert "Traceback" not in said
+
+
+def test_sigterm_is_an_interrupt(tmp_path: Path) -> None:
+    with two_jobs(tmp_path / "out") as command:
+        command.terminate()
+        # Standard error ends when the last process that has it is gone.
+        _, said = command.communicate(timeout=LONGEST_S)
+    assert command.returncode == 130
+    assert said.endswith("crashproof: interrupted; the report says what was run until then\n")
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["interrupted"]
+
+
+def test_the_processes_of_a_campaign_that_is_killed_end_by_themselves(tmp_path: Path) -> None:
+    with two_jobs(tmp_path / "out") as command:
+        begun = psutil.Process(command.pid).children(recursive=True)
+        command.kill()
+        until(lambda: all(map(ended, begun)))
+    assert len(begun) >= 2
 
 
 @pytest.mark.parametrize("when", ["import 'typer'", "crashproof: sim: starting"])
