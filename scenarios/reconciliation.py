@@ -153,7 +153,8 @@ class Scenario(scenarios.Scenario):
             state[PAYABLE].put(key, value, time)
             pairs = [(value, payment, at) for at, payment in partners]
         else:
-            partners = state[PAYABLE].fetch(key, time - LATEST_MS, time - EARLIEST_MS)
+            # No window of Kafka Streams ends before time 0, so that what has that time is found.
+            partners = state[PAYABLE].fetch(key, time - LATEST_MS, max(0, time - EARLIEST_MS))
             state[PAYING].put(key, value, time)
             pairs = [(invoice, value, time) for _, invoice in partners]
         return [

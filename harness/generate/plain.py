@@ -17,7 +17,7 @@ from harness.faults import FAULTS, Fault, Occasion, Where, possible
 from harness.faults.description import CALLS, OF_MACHINES, SIMULATED, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
-from harness.generate.themes import THEMES, Theme, Times, times
+from harness.generate.themes import THEMES, Theme, Times, first_time, times
 from harness.generate.vocabulary import (
     KILL_POINTS,
     TASK_POINTS,
@@ -442,7 +442,7 @@ class _Generator:
         back = (step // 2, 2 * step, 8 * step, 30 * step)
         spans = (0, *(span + near for span in scenario.durations_ms for near in (0, 0, -1, 1)))
         exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
-        now = 10 * step
+        now = first_time(random, scenario)
         seen = self._seen
         shaped = times(self._times, random, scenario)
         items = []

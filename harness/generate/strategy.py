@@ -140,7 +140,7 @@ def schedules(
     runtime = draw(st.sampled_from([runtime for runtime in runtimes if runtime in there]))
     partitions = draw(st.integers(scenario.least_partitions, 3))
     items = []
-    now = 10 * scenario.time_step_ms
+    now = draw(st.sampled_from((10, 0))) * scenario.time_step_ms
     for number in draw(st.lists(st.integers(0, 999), max_size=max_records)):
         sample = sample_of(scenario, Random(number))
         now += scenario.time_step_ms * draw(st.sampled_from((1, 0, 3, -2)))
@@ -151,7 +151,8 @@ def schedules(
                 sample.value,
                 draw(st.sampled_from((False,) * 5 + (True,))),
                 sample.topic,
-                max(0, now) if sample.timestamp is None else sample.timestamp,
+                # The clients of real systems take 0 for no time at all.
+                max(1, now) if sample.timestamp is None else sample.timestamp,
                 sample.headers,
             )
         )

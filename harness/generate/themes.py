@@ -32,11 +32,17 @@ class Times(Enum):
     """Each record lets one of the last few expire, or nearly."""
 
 
+def first_time(random: Random, scenario: Scenario) -> int:
+    """A time for input to begin at, in milliseconds since the epoch: now and then its very beginning, before which no
+    window starts."""
+    return random.choice((10, 10, 10, 0)) * scenario.time_step_ms
+
+
 def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
     """The times of the input records, in milliseconds since the epoch, without end. None for `Times.USUAL`."""
     step = scenario.time_step_ms
     span = max((*scenario.durations_ms, step))
-    now = 10 * step
+    now = first_time(random, scenario)
     match shape:
         case Times.LATE:
             for _ in count():
