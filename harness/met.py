@@ -15,7 +15,7 @@ from typing import Any
 from harness.faults import DEADLY, FAULTS, Capability, Figure, possible
 from harness.generate.plain import MECHANISMS, faults_of
 from harness.generate.settings import VALUES, consistent, effective, open_to, text, values_of
-from harness.generate.vocabulary import KILL_POINTS, kind_of
+from harness.generate.vocabulary import KILL_POINTS, kind_of, passing
 from harness.history import End, Ended, History, Injected, Queried, Reached, Skipped
 from harness.reference import durability
 from harness.result import Cell, Missing, Pair, Value, WorldResult
@@ -228,29 +228,9 @@ def _mechanism(supplier: StoreSupplier[Any], config: StreamsConfig) -> str:
 
 def _is_passed(point: Point, runtime: Runtime, scenarios: Sequence[Scenario]) -> bool:
     """Whether a task of some scenario can come to a point, whatever becomes of the settings that are left open."""
-    for scenario in scenarios:
-        if runtime not in scenario.runtimes:
-            continue
-        config = config_of(Schedule(scenario.name, settings=scenario.settings))
-        for topology in topologies(scenario, "a", config):
-            suppliers = topology.suppliers(config.dsl_store_suppliers).values()
-            match point:
-                case Point.OFFSETS_SENT:
-                    passed = config.exactly_once
-                case Point.ABORTED:
-                    # What a store without transactions has taken cannot be taken back: its task closes instead.
-                    passed = config.exactly_once and all(
-                        durability.transactional(supplier, config) for supplier in suppliers
-                    )
-                case Point.STORE_OPENED:
-                    passed = bool(suppliers or topology.global_stores)
-                case Point.RESTORE_BATCH:
-                    passed = bool(topology.changelogs or topology.global_stores)
-                case _:
-                    passed = True
-            if passed:
-                return True
-    return False
+    return any(
+        passing(scenario, scenario.settings, point) for scenario in scenarios if runtime in scenario.runtimes
+    )
 
 
 def _wanted_settings(scenarios: Sequence[Scenario]) -> dict[str, list[str]]:

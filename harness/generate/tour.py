@@ -6,17 +6,18 @@ many kinds as there are, so that a world in which schedules are dear meets them 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 
-from harness.generate.vocabulary import KILL_POINTS, sample_of
+from harness.generate.vocabulary import KILL_POINTS, passing, sample_of
 from harness.schedule import Input, Runtime, Schedule, Step
 from scenarios import Sample, Scenario, encode_key
 from store.log.partitioner import partition_for
 from store.points import Point
 
-RECORDS = 12
+RECORDS = 36
 
 INTRODUCED = 24
 """Records of an introduction."""
@@ -28,17 +29,24 @@ PARTITIONS = 3
 
 
 def tour(scenario: Scenario, seed: int, runtime: Runtime, *, static: bool = False) -> Schedule:
-    """Kills at each point in the order in which one commit passes them. Restoring needs a difference, which the
-    kill after the Kafka commit leaves; aborting needs a refused commit. `static`: where time is real, a member without
-    an instance id keeps the group waiting for its session each time that it is killed."""
+    """Kills at each point that a task can come to, one that comes to the most, in the order in which one commit passes
+    them. Aborting needs a refused commit, and restoring a task without its state: that comes late, when something has
+    been written to its stores. `static`: where time is real, a member without an instance id keeps the group waiting
+    for its session each time that it is killed."""
     random = Random(f"{scenario.name}/{seed}/tour")
     items = tuple(_item(scenario, sample_of(scenario, random), number) for number in range(RECORDS))
-    order = sorted(KILL_POINTS[runtime], key=_rank)
+    settings = {"commit.records": 2, **scenario.settings}
+    passed = {point: passing(scenario, settings, point) for point in sorted(KILL_POINTS[runtime], key=_rank)}
+    ordinal, _ = Counter(chain(*passed.values())).most_common(1)[0]
+    task = f"{ordinal}_0"
     steps: list[Step] = []
-    for point in order:
-        if point is Point.ABORTED:
-            steps.append(Step("abort_commit"))
-        steps.append(Step("kill", at=point))
+    for point, ordinals in passed.items():
+        if ordinal in ordinals:
+            if point is Point.ABORTED:
+                steps.append(Step("abort_commit", task=task))
+            if point is Point.RESTORE_BATCH:
+                steps.append(Step("wipe", task=task, at=Point.KAFKA_COMMITTED))
+            steps.append(Step("kill", task=task, at=point))
     return Schedule(
         scenario=scenario.reference_name,
         input=items,
@@ -46,7 +54,7 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime, *, static: bool = Fals
         runtime=runtime,
         partitions=scenario.least_partitions,
         batch_records=4,
-        settings={"commit.records": 2, **scenario.settings},
+        settings=settings,
         static=static and runtime is Runtime.STREAMS,
     )
 
@@ -111,7 +119,7 @@ def _item(
 
 
 def _rank(point: Point) -> int:
-    """Restoring a difference comes after the commit that leaves one; closing comes last."""
+    """Restoring comes when there is something to restore; closing comes last."""
     order = [
         Point.BATCH_PLANNED,
         Point.PRODUCER_READY,
@@ -123,11 +131,11 @@ def _rank(point: Point) -> int:
         Point.FLUSHED,
         Point.OFFSETS_SENT,
         Point.KAFKA_COMMITTED,
-        Point.RESTORE_BATCH,
         Point.STORE_COMMITTED,
         Point.CHECKPOINT_WRITTEN,
         Point.ABORTED,
         Point.BATCH_APPLIED,
+        Point.RESTORE_BATCH,
         Point.TASK_CLOSED,
     ]
     return order.index(point)

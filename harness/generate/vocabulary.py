@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from harness.faults import Capability, Fault
+from harness.reference import durability
 from harness.schedule import LATEST_INPUT, Input, Runtime, Schedule, config_of
 from harness.worlds.cluster import places_of
 from scenarios import (
@@ -29,6 +30,7 @@ from scenarios import (
 )
 from store.errors import ConfigError
 from store.points import Point
+from store.streams.topology import Topology
 
 TASK_POINTS = tuple(point for point in Point if point not in (Point.BATCH_PLANNED, Point.BATCH_APPLIED))
 
@@ -98,6 +100,28 @@ def parts_of(scenario: Scenario) -> Parts:
             if not scenario.ticks.isdisjoint(topic.removeprefix(prefix) for topic in topology.sinks)
         ),
     )
+
+
+def passing(scenario: Scenario, settings: Mapping[str, Any], point: Point) -> tuple[int, ...]:
+    """The ordinals whose tasks can come to a point under these settings."""
+    config = config_of(Schedule(scenario.name, settings=settings))
+
+    def is_passed(topology: Topology) -> bool:
+        match point:
+            case Point.OFFSETS_SENT:
+                return config.exactly_once
+            case Point.ABORTED:
+                # What a store without transactions has taken cannot be taken back: its task closes instead.
+                suppliers = topology.suppliers(config.dsl_store_suppliers).values()
+                return config.exactly_once and all(durability.transactional(one, config) for one in suppliers)
+            case Point.STORE_OPENED:
+                return bool(topology.store_names or topology.global_stores)
+            case Point.RESTORE_BATCH:
+                return bool(topology.changelogs or topology.global_stores)
+            case _:
+                return True
+
+    return tuple(topology.ordinal for topology in topologies(scenario, "a", config) if is_passed(topology))
 
 
 def topics_of(parts: Parts, fault: Fault) -> tuple[str, ...]:

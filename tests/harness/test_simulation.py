@@ -54,6 +54,12 @@ def test_the_tour_holds(scenario: Scenario, runtime: Runtime) -> None:
     assert verdict.outcome is Outcome.HOLDS, verdict
 
 
+@pytest.mark.parametrize(("scenario", "runtime"), tours(), ids=lambda each: getattr(each, "name", each))
+def test_no_step_of_a_tour_is_skipped(scenario: Scenario, runtime: Runtime) -> None:
+    history, _ = simulate(scenario, tour(scenario, 1, runtime))
+    assert [event for event in history.events if isinstance(event, Skipped)] == []
+
+
 @pytest.mark.parametrize("runtime", Runtime)
 def test_the_tour_kills_at_every_point(runtime: Runtime) -> None:
     history, _ = simulate(BALANCES, tour(BALANCES, 0, runtime))
