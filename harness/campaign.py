@@ -538,11 +538,14 @@ def reduce(found: Found, mutant: str | None, progress: Callable[[int], None] = l
 
 def _without_faults(schedule: Schedule, scenario: Scenario, fails: Callable[[Schedule], bool]) -> Schedule:
     """A failing schedule without its steps, and without its settings too, where that fails in whichever way: a pipeline
-    that is wrong by itself is best told without faults. Else the schedule as it is."""
+    that is wrong by itself is best told without faults. So is one that takes no record twice, which a fault may have
+    brought about. Else the schedule as it is."""
     calm = msgspec.structs.replace(schedule, steps=())
-    for candidate in (msgspec.structs.replace(calm, settings=dict(scenario.settings)), calm):
-        if candidate != schedule and fails(candidate):
-            return candidate
+    twice = msgspec.structs.replace(calm, input=tuple(item for item in calm.input for _ in range(2)))
+    for candidate in (calm, twice):
+        for each in (msgspec.structs.replace(candidate, settings=dict(scenario.settings)), candidate):
+            if each != schedule and fails(each):
+                return each
     return schedule
 
 

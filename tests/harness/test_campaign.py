@@ -528,6 +528,52 @@ def test_a_pipeline_that_is_wrong_by_itself_is_shown_without_faults_and_settings
     assert reduced.note == ""
 
 
+HIGHEST = """
+from functools import partial
+from scenarios import Output, Sample, Scenario
+from store.streams.topology import Topology
+
+def process(out, context, record):
+    best = context.store("best")
+    # A bid that is as high as the best one is forwarded too.
+    if int(record.value) >= int(best.get(record.key) or 0):
+        best.put(record.key, record.value)
+        context.forward(out, record.key, record.value)
+
+class Bids(Scenario):
+    name = "bids"
+    summary = "The highest bid of each item."
+
+    def pipeline(self, app, stores):
+        out = f"{app}-highest"
+        return Topology(app, (f"{app}-bids",), (out,), (stores.key_value("best"),), partial(process, out))
+
+    def input(self, random):
+        return Sample("pen", random.randint(1, 99), topic="bids")
+
+    def reference(self, state, record):
+        if record.value <= state["best"].get(record.key, 0):
+            return []
+        state["best"][record.key] = record.value
+        return [Output("highest", record.key, record.value)]
+
+SCENARIO = Bids()
+"""
+
+
+def test_a_pipeline_that_takes_no_record_twice_is_shown_without_faults(tmp_path: Path) -> None:
+    (tmp_path / "bids.py").write_text(HIGHEST)
+    bids = tuple(Input(0, "pen", 3 + 2 * n, topic="bids") for n in range(3))
+    settings = {"processing.guarantee": "at_least_once"}
+    killed = Step("kill", at=Point.COMMIT_STARTED, wait=1)
+    schedule = Schedule(str(tmp_path / "bids.py"), bids, (killed,), settings=settings)
+    scenario = load(schedule.scenario)
+    assert simulate(scenario, msgspec.structs.replace(schedule, steps=()))[1].outcome is Outcome.HOLDS
+    _, verdict = simulate(scenario, schedule)
+    reduced = reduce(Found(SIMULATION, schedule, verdict), None)
+    assert reduced.minimal.steps == ()
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
 def test_a_schedule_that_does_not_fail_every_time_is_kept_as_it_was_found(
     failing: int, tmp_path: Path
