@@ -71,8 +71,28 @@ OF_MACHINES = frozenset(
 )
 """What only a world of several machines can do."""
 
-SIMULATED = frozenset(Capability) - OF_MACHINES
-"""What the simulation can do: it has one of each."""
+SIMULATED = frozenset(
+    {
+        Capability.PROCESSES,
+        Capability.HOSTS,
+        Capability.CALLS,
+        Capability.RECORDS,
+        Capability.WRITES,
+        Capability.POWER,
+        Capability.TIME,
+        Capability.MARKERS,
+        Capability.LOGS,
+        Capability.GROUPS,
+        Capability.SETTINGS,
+        Capability.FILES,
+        Capability.VERSIONS,
+        Capability.MEMBERS,
+        Capability.REPLACES,
+        Capability.SHARED,
+        Capability.CLOCKS,
+    }
+)
+"""What the simulation can do."""
 
 
 class Link(StrEnum):
