@@ -327,7 +327,10 @@ def _replayed(world: str, schedule: Schedule, history: History, verdict: Verdict
     if not schedule.input:
         reason = "the schedule has no input, so this shows nothing"
     elif unreal:
-        reason = f"the world {world} cannot do {', '.join(unreal)}, so this shows nothing; replay it with --world sim"
+        able = [name for name in WORLDS if not unmakeable(schedule, name)]
+        reason = f"the world {world} cannot do {', '.join(unreal)}, so this shows nothing; " + (
+            f"replay it with --world {able[0]}" if able else "no world can do all that its steps name"
+        )
     elif schedule.steps and len(skipped) == len(schedule.steps):
         reason = "none of its steps applied, so this shows nothing"
     if verdict.outcome is Outcome.HOLDS and reason:

@@ -27,7 +27,7 @@ def test_the_table_of_faults_is_that_of_the_registry() -> None:
 
     rows = [f"| `{name}` | {fault.sentence} | {worlds(name)} |" for name, fault in FAULTS.items()]
     _, _, table = README.partition("\n| fault | what happens | worlds |\n|---|---|---|\n")
-    assert table.partition("\n\n")[0].splitlines() == rows
+    assert table.partition("\n\n")[0].splitlines() == rows, "`crashproof faults --markdown` prints the table"
 
 
 @pytest.mark.parametrize("mutant", [None, "restore-drops-deletions"])

@@ -496,9 +496,12 @@ def replay(
         if planted is not None and outcome is Outcome.HOLDS:
             lines.append(f"The planted bug {planted} does not show in this schedule.")
         elif schedule.mutant and planted is None:
-            lines.append(
-                f"Found with the planted bug {schedule.mutant}; --mutant {schedule.mutant} brings it back."
+            again = (
+                f"--mutant {schedule.mutant} brings it back"
+                if schedule.mutant in MUTANTS
+                else "there is none of that name"
             )
+            lines.append(f"Found with the planted bug {schedule.mutant}; {again}.")
         _print_lines(lines)
     raise typer.Exit(EXIT_CODES[outcome])
 

@@ -269,7 +269,8 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
     world = found.world
     scenario = scenario_of(reduced.minimal).name
     word = re.sub(r"[^A-Za-z0-9._-]", "_", scenario)
-    name = f"{world}-{word}-{reduced.verdict.findings[0].oracle}-{campaign.seed}-{number}.json"
+    oracle = reduced.verdict.findings[0].oracle.replace(" ", "-")
+    name = f"{world}-{word}-{oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / _FAILURES / name
     file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
     if found.logs:

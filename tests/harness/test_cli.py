@@ -425,6 +425,14 @@ def test_a_replay_lists_what_did_not_apply(tmp_path: Path) -> None:
     assert "step 0 (kill task 0_0 at kafka_committed after 99 more records) was skipped" in answer.stdout
 
 
+def test_a_replay_says_that_a_file_names_a_bug_that_there_is_not(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text(
+        '{"version": 1, "scenario": "balances", "mutant": "nope", "input": [{"partition": 0, "key": "a", "value": 5}]}'
+    )
+    answer = crashproof("replay", "old.json", cwd=tmp_path)
+    assert "Found with the planted bug nope; there is none of that name." in answer.stdout
+
+
 def test_what_comes_from_a_file_moves_no_cursor(tmp_path: Path) -> None:
     (tmp_path / "ansi.json").write_text(
         '{"version": 1, "scenario": "balances", "mutant": "\\u001b[2Jgone",'

@@ -19,7 +19,7 @@ from harness.replay import replay
 from harness.schedule import Input, Runtime, Schedule, Step
 from harness.spread.processes import over
 from harness.verdict import Outcome
-from harness.worlds import WORLDS, Options, WorldKind
+from harness.worlds import SIMULATION, WORLDS, Options, WorldKind
 from harness.worlds.local.world import LocalRun
 from harness.worlds.run import Run
 from harness.worlds.sim.run import SimRun
@@ -120,6 +120,19 @@ def test_what_a_world_cannot_do_is_skipped_and_said_to_be(tiny: Tiny) -> None:
     (history,) = tiny.histories
     assert [event.step for event in history.events if isinstance(event, Skipped)] == [0]
     assert judge(SCENARIO, schedule, history).outcome is Outcome.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("faults", "advice"),
+    [
+        (["cut"], "replay it with --world containers"),
+        (["cut", "compact"], "no world can do all that its steps name"),
+    ],
+)
+def test_who_replays_in_a_world_that_cannot_is_told_which_can(faults: list[str], advice: str) -> None:
+    schedule = Schedule("balances", (Input(0, "ann", 1),), tuple(map(Step, faults)))
+    verdict, _ = replay(schedule, SIMULATION)
+    assert verdict.reason.endswith(advice)
 
 
 def test_a_world_that_breaks_shows_nothing_about_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
