@@ -11,6 +11,7 @@ one, so that it may be anybody's, with any retention.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from store.errors import ConfigError
@@ -1109,7 +1110,8 @@ class KTable:
         graph = self.builder.graph
         said = Materialized.of(materialized)
         if materialized is not None and said.store_name is None:
-            graph.next_index()
+            # Kept all the same, as in Kafka Streams; what is mapped or filtered is not, without a name.
+            said = replace(said, name=graph.new_store_name("KTABLE-MERGE-"))
         self.send_old_values()
         other.send_old_values()
         merged = graph.new_name("KTABLE-MERGE-", name)

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from store.config import StoreType
 from store.errors import ConfigError, LogError
 from store.log import TopicSpec
-from store.serdes import LongSerde, StrSerde
+from store.serdes import BytesSerde, LongSerde, StrSerde
 from store.streams.application import Application, check_kept
 from store.streams.dsl import (
     JoinWindows,
@@ -95,6 +95,15 @@ def test_a_table_join_is_numbered_as_in_kafka_streams() -> None:
         "left-STATE-STORE-0000000000",
         "right-STATE-STORE-0000000003",
     )
+
+
+def test_a_table_join_of_which_all_but_the_name_is_said_is_kept_as_in_kafka_streams() -> None:
+    b = StreamsBuilder("app")
+    said = Materialized.with_(BytesSerde(), BytesSerde())
+    joined = b.table("left").join(b.table("right"), lambda one, two: one + two, materialized=said)
+    assert joined.queryable_store_name == "KTABLE-MERGE-STATE-STORE-0000000006"
+    assert joined.node.name == "KTABLE-MERGE-0000000007"
+    assert "KTABLE-MERGE-STATE-STORE-0000000006" in b.build().sub_topologies[0].changelogs
 
 
 def test_a_mermaid_diagram_has_every_operator_topic_and_store() -> None:
