@@ -361,6 +361,7 @@ public final class Pipelines {
                 joined = called == null ? joined : joined.withName(called);
                 joined = step.has("stored") ? joined.withStoreName(step.get("stored").asText()) : joined;
                 joined = has(step, "unlogged") ? joined.withLoggingDisabled() : joined;
+                joined = has(step, "in_memory") ? joined.withDslStoreSuppliers(Materialized.StoreType.IN_MEMORY) : joined;
                 KStream<String, String> left = (KStream<String, String>) one;
                 KStream<String, String> right = (KStream<String, String>) other;
                 return switch (how) {
@@ -660,6 +661,10 @@ public final class Pipelines {
                 case "reduce" -> windows.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
                 default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), operator(step), stored(step, Serdes.String()));
             };
+        }
+        if (step.has("rows")) {
+            table = step.get("rows").asText().equals("filter") ? table.filter((k, v) -> v != null && v.length() % 2 == 0)
+                : table.mapValues(v -> last(v + "'"));
         }
         if (step.get("suppressed").asBoolean()) {
             table = table.suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()));

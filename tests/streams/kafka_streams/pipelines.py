@@ -221,6 +221,8 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             said = StreamJoined(name=name, store_name=step.get("stored"))
             if step.get("unlogged"):
                 said = said.with_logging_disabled()
+            if step.get("in_memory"):
+                said = said.with_dsl_store_suppliers(StoreType.IN_MEMORY)
             return join(other, joiner, windows, with_key=keyed, joined=said)
         case "join_table", one, other:
             join = one.join_table if how == "inner" else one.left_join_table
@@ -412,6 +414,8 @@ def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
         table = grouped.reduce(_added, **said)
     else:
         table = grouped.aggregate(str, _adder, _merger(step), value_serde=TEXT, **said)
+    if "rows" in step:
+        table = table.filter(_PREDICATES["even"]) if step["rows"] == "filter" else table.map_values(_marked)
     if step["suppressed"]:
         table = table.suppress(Suppressed.until_window_closes())
     return table.to_stream(lambda key, _value: _named(key))
@@ -515,7 +519,7 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
         # Those that are forwarded alone have the headers of whichever record came then there.
         return sorted((record[:3] for record in records), key=str)
     if how == "each of them":
-        return sorted({tuple(record) for record in records})
+        return sorted({tuple(record) for record in records}, key=str)
     if how == "but for times of deletions":
         return [record if record[1] is not None else [record[0], None] for record in records]
     return [record for record in records if how != "but for deletions" or record[1] is not None]
@@ -571,15 +575,13 @@ class _Making:
         if not self.single and rng.random() < 0.1:
             self.streams.append(self.add("stream", how="s2+s3", **self.times()))
         for number in range(0 if self.single else rng.randint(0, 2)):
-            settings = self.times()
-            if rng.random() < 0.2:
-                settings |= {"stored": f"t{number}-kept", "history": rng.choice((0, 20, 60, HOUR_MS))}
-            index = self.table(self.add("table", how=f"t{number}", **settings))
+            settings = self.times() | self.history(0.2)
             if "history" in settings:
-                self.versioned.add(index)
+                settings["stored"] = f"t{number}-kept"
+            self.table(self.add("table", how=f"t{number}", **settings))
         if not self.single and rng.random() < 0.2:
             self.globals.append(self.add("global", how="g"))
-        for _ in range(rng.randint(1, 7)):
+        for _ in range(rng.randint(2, 8)):
             rng.choice(self.choices())()
         outputs: dict[str, str] = {}
         for index in [*self.tables]:
@@ -627,6 +629,11 @@ class _Making:
         """Some of those options."""
         return {name: True for name in names if self.rng.random() < 0.1}
 
+    def history(self, often: float) -> dict[str, Any]:
+        """Perhaps how long a table has what its keys had before."""
+        rng = self.rng
+        return {"history": rng.choice((0, 20, 60, HOUR_MS))} if rng.random() < often else {}
+
     def times(self) -> dict[str, Any]:
         """Perhaps an extractor of times."""
         rng = self.rng
@@ -668,6 +675,8 @@ class _Making:
             settings["stored"] = None
         if do in _STORED or settings.get("stored"):
             settings |= self.flags("unlogged", "uncached")
+            if settings.get("stored") and do not in {"table", "join_streams"} and "windows" not in settings:
+                settings |= self.history(0.1)
             if "history" not in settings:
                 settings |= self.flags("in_memory")
         if do in _KEYED:
@@ -683,6 +692,8 @@ class _Making:
             *[self.origins.get(one, frozenset({one})) for one in of]
         )
         self.tables.append(index)
+        if "history" in self.steps[index]:
+            self.versioned.add(index)
         return index
 
     def choices(self) -> list[Any]:
@@ -701,7 +712,7 @@ class _Making:
             self.join_streams,
         ]
         if self.tables:
-            made += [self.join_table, self.rows, self.rows, *[self.join_tables] * 4]
+            made += [self.join_table, *[self.rows] * 4, *[self.join_tables] * 4]
         if self.globals:
             made += [self.join_global, self.join_global]
         return made
@@ -766,7 +777,7 @@ class _Making:
     def windows(self, *, on_close: bool = False) -> dict[str, Any]:
         rng = self.rng
         kinds = ("time", "time", "sliding", "session" if self.even else "time", "unlimited")
-        kind = rng.choice(kinds[:3] if on_close else kinds)
+        kind = rng.choice(kinds[:4] if on_close else kinds)
         size, grace = rng.choice((5, 10, 20)), rng.choice((0, 0, 5, 15))
         if kind == "session":
             # Its end is never just this and the gap before an even time.
@@ -786,11 +797,16 @@ class _Making:
         rng = self.rng
         on_close = rng.random() < 0.25
         settings = self.windows(on_close=on_close)
+        how = rng.choice(AGGREGATES)
+        if rng.random() < 0.2:
+            # The old values, which a filter sees, are other ones there where windows are new.
+            known = how == "reduce" and settings["windows"] != "sliding"
+            settings["rows"] = rng.choice(("filter", "map")) if known else "map"
         valued = self.add("filter", rng.choice(self.streams), how="valued")
         made = self.add(
             "window",
             valued,
-            how=rng.choice(AGGREGATES),
+            how=how,
             on_close=on_close,
             suppressed=not on_close and settings["windows"] == "time" and rng.random() < 0.3,
             **settings,
