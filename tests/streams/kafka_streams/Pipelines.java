@@ -300,6 +300,9 @@ public final class Pipelines {
                 }
                 return ((KStream<String, String>) one).repartition(repartitioned);
             }
+            case "through":
+                ((KStream<String, String>) one).to(how, Produced.as(called));
+                return builder.stream(how, consumed(step, null));
             case "merge":
                 return ((KStream<String, String>) one).merge((KStream<String, String>) other, named);
             case "split": {
