@@ -1,4 +1,4 @@
-"""Pipelines of the DSL forward what Kafka Streams' own test driver forwards for them, and name stores and topics alike.
+"""Pipelines of the DSL forward what Kafka Streams' own test driver forwards for them, and have the same names in them.
 
 `tests/streams/kafka_streams/pipelines.py` makes them, and says how far outputs are compared; `record.py` beside it asks
 Kafka Streams.

@@ -94,7 +94,7 @@ import org.apache.kafka.streams.test.TestRecord;
  * Runs pipelines in Kafka Streams' test driver and prints what they forward.
  *
  * <p>Each line of the input is one pipeline, as {@code pipelines.py} describes it, and each line of the output what came
- * of it: the names of its stores and repartition topics, and the records of each of its outputs in order, or
+ * of it: the names of its operators, stores and topics, and the records of each of its outputs in order, or
  * {"error": the exception}. The first line of the output is the version of Kafka Streams.
  */
 public final class Pipelines {
