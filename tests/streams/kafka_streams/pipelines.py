@@ -674,7 +674,7 @@ class _Making:
         index = len(self.steps)
         rng = self.rng
         if self.named and do != "global" and rng.random() < 0.5:
-            settings["called"] = f"named-{index}"
+            settings["called"] = f"named-{index:02}"
         if self.named and do in _STORED and rng.random() < 0.5:
             settings["operator"] = f"operator-{index}"
         if "stored" not in settings and (
