@@ -11,6 +11,7 @@ one, so that it may be anybody's, with any retention.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, overload
 
 from store.errors import ConfigError
@@ -360,7 +361,6 @@ class KStream:
             values,
             partitions=number_of_partitions,
             partitioner=partitioner,
-            generated=name is None,
             drop_null_keys=False,
         )
         return KStream(self.builder, node, keys, values, repartition=False)
@@ -387,7 +387,7 @@ class KStream:
         name: str | None = None,
     ) -> KGroupedStream:
         """The records by the key that `mapper(key, value)` gives, by way of a repartition topic."""
-        selected = self.select_key(mapper, name=None if name is None else f"{name}-select")
+        selected = self.select_key(mapper, name=name)
         return selected.group_by_key(key_serde=key_serde, value_serde=value_serde, name=name)
 
     def to_table(
@@ -406,7 +406,7 @@ class KStream:
         store_name = said.store_name or graph.new_store_name("KSTREAM-TOTABLE-")
         parent = self.node
         if self.repartition_required:
-            parent = graph.repartition(parent, node_name, keys, values, generated=name is None)
+            parent = graph.repartition(parent, node_name, keys, values)
         return _source_table(self.builder, parent, node_name, store_name, said, keys, values)
 
     # -- processors -----------------------------------------------------------------------------------------
@@ -632,7 +632,6 @@ class KStream:
                 self.node.name if name is None else name,
                 keys,
                 values,
-                generated=name is None,
                 drop_null_keys=False,
             )
         else:
@@ -982,7 +981,7 @@ class KTable:
         """The rows by groups: `selector(key, value)` gives the group's key and the value that it is to have there."""
         graph = self.builder.graph
         self.send_old_values()
-        node_name = graph.new_name("KTABLE-SELECT-", None if name is None else f"{name}-select")
+        node_name = graph.new_name("KTABLE-SELECT-", name)
         keys = key_serde or self.builder.key_serde
         node = graph.add(node_name, Regroup(selector, keys, self.versioned), [self.node])
         return KGroupedTable(
@@ -1109,7 +1108,8 @@ class KTable:
         graph = self.builder.graph
         said = Materialized.of(materialized)
         if materialized is not None and said.store_name is None:
-            graph.next_index()
+            # Kept all the same, as in Kafka Streams; what is mapped or filtered is not, without a name.
+            said = replace(said, name=graph.new_store_name("KTABLE-MERGE-"))
         self.send_old_values()
         other.send_old_values()
         merged = graph.new_name("KTABLE-MERGE-", name)
@@ -1175,7 +1175,7 @@ class KTable:
         )
         sent = SubscriptionSerde(self.key_serde)
         graph.add(
-            named("KSTREAM-SINK-", "-subscription-registration-sink"),
+            named("KTABLE-SINK-", "-subscription-registration-sink"),
             Sink(
                 topic, other.key_serde, sent, None if other_partitioner is None else OfKey(other_partitioner)
             ),
@@ -1183,7 +1183,7 @@ class KTable:
             sink=topic,
         )
         received = graph.add(
-            named("KSTREAM-SOURCE-", "-subscription-registration-source"),
+            named("KTABLE-SOURCE-", "-subscription-registration-source"),
             Source(other.key_serde, sent),
             topics=(topic,),
         )
@@ -1210,13 +1210,13 @@ class KTable:
         answers = graph.internal_topic(f"{named(response, '-subscription-response')}-topic")
         answered = AnswerSerde(others)
         graph.add(
-            named("KSTREAM-SINK-", "-subscription-response-sink"),
+            named("KTABLE-SINK-", "-subscription-response-sink"),
             Sink(answers, self.key_serde, answered, OfKey(partitioner) if partitioner else back_to_the_row),
             [one, every],
             sink=answers,
         )
         came = graph.add(
-            named("KSTREAM-SOURCE-", "-subscription-response-source"),
+            named("KTABLE-SOURCE-", "-subscription-response-source"),
             Source(self.key_serde, answered),
             topics=(answers,),
         )
@@ -1348,11 +1348,11 @@ class KGroupedStream:
         node_name = graph.new_name(prefix, name)
         values = value_serde or self.builder.value_serde
         store = store_of(store_name, Form.KEY_VALUE, said, self.key_serde, values)
-        parent = self.grouped(store_name, named=said.store_name is not None)
+        parent = self.grouped(store_name)
         node = graph.add(node_name, Aggregate(store_name, initializer, aggregator), [parent])
         return KTable(self.builder, node, store.key_serde, store.value_serde, store=store, kept=True)
 
-    def grouped(self, store_name: str, *, named: bool) -> Node:
+    def grouped(self, store_name: str) -> Node:
         """Where the records come from, those of a key in one partition. The repartition topic that this may take is
         named after the group, or else after the store."""
         stream = self.stream
@@ -1367,7 +1367,6 @@ class KGroupedStream:
             self.name or store_name,
             self.key_serde,
             self.value_serde,
-            generated=self.name is None and not named,
         )
         return self._repartitioned
 
@@ -1465,7 +1464,7 @@ class WindowedKStream:
             said = said.with_caching_disabled()
         values = value_serde or builder.value_serde
         store = _window_store(store_name, said, windows, group.key_serde, values, self.strategy)
-        parent = group.grouped(store_name, named=said.store_name is not None)
+        parent = group.grouped(store_name)
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
         keys = windowed_serde(store.key_serde, windows)
         node = graph.add(
@@ -1546,7 +1545,7 @@ class CogroupedKStream:
             store = store_of(store_name, Form.KEY_VALUE, said, key_serde, values)
         else:
             store = _window_store(store_name, said, windows, key_serde, values)
-        parents = [group.grouped(store_name, named=said.store_name is not None) for group in self.groups]
+        parents = [group.grouped(store_name) for group in self.groups]
         operators: list[Any] = []
         nodes = []
         for number, (aggregator, parent) in enumerate(zip(self.groups.values(), parents, strict=True)):

@@ -10,6 +10,7 @@ An edge between two operators is a call. That of a stream has (key, value, times
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,10 @@ Forward = Callable[..., None]
 Partitioner = Callable[[Any, Any], int | Collection[int] | None]
 """Key and value to a partition, or to all those that a record is to go to, perhaps none (KIP-837); None leaves it to
 the key's hash."""
+
+
+_NUMBERED = re.compile("KSTREAM.*-[0-9]{10}-repartition")
+"""The name of a repartition topic that comes from an index, as Kafka Streams tells it."""
 
 
 class Operator(Protocol):
@@ -159,17 +164,16 @@ class Graph:
         *,
         partitions: int | None = None,
         partitioner: Partitioner | None = None,
-        generated: bool = True,
         drop_null_keys: bool = True,
     ) -> Node:
         """A repartition topic `name`: what the parent forwards goes there, and comes out of the node returned.
 
-        `generated` says that the name comes from an index; then the operators around it have one of their own.
+        The operators around it are numbered where the name of the topic is, and named after it otherwise.
         """
         topic = self._repartition_topic(name, partitions)
         burnt = [self.new_name(prefix) for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-")]
         sink, only_keys, source = (
-            burnt if generated else [f"{topic}-sink", f"{topic}-filter", f"{topic}-source"]
+            burnt if _NUMBERED.fullmatch(topic) else [f"{topic}-sink", f"{topic}-filter", f"{topic}-source"]
         )
         if drop_null_keys:
             parent = self.add(only_keys, Filter(has_key, False), [parent])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyspark import cloudpickle
 from store.config import StoreType
 from store.errors import ConfigError, LogError
 from store.log import TopicSpec
-from store.serdes import LongSerde, StrSerde
+from store.serdes import BytesSerde, LongSerde, StrSerde
 from store.streams.application import Application, check_kept
 from store.streams.dsl import (
     JoinWindows,
@@ -95,6 +96,53 @@ def test_a_table_join_is_numbered_as_in_kafka_streams() -> None:
         "left-STATE-STORE-0000000000",
         "right-STATE-STORE-0000000003",
     )
+
+
+def test_a_table_join_of_which_all_but_the_name_is_said_is_kept_as_in_kafka_streams() -> None:
+    b = StreamsBuilder("app")
+    said = Materialized.with_(BytesSerde(), BytesSerde())
+    joined = b.table("left").join(b.table("right"), lambda one, two: one + two, materialized=said)
+    assert joined.queryable_store_name == "KTABLE-MERGE-STATE-STORE-0000000006"
+    assert joined.node.name == "KTABLE-MERGE-0000000007"
+    assert "KTABLE-MERGE-STATE-STORE-0000000006" in b.build().sub_topologies[0].changelogs
+
+
+def operators_of(builder: StreamsBuilder) -> set[str]:
+    return set(re.findall("(?:Source|Processor|Sink): ([^ \n]+)", builder.build().describe()))
+
+
+def test_what_sends_the_two_sides_of_a_join_by_a_foreign_key_is_numbered_as_in_kafka_streams() -> None:
+    b = StreamsBuilder("app")
+    b.table("left").join(b.table("right"), bytes, lambda one, two: one + two)
+    assert operators_of(b) >= {
+        "KTABLE-SINK-0000000008",
+        "KTABLE-SOURCE-0000000009",
+        "KTABLE-SINK-0000000015",
+        "KTABLE-SOURCE-0000000016",
+    }
+
+
+def test_operators_around_a_topic_that_is_named_after_another_operator_have_its_name_too() -> None:
+    b = StreamsBuilder("app")
+    moved = b.stream("one").select_key(lambda _, value: value, name="moved")
+    moved.join(b.stream("two"), lambda one, two: one + two, JoinWindows.of_time_difference(5))
+    assert operators_of(b) >= {"moved", "moved-repartition-sink", "moved-repartition-source"}
+
+
+def test_operators_around_the_topics_of_a_cogroup_are_named_after_its_store() -> None:
+    b = StreamsBuilder("app")
+    moved = b.stream("one").group_by(lambda _, value: value)
+    moved.cogroup(keep_last).cogroup(b.stream("two").group_by_key(), keep_last).aggregate(bytes)
+    topic = "COGROUPKSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"
+    assert operators_of(b) >= {f"{topic}-filter", f"{topic}-sink", f"{topic}-source"}
+
+
+def test_what_selects_the_key_of_a_group_has_its_name() -> None:
+    b = StreamsBuilder("app")
+    b.stream("in").group_by(lambda _, value: value, name="by-value").count()
+    assert operators_of(b) >= {"by-value", "by-value-repartition-sink"}
+    b.table("rows").group_by(lambda key, value: (value, key), name="rows-by-value").count()
+    assert operators_of(b) >= {"rows-by-value"}
 
 
 def test_a_mermaid_diagram_has_every_operator_topic_and_store() -> None:

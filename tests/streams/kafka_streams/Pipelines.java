@@ -13,9 +13,14 @@ import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Properties;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.function.BiFunction;
+import java.util.function.Function;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.Serde;
@@ -23,6 +28,7 @@ import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
+import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
@@ -31,6 +37,10 @@ import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.TopologyDescription;
 import org.apache.kafka.streams.TopologyTestDriver;
 import org.apache.kafka.streams.kstream.Aggregator;
+import org.apache.kafka.streams.kstream.Branched;
+import org.apache.kafka.streams.kstream.BranchedKStream;
+import org.apache.kafka.streams.kstream.CogroupedKStream;
+import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.EmitStrategy;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
@@ -42,6 +52,7 @@ import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Named;
+import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.SessionWindowedKStream;
 import org.apache.kafka.streams.kstream.SessionWindows;
@@ -51,12 +62,26 @@ import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TableJoined;
 import org.apache.kafka.streams.kstream.TimeWindowedKStream;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.UnlimitedWindows;
 import org.apache.kafka.streams.kstream.ValueJoiner;
+import org.apache.kafka.streams.kstream.ValueJoinerWithKey;
+import org.apache.kafka.streams.kstream.ValueMapperWithKey;
+import org.apache.kafka.streams.kstream.ValueTransformerWithKey;
+import org.apache.kafka.streams.kstream.ValueTransformerWithKeySupplier;
+import org.apache.kafka.streams.kstream.Window;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.kstream.Windows;
 import org.apache.kafka.streams.kstream.internals.NamedInternal;
+import org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp;
 import org.apache.kafka.streams.processor.PunctuationType;
 import org.apache.kafka.streams.processor.StateStore;
+import org.apache.kafka.streams.processor.TimestampExtractor;
+import org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp;
+import org.apache.kafka.streams.processor.api.ContextualFixedKeyProcessor;
 import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyProcessorContext;
+import org.apache.kafka.streams.processor.api.FixedKeyProcessorSupplier;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.ProcessorSupplier;
 import org.apache.kafka.streams.processor.api.Record;
@@ -69,12 +94,13 @@ import org.apache.kafka.streams.test.TestRecord;
  * Runs pipelines in Kafka Streams' test driver and prints what they forward.
  *
  * <p>Each line of the input is one pipeline, as {@code pipelines.py} describes it, and each line of the output what came
- * of it: the names of its stores and repartition topics, and the records of each of its outputs in order, or
+ * of it: the names of its operators, stores and topics, and the records of each of its outputs in order, or
  * {"error": the exception}. The first line of the output is the version of Kafka Streams.
  */
 public final class Pipelines {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
     private static final int LONGEST = 12;
+    private static final long BEGIN = 1_000_000;
     private static final Grouped<String, String> GROUPED = Grouped.with(Serdes.String(), Serdes.String());
 
     public static void main(String[] arguments) throws Exception {
@@ -137,6 +163,9 @@ public final class Pipelines {
             ObjectNode outputs = answer.putObject("outputs");
             for (Iterator<String> topics = pipeline.get("outputs").fieldNames(); topics.hasNext();) {
                 String topic = topics.next();
+                if (!driver.producedTopicNames().contains(topic)) {
+                    continue;
+                }
                 ArrayNode records = outputs.putArray(topic);
                 driver.createOutputTopic(topic, new StringDeserializer(), new StringDeserializer())
                     .readRecordsToList()
@@ -153,10 +182,12 @@ public final class Pipelines {
     }
 
     private static void names(Topology topology, ObjectNode answer) {
+        TreeSet<String> operators = new TreeSet<>();
         TreeSet<String> stores = new TreeSet<>();
         TreeSet<String> topics = new TreeSet<>();
         for (TopologyDescription.Subtopology sub : topology.describe().subtopologies()) {
             for (TopologyDescription.Node node : sub.nodes()) {
+                operators.add(node.name());
                 if (node instanceof TopologyDescription.Processor processor) {
                     stores.addAll(processor.stores());
                 } else if (node instanceof TopologyDescription.Source source && source.topicSet() != null) {
@@ -164,6 +195,7 @@ public final class Pipelines {
                 }
             }
         }
+        operators.forEach(answer.putArray("operators")::add);
         ArrayNode named = answer.putArray("stores");
         stores.forEach(named::add);
         ArrayNode read = answer.putArray("sources");
@@ -184,6 +216,7 @@ public final class Pipelines {
 
     private static boolean holds(String name, String key, String value) {
         return switch (name) {
+            case "keyed" -> key != null;
             case "even" -> value != null && value.length() % 2 == 0;
             case "valued" -> value != null;
             case "not_a" -> !"a".equals(key);
@@ -205,73 +238,121 @@ public final class Pipelines {
         Object other = of.size() < 2 ? null : of.get(1);
         String called = step.has("called") ? step.get("called").asText() : null;
         Named named = called == null ? NamedInternal.empty() : Named.as(called);
+        boolean keyed = has(step, "keyed");
         ValueJoiner<String, String, String> joiner = (left, right) -> last(left + "+" + right);
+        ValueJoinerWithKey<String, String, String, String> joinerWithKey =
+            (key, left, right) -> last((keyed ? key : "") + left + "+" + right);
+        Materialized<String, String, KeyValueStore<Bytes, byte[]>> kept =
+            step.has("stored") ? stored(step, Serdes.String()) : null;
         switch (operator) {
             case "stream":
-                return builder.<String, String>stream(how);
+                return builder.stream(List.of(how.split("\\+")), consumed(step, called));
             case "table":
-                if (step.has("history")) {
-                    return builder.<String, String>table(how, Materialized.as(
-                        Stores.persistentVersionedKeyValueStore(how + "-kept", ms(step, "history"))));
-                }
-                return step.get("kept").asBoolean() ? builder.<String, String>table(how, Materialized.as(how + "-kept"))
-                    : builder.<String, String>table(how);
+                return kept == null ? builder.table(how, consumed(step, called))
+                    : builder.table(how, consumed(step, called), kept);
             case "global":
                 return builder.<String, String>globalTable(how);
             case "to":
-                ((KStream<String, String>) one).to(how);
+                Produced<String, String> produced = Produced.as(called);
+                produced = has(step, "sent") ? produced.withStreamPartitioner(Pipelines::firstPartition) : produced;
+                if (has(step, "found")) {
+                    ((KStream<String, String>) one).to((k, v, context) -> how, produced);
+                } else {
+                    ((KStream<String, String>) one).to(how, produced);
+                }
                 return null;
             case "filter":
                 return ((KStream<String, String>) one).filter((k, v) -> holds(how, k, v), named);
             case "filter_not":
                 return ((KStream<String, String>) one).filterNot((k, v) -> holds(how, k, v), named);
             case "map_values":
-                return ((KStream<String, String>) one).mapValues(v -> last(v + "'"), named);
+                return ((KStream<String, String>) one).mapValues((k, v) -> last((keyed ? k : "") + v + "'"), named);
             case "flat_map_values":
-                return ((KStream<String, String>) one).flatMapValues(v -> {
-                    List<String> each = new ArrayList<>();
-                    for (int at = 0; v != null && at < Math.min(3, v.length()); at++) {
-                        each.add(v.substring(at, at + 1));
+                return ((KStream<String, String>) one).flatMapValues((k, v) -> {
+                    List<String> each = letters(v);
+                    if (keyed) {
+                        each.add(0, String.valueOf(k));
                     }
                     return each;
                 }, named);
+            case "flat_map":
+                return ((KStream<String, String>) one).flatMap(
+                    (k, v) -> letters(v).stream().map(letter -> KeyValue.pair(letter, k + letter)).toList(), named);
+            case "peek":
+                return ((KStream<String, String>) one).peek((k, v) -> { }, named);
+            case "foreach":
+                ((KStream<String, String>) one).foreach((k, v) -> { }, named);
+                return null;
             case "select_key":
-                return ((KStream<String, String>) one).selectKey((k, v) -> first(v), named);
+                return ((KStream<String, String>) one).selectKey(
+                    (k, v) -> step.has("none") && step.get("none").asText().equals(v) ? null : first(v), named);
             case "map":
                 return ((KStream<String, String>) one).map((k, v) -> KeyValue.pair(first(v), last(k + ":" + v)), named);
-            case "repartition":
-                return ((KStream<String, String>) one).repartition(called == null ? Repartitioned.with(Serdes.String(), Serdes.String())
-                    : Repartitioned.<String, String>as(called).withKeySerde(Serdes.String())
-                        .withValueSerde(Serdes.String()));
+            case "repartition": {
+                Repartitioned<String, String> repartitioned = called == null
+                    ? Repartitioned.with(Serdes.String(), Serdes.String())
+                    : Repartitioned.<String, String>as(called).withKeySerde(Serdes.String()).withValueSerde(Serdes.String());
+                if (step.has("partitions")) {
+                    repartitioned = repartitioned.withNumberOfPartitions(step.get("partitions").asInt());
+                }
+                if (has(step, "sent")) {
+                    repartitioned = repartitioned.withStreamPartitioner(Pipelines::firstPartition);
+                }
+                return ((KStream<String, String>) one).repartition(repartitioned);
+            }
+            case "through":
+                ((KStream<String, String>) one).to(how, Produced.as(called));
+                return builder.stream(how, consumed(step, null));
             case "merge":
                 return ((KStream<String, String>) one).merge((KStream<String, String>) other, named);
             case "split": {
-                Map<String, KStream<String, String>> branches = ((KStream<String, String>) one).split(named)
-                    .branch((k, v) -> holds("even", k, v)).branch((k, v) -> holds("not_a", k, v)).defaultBranch();
+                Branched<String, String> branch = step.has("branch") ? Branched.as(step.get("branch").asText()) : null;
+                BranchedKStream<String, String> split = ((KStream<String, String>) one).split(named);
+                split = branch == null ? split.branch((k, v) -> holds("even", k, v))
+                    : split.branch((k, v) -> holds("even", k, v), branch);
+                split = split.branch((k, v) -> holds("not_a", k, v));
+                Map<String, KStream<String, String>> branches =
+                    step.get("default").asBoolean() ? split.defaultBranch() : split.noDefaultBranch();
                 List<KStream<String, String>> each = new ArrayList<>(new TreeMap<>(branches).values());
                 return each.get(0).merge(each.get(1));
             }
-            case "process": {
+            case "process":
+            case "process_values": {
+                String store = step.get("store").asText();
                 builder.addStateStore(Stores.keyValueStoreBuilder(
-                    Stores.persistentKeyValueStore(step.get("name").asText()), Serdes.String(), Serdes.String()));
-                ProcessorSupplier<String, String, String, String> supplier = () -> new Punctuated(step);
+                    Stores.persistentKeyValueStore(store), Serdes.String(), Serdes.String()));
                 KStream<String, String> processed = (KStream<String, String>) one;
-                String store = step.get("name").asText();
+                if (operator.equals("process_values")) {
+                    FixedKeyProcessorSupplier<String, String, String> supplier = () -> new AddedUp(store);
+                    return called == null ? processed.processValues(supplier, store)
+                        : processed.processValues(supplier, named, store);
+                }
+                ProcessorSupplier<String, String, String, String> supplier = () -> new Punctuated(step);
                 return called == null ? processed.process(supplier, store) : processed.process(supplier, named, store);
             }
             case "to_table":
-                return step.get("kept").asBoolean()
-                    ? ((KStream<String, String>) one).toTable(named, Materialized.as(step.get("name").asText()))
-                    : ((KStream<String, String>) one).toTable(named);
+                return kept == null ? ((KStream<String, String>) one).toTable(named)
+                    : ((KStream<String, String>) one).toTable(named, kept);
             case "group":
                 return aggregate(((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
             case "group_by":
                 return aggregate(((KStream<String, String>) one).groupBy((k, v) -> first(v), grouped(called)), how, step);
             case "cogroup": {
                 Aggregator<String, String, String> adder = (k, v, all) -> last(all + v);
-                return ((KStream<String, String>) one).groupByKey(grouped(called)).cogroup(adder)
-                    .cogroup(((KStream<String, String>) other).groupByKey(GROUPED), adder)
-                    .aggregate(() -> "", Materialized.with(Serdes.String(), Serdes.String()));
+                CogroupedKStream<String, String> cogrouped = ((KStream<String, String>) one).groupByKey(grouped(called))
+                    .cogroup(adder).cogroup(((KStream<String, String>) other).groupByKey(GROUPED), adder);
+                if (!step.has("windows")) {
+                    return cogrouped.aggregate(() -> "", operator(step), stored(step, Serdes.String()));
+                }
+                KTable<Windowed<String>, String> table = switch (step.get("windows").asText()) {
+                    case "session" -> cogrouped.windowedBy(sessions(step)).aggregate(() -> "",
+                        (k, a, b) -> last(a + "/" + b), operator(step), stored(step, Serdes.String()));
+                    case "sliding" -> cogrouped.windowedBy(sliding(step))
+                        .aggregate(() -> "", operator(step), stored(step, Serdes.String()));
+                    default -> cogrouped.windowedBy(windows(step))
+                        .aggregate(() -> "", operator(step), stored(step, Serdes.String()));
+                };
+                return table.toStream((k, v) -> named(k));
             }
             case "window":
                 return windowed(((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
@@ -282,61 +363,183 @@ public final class Pipelines {
                     StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String());
                 joined = called == null ? joined : joined.withName(called);
                 joined = step.has("stored") ? joined.withStoreName(step.get("stored").asText()) : joined;
+                joined = has(step, "unlogged") ? joined.withLoggingDisabled() : joined;
+                joined = has(step, "in_memory") ? joined.withDslStoreSuppliers(Materialized.StoreType.IN_MEMORY) : joined;
                 KStream<String, String> left = (KStream<String, String>) one;
                 KStream<String, String> right = (KStream<String, String>) other;
                 return switch (how) {
-                    case "inner" -> left.join(right, joiner, windows, joined);
-                    case "left" -> left.leftJoin(right, joiner, windows, joined);
-                    default -> left.outerJoin(right, joiner, windows, joined);
+                    case "inner" -> left.join(right, joinerWithKey, windows, joined);
+                    case "left" -> left.leftJoin(right, joinerWithKey, windows, joined);
+                    default -> left.outerJoin(right, joinerWithKey, windows, joined);
                 };
             }
             case "join_table": {
                 Joined<String, String, String> joined = Joined.as(called);
                 joined = step.has("grace") ? joined.withGracePeriod(ms(step, "grace")) : joined;
-                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joiner, joined)
-                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joiner, joined);
+                return how.equals("inner") ? ((KStream<String, String>) one).join((KTable<String, String>) other, joinerWithKey, joined)
+                    : ((KStream<String, String>) one).leftJoin((KTable<String, String>) other, joinerWithKey, joined);
             }
             case "join_global":
                 return how.equals("inner")
-                    ? ((KStream<String, String>) one).join((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner, named)
+                    ? ((KStream<String, String>) one).join((GlobalKTable<String, String>) other, (k, v) -> first(v), joinerWithKey, named)
                     : ((KStream<String, String>) one)
-                        .leftJoin((GlobalKTable<String, String>) other, (k, v) -> first(v), joiner, named);
+                        .leftJoin((GlobalKTable<String, String>) other, (k, v) -> first(v), joinerWithKey, named);
             case "filter_rows":
-                return step.get("kept").asBoolean()
-                    ? ((KTable<String, String>) one)
-                        .filter((k, v) -> holds(how, k, v), named, Materialized.as(step.get("name").asText()))
-                    : ((KTable<String, String>) one).filter((k, v) -> holds(how, k, v), named);
-            case "map_rows":
-                return step.get("kept").asBoolean()
-                    ? ((KTable<String, String>) one)
-                        .mapValues(v -> last(v + "'"), named, Materialized.as(step.get("name").asText()))
-                    : ((KTable<String, String>) one).mapValues(v -> last(v + "'"), named);
+                return kept == null ? ((KTable<String, String>) one).filter((k, v) -> holds(how, k, v), named)
+                    : ((KTable<String, String>) one).filter((k, v) -> holds(how, k, v), named, kept);
+            case "filter_rows_not":
+                return kept == null ? ((KTable<String, String>) one).filterNot((k, v) -> holds(how, k, v), named)
+                    : ((KTable<String, String>) one).filterNot((k, v) -> holds(how, k, v), named, kept);
+            case "map_rows": {
+                ValueMapperWithKey<String, String, String> mark = (k, v) -> last((keyed ? k : "") + v + "'");
+                return kept == null ? ((KTable<String, String>) one).mapValues(mark, named)
+                    : ((KTable<String, String>) one).mapValues(mark, named, kept);
+            }
+            case "transform_rows": {
+                ValueTransformerWithKeySupplier<String, String, String> supplier =
+                    () -> new Transformer(step.get("deletes").asBoolean());
+                return kept == null ? ((KTable<String, String>) one).transformValues(supplier, named)
+                    : ((KTable<String, String>) one).transformValues(supplier, kept, named);
+            }
             case "group_rows":
                 return aggregate(((KTable<String, String>) one).groupBy((k, v) -> KeyValue.pair(first(v), v), grouped(called)), how, step);
-            case "suppress":
-                return ((KTable<String, String>) one).suppress(called == null
-                    ? Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded())
-                    : Suppressed.<String>untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded())
-                        .withName(called));
+            case "suppress": {
+                Suppressed<String> suppressed = step.has("records")
+                    ? Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.maxRecords(step.get("records").asLong()))
+                    : Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded());
+                return ((KTable<String, String>) one).suppress(called == null ? suppressed : suppressed.withName(called));
+            }
             case "join_tables": {
                 KTable<String, String> left = (KTable<String, String>) one;
                 KTable<String, String> right = (KTable<String, String>) other;
                 return switch (how) {
-                    case "inner" -> left.join(right, joiner, named);
-                    case "left" -> left.leftJoin(right, joiner, named);
-                    default -> left.outerJoin(right, joiner, named);
+                    case "inner" -> kept == null ? left.join(right, joiner, named) : left.join(right, joiner, named, kept);
+                    case "left" -> kept == null ? left.leftJoin(right, joiner, named) : left.leftJoin(right, joiner, named, kept);
+                    default -> kept == null ? left.outerJoin(right, joiner, named) : left.outerJoin(right, joiner, named, kept);
                 };
             }
             case "join_foreign": {
                 KTable<String, String> left = (KTable<String, String>) one;
                 KTable<String, String> right = (KTable<String, String>) other;
-                return how.equals("inner") ? left.<String, String, String>join(right, Pipelines::first, joiner, tabled(called))
-                    : left.<String, String, String>leftJoin(right, Pipelines::first, joiner, tabled(called));
+                TableJoined<String, String> tabled = tabled(called);
+                if (keyed) {
+                    BiFunction<String, String, String> foreign = (k, v) -> first(v);
+                    if (kept == null) {
+                        return how.equals("inner") ? left.join(right, foreign, joiner, tabled)
+                            : left.leftJoin(right, foreign, joiner, tabled);
+                    }
+                    return how.equals("inner") ? left.join(right, foreign, joiner, tabled, kept)
+                        : left.leftJoin(right, foreign, joiner, tabled, kept);
+                }
+                Function<String, String> foreign = Pipelines::first;
+                if (kept == null) {
+                    return how.equals("inner") ? left.join(right, foreign, joiner, tabled)
+                        : left.leftJoin(right, foreign, joiner, tabled);
+                }
+                return how.equals("inner") ? left.join(right, foreign, joiner, tabled, kept)
+                    : left.leftJoin(right, foreign, joiner, tabled, kept);
             }
             case "to_stream":
-                return ((KTable<String, String>) one).toStream(named);
+                return has(step, "mapped") ? ((KTable<String, String>) one).toStream((k, v) -> first(v), named)
+                    : ((KTable<String, String>) one).toStream(named);
             default:
                 throw new IllegalArgumentException(operator);
+        }
+    }
+
+    /** The topic's time, moved by what the value says. */
+    private static Consumed<String, String> consumed(JsonNode step, String called) {
+        Consumed<String, String> consumed = Consumed.with(Serdes.String(), Serdes.String());
+        consumed = called == null ? consumed : consumed.withName(called);
+        if (!step.has("times")) {
+            return consumed;
+        }
+        String how = step.get("times").asText();
+        TimestampExtractor onInvalid =
+            how.equals("skip") ? new LogAndSkipOnInvalidTimestamp() : new UsePartitionTimeOnInvalidTimestamp();
+        return consumed.withTimestampExtractor((record, partitionTime) -> {
+            int length = record.value() == null ? 0 : ((String) record.value()).length();
+            if (how.equals("moved")) {
+                long moved = record.timestamp() - 4 * length;
+                return moved == 0 ? 1 : moved;
+            }
+            boolean invalid = length == 3 && (how.equals("skip") || partitionTime >= 0);
+            return onInvalid.extract(invalid ? new ConsumerRecord<>(record.topic(), record.partition(), record.offset(), -1,
+                record.timestampType(), -1, -1, record.key(), record.value(), record.headers(), Optional.empty()) : record,
+                partitionTime);
+        });
+    }
+
+    private static boolean has(JsonNode step, String flag) {
+        return step.has(flag) && step.get(flag).asBoolean();
+    }
+
+    private static List<String> letters(String value) {
+        List<String> each = new ArrayList<>();
+        for (int at = 0; value != null && at < Math.min(3, value.length()); at++) {
+            each.add(value.substring(at, at + 1));
+        }
+        return each;
+    }
+
+    private static Optional<Set<Integer>> firstPartition(String topic, String key, String value, int partitions) {
+        return Optional.of(Set.of(0));
+    }
+
+    private static Named operator(JsonNode step) {
+        return step.has("operator") ? Named.as(step.get("operator").asText()) : NamedInternal.empty();
+    }
+
+    /** The value of a table after its key. */
+    private static final class Transformer implements ValueTransformerWithKey<String, String, String> {
+        private final boolean deletes;
+
+        Transformer(boolean deletes) {
+            this.deletes = deletes;
+        }
+
+        @Override
+        public void init(org.apache.kafka.streams.processor.ProcessorContext context) {
+        }
+
+        @Override
+        public String transform(String key, String value) {
+            return value == null && deletes ? null : last(key + value);
+        }
+
+        @Override
+        public void close() {
+        }
+    }
+
+    /** Adds up the values of each key, and forwards those of two letters twice. */
+    private static final class AddedUp extends ContextualFixedKeyProcessor<String, String, String> {
+        private final String named;
+        private KeyValueStore<String, String> store;
+
+        AddedUp(String named) {
+            this.named = named;
+        }
+
+        @Override
+        public void init(FixedKeyProcessorContext<String, String> context) {
+            super.init(context);
+            store = context.getStateStore(named);
+        }
+
+        @Override
+        public void process(FixedKeyRecord<String, String> record) {
+            if (record.key() == null) {
+                context().forward(record);
+                return;
+            }
+            String before = store.get(record.key());
+            String total = last((before == null ? "" : before) + record.value());
+            store.put(record.key(), total);
+            context().forward(record.withValue(total));
+            if (record.value() != null && record.value().length() == 2) {
+                context().forward(record.withValue((String) null).withTimestamp(record.timestamp() + 1));
+            }
         }
     }
 
@@ -352,7 +555,7 @@ public final class Pipelines {
         @Override
         public void init(ProcessorContext<String, String> context) {
             super.init(context);
-            store = context.getStateStore(step.get("name").asText());
+            store = context.getStateStore(step.get("store").asText());
             context.schedule(ms(step, "stream"), PunctuationType.STREAM_TIME, now -> report("s", now));
             context.schedule(ms(step, "wall"), PunctuationType.WALL_CLOCK_TIME, now -> report("w", now));
         }
@@ -389,59 +592,82 @@ public final class Pipelines {
         return called == null ? TableJoined.with(null, null) : TableJoined.as(called);
     }
 
+    @SuppressWarnings("unchecked")
     private static <V, S extends StateStore> Materialized<String, V, S> stored(JsonNode step, Serde<V> values) {
-        Materialized<String, V, S> said = step.has("stored") ? Materialized.as(step.get("stored").asText())
-            : Materialized.with(Serdes.String(), values);
+        String name = step.has("stored") ? text(step.get("stored")) : null;
+        Materialized<String, V, S> said = name == null ? Materialized.with(Serdes.String(), values) : Materialized.as(name);
+        if (step.has("history")) {
+            said = (Materialized<String, V, S>) Materialized.<String, V>as(
+                Stores.persistentVersionedKeyValueStore(name, ms(step, "history")));
+        }
         said = said.withKeySerde(Serdes.String()).withValueSerde(values);
+        said = has(step, "uncached") ? said.withCachingDisabled() : said;
+        said = has(step, "unlogged") ? said.withLoggingDisabled() : said;
+        said = has(step, "in_memory") ? said.withStoreType(Materialized.StoreType.IN_MEMORY) : said;
         return step.has("retention") ? said.withRetention(ms(step, "retention")) : said;
     }
 
     private static KTable<String, String> aggregate(KGroupedStream<String, String> group, String how, JsonNode step) {
         return switch (how) {
-            case "count" -> group.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
-            case "reduce" -> group.reduce((all, v) -> last(all + v), stored(step, Serdes.String()));
+            case "count" -> group.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
+            case "reduce" -> group.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
             default -> group.aggregate(() -> "", (k, v, all) -> v.equals("x") ? null : last(all + v),
-                stored(step, Serdes.String()));
+                operator(step), stored(step, Serdes.String()));
         };
     }
 
     private static KTable<String, String> aggregate(KGroupedTable<String, String> group, String how, JsonNode step) {
         return switch (how) {
-            case "count" -> group.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
+            case "count" -> group.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
             case "reduce" -> group.reduce((all, v) -> last(all + v), (all, v) -> last(all + "-" + v),
-                stored(step, Serdes.String()));
+                operator(step), stored(step, Serdes.String()));
             default -> group.aggregate(() -> "", (k, v, all) -> last(all + v), (k, v, all) -> last(all + "-" + v),
-                stored(step, Serdes.String()));
+                operator(step), stored(step, Serdes.String()));
         };
+    }
+
+    private static SessionWindows sessions(JsonNode step) {
+        return SessionWindows.ofInactivityGapAndGrace(ms(step, "size"), ms(step, "grace"));
+    }
+
+    private static SlidingWindows sliding(JsonNode step) {
+        return SlidingWindows.ofTimeDifferenceAndGrace(ms(step, "size"), ms(step, "grace"));
+    }
+
+    private static Windows<? extends Window> windows(JsonNode step) {
+        return step.get("windows").asText().equals("unlimited")
+            ? UnlimitedWindows.of().startOn(Instant.ofEpochMilli(BEGIN + step.get("from").asLong()))
+            : TimeWindows.ofSizeAndGrace(ms(step, "size"), ms(step, "grace")).advanceBy(ms(step, "advance"));
     }
 
     private static KStream<String, String> windowed(KGroupedStream<String, String> group, String how, JsonNode step) {
         String kind = step.get("windows").asText();
         KTable<Windowed<String>, String> table;
         if (kind.equals("session")) {
-            SessionWindowedKStream<String, String> sessions = group
-                .windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(step, "size"), ms(step, "grace")));
+            SessionWindowedKStream<String, String> sessions = group.windowedBy(sessions(step));
             if (step.get("on_close").asBoolean()) {
                 sessions = sessions.emitStrategy(EmitStrategy.onWindowClose());
             }
             table = switch (how) {
-                case "count" -> sessions.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
-                case "reduce" -> sessions.reduce((all, v) -> last(all + v), stored(step, Serdes.String()));
-                default -> sessions.aggregate(() -> "", (k, v, all) -> last(all + v), (k, a, b) -> last(a + "/" + b), stored(step, Serdes.String()));
+                case "count" -> sessions.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
+                case "reduce" -> sessions.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
+                default -> sessions.aggregate(() -> "", (k, v, all) -> last(all + v), (k, a, b) -> last(a + "/" + b), operator(step), stored(step, Serdes.String()));
             };
         } else {
-            TimeWindowedKStream<String, String> windows = kind.equals("sliding")
-                ? group.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(step, "size"), ms(step, "grace")))
-                : group.windowedBy(TimeWindows.ofSizeAndGrace(ms(step, "size"), ms(step, "grace"))
-                    .advanceBy(ms(step, "advance")));
+            TimeWindowedKStream<String, String> windows =
+                kind.equals("sliding") ? group.windowedBy(sliding(step)) : group.windowedBy(windows(step));
             if (step.get("on_close").asBoolean()) {
                 windows = windows.emitStrategy(EmitStrategy.onWindowClose());
             }
             table = switch (how) {
-                case "count" -> windows.count(stored(step, Serdes.Long())).mapValues(String::valueOf);
-                case "reduce" -> windows.reduce((all, v) -> last(all + v), stored(step, Serdes.String()));
-                default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), stored(step, Serdes.String()));
+                case "count" -> windows.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
+                case "reduce" -> windows.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
+                default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), operator(step), stored(step, Serdes.String()));
             };
+        }
+        if (step.has("rows")) {
+            table = step.get("rows").asText().equals("filter") ? table.filter((k, v) -> v != null && v.length() % 2 == 0)
+                : table.mapValues(v -> last(v + "'"));
         }
         if (step.get("suppressed").asBoolean()) {
             table = table.suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()));

@@ -8,13 +8,16 @@ Keys and values are text, and each output is compared as it says. What
 from __future__ import annotations
 
 import random
+import re
 from functools import partial
 from typing import Any
 
+from store.config import StoreType, StreamsConfig
 from store.serdes import StrSerde
 from store.state.windowed import Windowed
 from store.streams.application import Application
 from store.streams.dsl import (
+    BufferConfig,
     EmitStrategy,
     JoinWindows,
     KGroupedStream,
@@ -31,8 +34,17 @@ from store.streams.dsl import (
     StreamsBuilder,
     Suppressed,
     TimeWindows,
+    UnlimitedWindows,
+)
+from store.streams.dsl.processors import FixedKeyContext
+from store.streams.timestamps import (
+    ConsumedRecord,
+    Extractor,
+    LogAndSkipOnInvalidTimestamp,
+    UsePartitionTimeOnInvalidTimestamp,
 )
 from store.suppliers import (
+    StoreSupplier,
     key_value_store_builder,
     persistent_key_value_store,
     persistent_versioned_key_value_store,
@@ -47,6 +59,9 @@ LONGEST = 12
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_000_000
 
+_OPERATOR = re.compile("^ +(?:Source|Processor|Sink): ([^ \\n]+)", re.MULTILINE)
+"""Where a description names one."""
+
 KINDS = ("inner", "left", "outer")
 AGGREGATES = ("count", "reduce", "aggregate")
 
@@ -57,11 +72,12 @@ AGGREGATES = ("count", "reduce", "aggregate")
 def run(
     pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS, together: bool = False
 ) -> dict[str, Any]:
-    """The names of stores and topics, and the records of each output, in order: key, value, timestamp, and
+    """The names of operators, stores and topics, and the records of each output, in order: key, value, timestamp, and
     the number of the input record in its headers, if it was `numbered`. Commits and crashes come after so many
     steps of the input; a crash takes back what was not committed. `together`: all between two commits is one batch."""
     application = build(pipeline["steps"])
     answer: dict[str, Any] = {
+        "operators": sorted(set(_OPERATOR.findall(application.describe()))),
         "stores": sorted(
             store if isinstance(store, str) else store.name
             for topology in application.sub_topologies
@@ -73,7 +89,7 @@ def run(
             for topic in topology.sources
         ),
     }
-    with TestDriver(
+    with (_CommittingEach if commit_every == 1 else TestDriver)(
         application, {"statestore.cache.max.bytes": pipeline["cache"]}, auto_commit=False
     ) as driver:
         produce = driver.log.plain_producer().produce
@@ -85,7 +101,8 @@ def run(
             topic, key, value, timestamp = record
             if together:
                 data = None if value is None else TEXT.serialize(value)
-                produce(topic, TEXT.serialize(key), data, partition=0, timestamp=timestamp, headers=headers)
+                named = None if key is None else TEXT.serialize(key)
+                produce(topic, named, data, partition=0, timestamp=timestamp, headers=headers)
             else:
                 driver.pipe_input(topic, key, value, timestamp, headers)
             if number % crash_every == 0:
@@ -101,8 +118,17 @@ def run(
                 for record in driver.read_output(topic, TEXT, TEXT)
             ]
             for topic in pipeline["outputs"]
+            if topic in driver.log.topics
         }
     return answer
+
+
+class _CommittingEach(TestDriver):
+    """Commits after each record, those of repartition topics too, as Kafka Streams' test driver does."""
+
+    def _open(self) -> None:
+        self._config = StreamsConfig.of(self._config.as_dict() | {"commit.records": 1})
+        super()._open()
 
 
 def build(steps: list[Step]) -> Application:
@@ -115,46 +141,68 @@ def build(steps: list[Step]) -> Application:
 
 def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
     how = step.get("how", "")
-    kept = Materialized.as_(step["name"]) if step.get("kept") and "name" in step else None
+    kept = _stored(step) if "stored" in step else None
     name = step.get("called")
+    keyed = bool(step.get("keyed"))
+    joiner = _joined_of_key if keyed else _joined
     match step["do"], *of:
         case ["stream"]:
-            return builder.stream(how)
+            return builder.stream(how.split("+"), timestamp_extractor=_timed(step), name=name)
         case ["table"]:
-            stored: Any = f"{how}-kept" if step["kept"] else None
-            if "history" in step:
-                stored = persistent_versioned_key_value_store(stored, step["history"])
-            return builder.table(how, materialized=None if stored is None else Materialized.as_(stored))
+            return builder.table(how, timestamp_extractor=_timed(step), materialized=kept, name=name)
         case ["global"]:
             return builder.global_table(how)
         case "to", one:
-            return one.to(how)
+            topic: Any = (lambda _key, _value, _context: how) if step.get("found") else how
+            return one.to(topic, partitioner=_first_partition if step.get("sent") else None, name=name)
         case "filter", one:
             return one.filter(_PREDICATES[how], name=name)
         case "filter_not", one:
             return one.filter_not(_PREDICATES[how], name=name)
         case "map_values", one:
-            return one.map_values(_marked, name=name)
+            return one.map_values(_marked_of_key if keyed else _marked, with_key=keyed, name=name)
         case "flat_map_values", one:
-            return one.flat_map_values(lambda value: list((value or "")[:3]), name=name)
+            letters: Any = (lambda key, value: [_said(key), *_letters(value)]) if keyed else _letters
+            return one.flat_map_values(letters, with_key=keyed, name=name)
+        case "flat_map", one:
+            return one.flat_map(
+                lambda key, value: [(letter, f"{_said(key)}{letter}") for letter in _letters(value)],
+                name=name,
+            )
+        case "peek", one:
+            return one.peek(lambda _key, _value: None, name=name)
+        case "foreach", one:
+            return one.foreach(lambda _key, _value: None, name=name)
         case "select_key", one:
-            return one.select_key(lambda _key, value: _first(value), name=name)
+            none = step.get("none", "")
+            return one.select_key(lambda _key, value: None if value == none else _first(value), name=name)
         case "map", one:
             return one.map(
                 lambda key, value: (_first(value), _last(f"{_said(key)}:{_said(value)}")), name=name
             )
         case "repartition", one:
-            return one.repartition(name=name)
+            return one.repartition(
+                name=name,
+                number_of_partitions=step.get("partitions"),
+                partitioner=_first_partition if step.get("sent") else None,
+            )
+        case "through", one:
+            one.to(how, name=name)
+            return builder.stream(how, timestamp_extractor=_timed(step))
         case "merge", one, other:
             return one.merge(other, name=name)
         case "split", one:
-            split = one.split(name=name).branch(_PREDICATES["even"]).branch(_PREDICATES["not_a"])
-            first, second, *_ = dict(sorted(split.default_branch().items())).values()
+            split = one.split(name=name).branch(_PREDICATES["even"], name=step.get("branch"))
+            split = split.branch(_PREDICATES["not_a"])
+            branches = split.default_branch() if step["default"] else split.no_default_branch()
+            first, second, *_ = dict(sorted(branches.items())).values()
             return first.merge(second)
         case "process", one:
-            supplier = key_value_store_builder(persistent_key_value_store(step["name"]), TEXT, TEXT)
-            builder.add_state_store(supplier)
-            return one.process(partial(_Punctuated, step), step["name"], name=name)
+            builder.add_state_store(_state_store(step))
+            return one.process(partial(_Punctuated, step), step["store"], name=name)
+        case "process_values", one:
+            builder.add_state_store(_state_store(step))
+            return one.process_values(partial(_AddedUp, step), step["store"], name=name)
         case "to_table", one:
             return one.to_table(materialized=kept, name=name)
         case "group", one:
@@ -162,44 +210,117 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "group_by", one:
             return _aggregate(one.group_by(lambda _key, value: _first(value), name=name), how, step)
         case "cogroup", one, other:
-            return (
-                one.group_by_key(name=name)
-                .cogroup(_adder)
-                .cogroup(other.group_by_key(), _adder)
-                .aggregate(str, value_serde=TEXT)
-            )
+            cogrouped = one.group_by_key(name=name).cogroup(_adder).cogroup(other.group_by_key(), _adder)
+            said: Any = {"materialized": _stored(step), "name": step.get("operator"), "value_serde": TEXT}
+            if "windows" not in step:
+                return cogrouped.aggregate(str, **said)
+            table = cogrouped.windowed_by(_windows(step)).aggregate(str, _merger(step), **said)
+            return table.to_stream(lambda key, _value: _named(key))
         case "window", one:
             return _windowed(one.group_by_key(name=name), how, step)
         case "join_streams", one, other:
             windows = JoinWindows.of_time_difference(step["before"], grace=step["grace"]).after(step["after"])
             join = {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how]
             said = StreamJoined(name=name, store_name=step.get("stored"))
-            return join(other, _joined, windows, joined=said)
+            if step.get("unlogged"):
+                said = said.with_logging_disabled()
+            if step.get("in_memory"):
+                said = said.with_dsl_store_suppliers(StoreType.IN_MEMORY)
+            return join(other, joiner, windows, with_key=keyed, joined=said)
         case "join_table", one, other:
             join = one.join_table if how == "inner" else one.left_join_table
-            return join(other, _joined, grace=step.get("grace"), name=name)
+            return join(other, joiner, with_key=keyed, grace=step.get("grace"), name=name)
         case "join_global", one, other:
             join = one.join_global if how == "inner" else one.left_join_global
-            return join(other, lambda _key, value: _first(value), _joined, name=name)
+            return join(other, lambda _key, value: _first(value), joiner, with_key=keyed, name=name)
         case "filter_rows", one:
             return one.filter(_PREDICATES[how], materialized=kept, name=name)
+        case "filter_rows_not", one:
+            return one.filter_not(_PREDICATES[how], materialized=kept, name=name)
         case "map_rows", one:
-            return one.map_values(_marked, materialized=kept, name=name)
+            mark = _marked_of_key if keyed else _marked
+            return one.map_values(mark, with_key=keyed, materialized=kept, name=name)
+        case "transform_rows", one:
+            return one.transform_values(partial(_Transformer, step), materialized=kept, name=name)
         case "group_rows", one:
             return _aggregate_rows(
                 one.group_by(lambda _key, value: (_first(value), value), name=name), how, step
             )
         case "suppress", one:
-            return one.suppress(Suppressed.until_time_limit(step["wait"], name=name))
+            buffer = BufferConfig.max_records(step["records"]) if "records" in step else None
+            return one.suppress(Suppressed.until_time_limit(step["wait"], buffer, name=name))
         case "join_tables", one, other:
             return {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how](
-                other, _joined, name=name
+                other, _joined, materialized=kept, name=name
             )
         case "join_foreign", one, other:
-            return (one.join if how == "inner" else one.left_join)(other, _first, _joined, name=name)
+            foreign: Any = (lambda _key, value: _first(value)) if keyed else _first
+            join = one.join if how == "inner" else one.left_join
+            return join(other, foreign, _joined, with_key=keyed, materialized=kept, name=name)
         case "to_stream", one:
-            return one.to_stream(name=name)
+            mapper = (lambda _key, value: _first(value)) if step.get("mapped") else None
+            return one.to_stream(mapper, name=name)
     raise ValueError(step["do"])
+
+
+def _timed(step: Step) -> Extractor | None:
+    """What says when records are: the topic's time, moved by what the value says, or none."""
+    how = step.get("times")
+    if how is None:
+        return None
+    on_invalid: Any = (
+        LogAndSkipOnInvalidTimestamp() if how == "skip" else UsePartitionTimeOnInvalidTimestamp()
+    )
+
+    def extract(record: ConsumedRecord, partition_time: int) -> int:
+        length = len(record.value or "")
+        if how == "moved":
+            return record.timestamp - 4 * length or 1
+        if length == 3 and (how == "skip" or partition_time >= 0):
+            record = record._replace(timestamp=-1)
+        found: int = on_invalid.extract(record, partition_time)
+        return found
+
+    return extract
+
+
+def _first_partition(_key: str, _value: str) -> int:
+    return 0
+
+
+def _state_store(step: Step) -> StoreSupplier[Any]:
+    return key_value_store_builder(persistent_key_value_store(step["store"]), TEXT, TEXT)
+
+
+class _AddedUp:
+    """Adds up the values of each key, and forwards those of two letters twice."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.store = context.store(self.step["store"])
+
+    def process(self, record: StreamRecord) -> None:
+        if record.key is None:
+            self.context.forward(record.value)
+            return
+        total = _last((self.store.get(record.key) or "") + _said(record.value))
+        self.store.put(record.key, total)
+        self.context.forward(total)
+        if len(record.value or "") == 2:
+            self.context.forward(None, timestamp=record.timestamp + 1)
+
+
+class _Transformer:
+    """The value of a table after its key."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def transform(self, key: str, value: str | None) -> str | None:
+        return None if value is None and self.step["deletes"] else _last(f"{key}{_said(value)}")
 
 
 class _Punctuated:
@@ -210,7 +331,7 @@ class _Punctuated:
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
-        self.store = context.store(self.step["name"])
+        self.store = context.store(self.step["store"])
         context.schedule(self.step["stream"], PunctuationType.STREAM_TIME, partial(self.report, "s"))
         context.schedule(self.step["wall"], PunctuationType.WALL_CLOCK_TIME, partial(self.report, "w"))
 
@@ -226,8 +347,18 @@ class _Punctuated:
 
 
 def _stored(step: Step) -> Materialized:
-    stored = Materialized.as_(step["stored"]) if "stored" in step else Materialized.with_()
-    return stored.with_retention(step["retention"]) if "retention" in step else stored
+    """What is said of the store of a table."""
+    name = step.get("stored")
+    stored = Materialized.with_() if name is None else Materialized.as_(name)
+    if "history" in step:
+        stored = Materialized.as_(persistent_versioned_key_value_store(step["stored"], step["history"]))
+    if "retention" in step:
+        stored = stored.with_retention(step["retention"])
+    if step.get("uncached"):
+        stored = stored.with_caching_disabled()
+    if step.get("unlogged"):
+        stored = stored.with_logging_disabled()
+    return stored.with_store_type(StoreType.IN_MEMORY) if step.get("in_memory") else stored
 
 
 def _adder(_key: str, value: str, total: str) -> str:
@@ -235,59 +366,59 @@ def _adder(_key: str, value: str, total: str) -> str:
 
 
 def _aggregate(group: KGroupedStream, how: str, step: Step) -> KTable:
-    stored = _stored(step)
+    said: Any = {"materialized": _stored(step), "name": step.get("operator")}
     if how == "count":
-        return group.count(materialized=stored).map_values(str)
+        return group.count(**said).map_values(str)
     if how == "reduce":
-        return group.reduce(_added, materialized=stored)
+        return group.reduce(_added, **said)
     return group.aggregate(
         str,
         lambda _key, value, total: None if value == "x" else _added(total, value),
-        materialized=stored,
         value_serde=TEXT,
+        **said,
     )
 
 
 def _aggregate_rows(group: KGroupedTable, how: str, step: Step) -> KTable:
-    stored = _stored(step)
+    said: Any = {"materialized": _stored(step), "name": step.get("operator")}
     if how == "count":
-        return group.count(materialized=stored).map_values(str)
+        return group.count(**said).map_values(str)
     if how == "reduce":
-        return group.reduce(_added, _taken, materialized=stored)
+        return group.reduce(_added, _taken, **said)
     return group.aggregate(
-        str,
-        _adder,
-        lambda _key, value, total: _taken(total, value),
-        materialized=stored,
-        value_serde=TEXT,
+        str, _adder, lambda _key, value, total: _taken(total, value), value_serde=TEXT, **said
     )
 
 
-def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
+def _windows(step: Step) -> Any:
     size, grace = step["size"], step["grace"]
-    kind = step["windows"]
-    kept = _stored(step)
-    if kind == "session":
-        grouped = group.windowed_by(SessionWindows.with_inactivity_gap(size, grace=grace))
-    elif kind == "sliding":
-        grouped = group.windowed_by(SlidingWindows.of_time_difference(size, grace=grace))
-    else:
-        grouped = group.windowed_by(TimeWindows.of_size(size, grace=grace).advance_by(step["advance"]))
+    match step["windows"]:
+        case "session":
+            return SessionWindows.with_inactivity_gap(size, grace=grace)
+        case "sliding":
+            return SlidingWindows.of_time_difference(size, grace=grace)
+        case "unlimited":
+            return UnlimitedWindows.of().start_on(BEGIN_MS + step["from"])
+    return TimeWindows.of_size(size, grace=grace).advance_by(step["advance"])
+
+
+def _merger(step: Step) -> Any:
+    return (lambda _key, one, other: _last(f"{one}/{other}")) if step["windows"] == "session" else None
+
+
+def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
+    said: Any = {"materialized": _stored(step), "name": step.get("operator")}
+    grouped = group.windowed_by(_windows(step))
     if step["on_close"]:
         grouped = grouped.emit_strategy(EmitStrategy.on_window_close())
     if how == "count":
-        table = grouped.count(materialized=kept).map_values(str)
+        table = grouped.count(**said).map_values(str)
     elif how == "reduce":
-        table = grouped.reduce(_added, materialized=kept)
+        table = grouped.reduce(_added, **said)
     else:
-        merger = (lambda _key, one, other: _last(f"{one}/{other}")) if kind == "session" else None
-        table = grouped.aggregate(
-            str,
-            _adder,
-            merger,
-            materialized=kept,
-            value_serde=TEXT,
-        )
+        table = grouped.aggregate(str, _adder, _merger(step), value_serde=TEXT, **said)
+    if "rows" in step:
+        table = table.filter(_PREDICATES["even"]) if step["rows"] == "filter" else table.map_values(_marked)
     if step["suppressed"]:
         table = table.suppress(Suppressed.until_window_closes())
     return table.to_stream(lambda key, _value: _named(key))
@@ -309,12 +440,24 @@ def _marked(value: str | None) -> str:
     return _last(f"{_said(value)}'")
 
 
+def _marked_of_key(key: str | None, value: str | None) -> str:
+    return _last(f"{_said(key)}{_said(value)}'")
+
+
+def _letters(value: str | None) -> list[str]:
+    return list((value or "")[:3])
+
+
 def _first(value: str | None) -> str:
     return "z" if value is None else value[:1]
 
 
 def _joined(left: str | None, right: str | None) -> str:
     return _last(f"{_said(left)}+{_said(right)}")
+
+
+def _joined_of_key(key: str | None, left: str | None, right: str | None) -> str:
+    return _last(f"{_said(key)}{_said(left)}+{_said(right)}")
 
 
 def _added(total: str, value: str) -> str:
@@ -325,17 +468,52 @@ def _taken(total: str, value: str) -> str:
     return _last(f"{total}-{value}")
 
 
-_BY_A_TOPIC = {"select_key", "map", "window", "repartition", "group_by", "group_rows"}
+_BY_A_TOPIC = {"select_key", "map", "flat_map", "window", "repartition", "group_by", "group_rows", "through"}
 """What sends records by a topic, or has them sent before they are joined."""
 
-_STORED = {"group", "group_by", "group_rows", "window", "join_streams"}
-"""What has stores that may be named beside the operator."""
+_STORED = {"group", "group_by", "group_rows", "window", "cogroup"}
+"""What always has a store, which may have a name."""
+
+_KEPT = {
+    "table",
+    "to_table",
+    "filter_rows",
+    "filter_rows_not",
+    "map_rows",
+    "transform_rows",
+    "join_tables",
+    "join_foreign",
+}
+"""What has a store if it is given one."""
+
+_KEYED = {
+    "map_values",
+    "flat_map_values",
+    "join_streams",
+    "join_table",
+    "join_global",
+    "map_rows",
+    "join_foreign",
+}
+"""What may be given a function that takes the key too."""
 
 _PREDICATES = {
     "even": lambda _key, value: value is not None and len(value) % 2 == 0,
+    "keyed": lambda key, _value: key is not None,
     "valued": lambda _key, value: value is not None,
     "not_a": lambda key, _value: key != "a",
 }
+
+
+_TIMES = (
+    ((0, 0, 1, 2, 3, 5, 8, 13, 30), (0, 0, 0, 0, 1, 3, 7, 12, 25)),
+    ((0, 0, 1, 2, 3, 5, 8, 13, 30), (0, 0, 0, 0, 1, 3, 7, 12, 25)),
+    ((0, 1, 5, 20, 400, 5_000, 50_000), (0, 0, 0, 5, 20, 400, 5_000)),
+    ((0, 0, 5, 10, 20), (0, 0, 5, 10, 15, 20)),
+    ((0,), (0, 0, 0, 5)),
+)
+"""How far the time goes on from one record to the next, and how late each is: mixed, with jumps, at the borders of
+windows, standing still."""
 
 
 def compared(records: list[list[Any]], how: str) -> list[Any]:
@@ -344,7 +522,9 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
         # Those that are forwarded alone have the headers of whichever record came then there.
         return sorted((record[:3] for record in records), key=str)
     if how == "each of them":
-        return sorted({tuple(record) for record in records})
+        return sorted({tuple(record) for record in records}, key=str)
+    if how == "but for times of deletions":
+        return [record if record[1] is not None else [record[0], None] for record in records]
     return [record for record in records if how != "but for deletions" or record[1] is not None]
 
 
@@ -368,6 +548,8 @@ class _Making:
         """Whether all is one sub-topology, so that the time of the stream is that of its task there too."""
         self.named = rng.random() < 0.5
         """Whether some operators and stores have names of their own."""
+        self.keyless = not self.single and rng.random() < 0.2
+        """Whether some records have no key."""
         self.streams: list[int] = []
         self.tables: list[int] = []
         self.globals: list[int] = []
@@ -392,24 +574,27 @@ class _Making:
     def pipeline(self) -> Pipeline:
         rng = self.rng
         for number in range(1 if self.single else rng.randint(1, 2)):
-            self.streams.append(self.add("stream", how=f"s{number}"))
+            self.streams.append(self.add("stream", how=f"s{number}", **self.times()))
+        if not self.single and rng.random() < 0.1:
+            self.streams.append(self.add("stream", how="s2+s3", **self.times()))
         for number in range(0 if self.single else rng.randint(0, 2)):
-            kept = rng.random() < 0.4
-            history = {"history": rng.choice((0, 20, 60, HOUR_MS))} if kept and rng.random() < 0.5 else {}
-            index = self.table(self.add("table", how=f"t{number}", kept=kept, **history))
-            if history:
-                self.versioned.add(index)
+            settings = self.times() | self.history(0.2)
+            if "history" in settings:
+                settings["stored"] = f"t{number}-kept"
+            self.table(self.add("table", how=f"t{number}", **settings))
         if not self.single and rng.random() < 0.2:
             self.globals.append(self.add("global", how="g"))
-        for _ in range(rng.randint(1, 7)):
+        for _ in range(rng.randint(2, 8)):
             rng.choice(self.choices())()
         outputs: dict[str, str] = {}
         for index in [*self.tables]:
             if index not in self.used or rng.random() < 0.3:
                 self.streams.append(self.add("to_stream", index))
+        late = any(step["do"] == "join_foreign" and step["how"] == "left" for step in self.steps)
+        how = "but for times of deletions" if late else "as they came"
         for index in [*self.streams]:
             if self.steps[index]["do"] != "stream" and (index not in self.used or rng.random() < 0.3):
-                self.to(index, outputs, "as they came")
+                self.to(index, outputs, how)
         for index in self.ends:
             self.to(index, outputs, "as they came")
         for index in self.alone:
@@ -419,15 +604,16 @@ class _Making:
         for index in self.by_foreign_key:
             self.to(self.add("to_stream", index), outputs, "but for deletions")
         topics = [
-            step["how"]
+            topic
             for index, step in enumerate(self.steps)
             if step["do"] in {"stream", "table"} or (step["do"] == "global" and index in self.used)
+            for topic in step["how"].split("+")
         ]
-        # There a cache is flushed after each record of a repartition topic; and deletions have other times.
+        # With a cache deletions have other times there.
         deletes = any(
             step["do"] in {"group", "group_by"} and step["how"] == "aggregate" for step in self.steps
         )
-        cache = 0 if self.rekeyed or deletes else rng.choice((0, 10_000_000))
+        cache = 0 if deletes else rng.choice((0, 10_000_000))
         return {
             "steps": self.steps,
             "cache": cache,
@@ -440,20 +626,44 @@ class _Making:
     def to(self, index: int, outputs: dict[str, str], how: str) -> None:
         """`how` says how an output is to be compared."""
         outputs[f"out{index}"] = how
-        self.add("to", index, how=f"out{index}")
+        self.add("to", index, how=f"out{index}", **self.flags("found", "sent"))
+
+    def flags(self, *names: str) -> dict[str, Any]:
+        """Some of those options."""
+        return {name: True for name in names if self.rng.random() < 0.1}
+
+    def history(self, often: float) -> dict[str, Any]:
+        """Perhaps how long a table has what its keys had before."""
+        rng = self.rng
+        return {"history": rng.choice((0, 20, 60, HOUR_MS))} if rng.random() < often else {}
+
+    def times(self) -> dict[str, Any]:
+        """Perhaps an extractor of times."""
+        rng = self.rng
+        return {"times": rng.choice(("moved", "skip", "partition"))} if rng.random() < 0.15 else {}
 
     def records(self, topics: list[str]) -> list[list[Any]]:
         rng = self.rng
-        now = BEGIN_MS
+        steps, lates = rng.choice(_TIMES)
+        now = BEGIN_MS if rng.random() < 0.85 else 2
+        keys = rng.choice(("abc", "abc", "abcefghijklm"))
         records: list[list[Any]] = []
-        for _ in range(rng.randint(5, 40)):
-            now += rng.choice((0, 0, 1, 2, 3, 5, 8, 13, 30))
-            late = rng.choice((0, 0, 0, 0, 1, 3, 7, 12, 25))
+        for _ in range(rng.randint(5, 40) if rng.random() < 0.9 else rng.randint(100, 150)):
+            now += rng.choice(steps)
             value = None if rng.random() < 0.12 else rng.choice(("a", "b", "ab", "bc", "x", "xyz", "c"))
-            at = now - late
+            at = max(2, now - rng.choice(lates))
             if self.single and rng.random() < 0.3:
                 records.append([rng.choice((1, 5, 20, 90))])
-            records.append([rng.choice(topics), rng.choice("abc"), value, at - at % 2 if self.even else at])
+            key = None if self.keyless and rng.random() < 0.15 else rng.choice(keys)
+            topic, at = rng.choice(topics), at - at % 2 if self.even else at
+            if (
+                value is None
+                and self.versioned
+                and [topic, key, at] in [[*one[:2], one[-1]] for one in records]
+            ):
+                # A deletion at the time of the newest version is another matter there.
+                value = "a"
+            records.append([topic, key, value, at])
         # All windows of joins are closed: when those are forwarded that found no partner is another matter there.
         return records + [
             [topic, "d", "d", now - now % 2 + HOUR_MS + last] for last in (0, 1000) for topic in topics
@@ -462,10 +672,27 @@ class _Making:
     def add(self, do: str, *of: int, **settings: Any) -> int:
         self.used.update(of)
         index = len(self.steps)
-        if self.named and do not in {"stream", "table", "global", "to"} and self.rng.random() < 0.5:
-            settings["called"] = f"named-{index}"
-        if self.named and do in _STORED and self.rng.random() < 0.5:
+        rng = self.rng
+        if self.named and do != "global" and rng.random() < 0.5:
+            settings["called"] = f"named-{index:02}"
+        if self.named and do in _STORED and rng.random() < 0.5:
+            settings["operator"] = f"operator-{index}"
+        if "stored" not in settings and (
+            (do in _STORED | {"join_streams"} and self.named and rng.random() < 0.5)
+            or (do in _KEPT and rng.random() < 0.4)
+        ):
             settings["stored"] = f"stored-{index}"
+        elif do in _KEPT and do != "table" and rng.random() < 0.1:
+            settings["stored"] = None
+        if do in _STORED or settings.get("stored"):
+            settings |= self.flags("unlogged", "uncached")
+            if settings.get("stored") and do not in {"table", "join_streams"} and "windows" not in settings:
+                settings |= self.history(0.1)
+            # What a join puts into a store in memory too late is not there at all with them.
+            if "history" not in settings and do != "join_streams":
+                settings |= self.flags("in_memory")
+        if do in _KEYED:
+            settings |= self.flags("keyed")
         if do in _BY_A_TOPIC or self.rekeyed.intersection(of):
             self.rekeyed.add(index)
         self.steps.append({"do": do, "of": list(of), **settings})
@@ -477,6 +704,8 @@ class _Making:
             *[self.origins.get(one, frozenset({one})) for one in of]
         )
         self.tables.append(index)
+        if "history" in self.steps[index]:
+            self.versioned.add(index)
         return index
 
     def choices(self) -> list[Any]:
@@ -485,6 +714,7 @@ class _Making:
         made: list[Any] = [
             self.stateless,
             self.stateless,
+            self.process_values,
             self.to_table,
             self.group,
             self.cogroup,
@@ -494,7 +724,7 @@ class _Making:
             self.join_streams,
         ]
         if self.tables:
-            made += [self.join_table, self.rows, self.rows, *[self.join_tables] * 4]
+            made += [self.join_table, *[self.rows] * 4, *[self.join_tables] * 4]
         if self.globals:
             made += [self.join_global, self.join_global]
         return made
@@ -502,14 +732,33 @@ class _Making:
     def stateless(self) -> None:
         rng = self.rng
         one = rng.choice(self.streams)
-        same_key = ("filter", "filter_not", "map_values", "flat_map_values", "merge")
-        match rng.choice(
-            same_key if self.single else (*same_key, "select_key", "map", "repartition", "split")
-        ):
+        same_key = ("filter", "filter_not", "map_values", "flat_map_values", "merge", "peek", "foreach")
+        other_key = (
+            "select_key",
+            "map",
+            "flat_map",
+            "split",
+            "through",
+            *(() if self.keyless else ("repartition",)),
+        )
+        match rng.choice(same_key if self.single else (*same_key, *other_key)):
             case "filter" | "filter_not" as do:
                 made = self.add(do, one, how=rng.choice(tuple(_PREDICATES)))
             case "merge":
                 made = self.add("merge", one, rng.choice(self.streams))
+            case "foreach":
+                self.add("foreach", one)
+                return
+            case "select_key":
+                made = self.add("select_key", one, **({"none": "x"} if self.keyless else {}))
+            case "repartition":
+                partitions = {"partitions": 1} if rng.random() < 0.3 else {}
+                made = self.add("repartition", one, **partitions, **self.flags("sent"))
+            case "through":
+                made = self.add("through", one, how=f"through{len(self.steps)}", **self.times())
+            case "split":
+                branch = {"branch": "-even"} if rng.random() < 0.3 else {}
+                made = self.add("split", one, default=rng.random() < 0.6, **branch)
             case do:
                 made = self.add(do, one)
         self.streams.append(made)
@@ -518,13 +767,14 @@ class _Making:
         rng = self.rng
         settings = {"stream": rng.choice((3, 10, 40)), "wall": rng.choice((3, 10, 40))}
         one = rng.choice(self.streams)
-        self.ends.append(self.add("process", one, name=f"store-{len(self.steps)}", **settings))
+        self.ends.append(self.add("process", one, store=f"store-{len(self.steps)}", **settings))
 
-    def name(self) -> dict[str, Any]:
-        return {"kept": self.rng.random() < 0.4, "name": f"kept-{len(self.steps)}"}
+    def process_values(self) -> None:
+        one = self.rng.choice(self.streams)
+        self.streams.append(self.add("process_values", one, store=f"store-{len(self.steps)}"))
 
     def to_table(self) -> None:
-        self.table(self.add("to_table", self.rng.choice(self.streams), **self.name()))
+        self.table(self.add("to_table", self.rng.choice(self.streams)))
 
     def group(self) -> None:
         do = "group" if self.single else self.rng.choice(("group", "group_by"))
@@ -537,33 +787,55 @@ class _Making:
         one, other = self.rng.choice(self.streams), self.rng.choice(self.streams)
         if {one, other} <= self.rekeyed or one == other:
             return
+        if self.rng.random() < 0.4:
+            settings = self.windows()
+            if settings["windows"] == "session":
+                # Where one group's time is behind the other's, sessions are in the store for longer here.
+                return
+            valued = [self.add("filter", each, how="valued") for each in (one, other)]
+            made = self.add("cogroup", *valued, **settings)
+            (self.twice if settings["windows"] == "sliding" else self.streams).append(made)
+            return
         self.joined.add(self.table(self.add("cogroup", one, other)))
 
-    def window(self) -> None:
+    def windows(self, *, on_close: bool = False) -> dict[str, Any]:
         rng = self.rng
-        kind = rng.choice(("time", "time", "sliding", "session" if self.even else "time"))
+        kinds = ("time", "time", "sliding", "session" if self.even else "time", "unlimited")
+        kind = rng.choice(kinds[:4] if on_close else kinds)
         size, grace = rng.choice((5, 10, 20)), rng.choice((0, 0, 5, 15))
         if kind == "session":
             # Its end is never just this and the gap before an even time.
             size, grace = rng.choice((5, 9, 21)), rng.choice((0, 0, 6, 16))
+        settings = {"windows": kind, "size": size, "grace": grace}
+        settings["advance"] = rng.choice((size, size, max(1, size // 2), 3))
+        if kind == "unlimited":
+            settings["from"] = rng.choice((-BEGIN_MS, 0, 50))
+        elif on_close:
+            # Long enough for nothing that is closed to expire before it is forwarded, as it does there.
+            settings["retention"] = 2 * HOUR_MS
+        else:
+            settings["retention"] = (2 * size if kind == "sliding" else size) + grace
+        return settings
+
+    def window(self) -> None:
+        rng = self.rng
+        on_close = rng.random() < 0.25
+        settings = self.windows(on_close=on_close)
+        how = rng.choice(AGGREGATES)
+        if rng.random() < 0.2:
+            # The old values, which a filter sees, are other ones there where windows are new.
+            known = how == "reduce" and settings["windows"] != "sliding"
+            settings["rows"] = rng.choice(("filter", "map")) if known else "map"
         valued = self.add("filter", rng.choice(self.streams), how="valued")
-        on_close = kind != "session" and rng.random() < 0.25
         made = self.add(
             "window",
             valued,
-            how=rng.choice(AGGREGATES),
-            windows=kind,
-            size=size,
-            advance=rng.choice((size, size, max(1, size // 2), 3)),
-            grace=grace,
-            # Long enough for nothing that is closed to expire before it is forwarded, as it does there.
-            retention=2 * HOUR_MS
-            if on_close
-            else {"sliding": 2 * size, "session": size}.get(kind, size) + grace,
+            how=how,
             on_close=on_close,
-            suppressed=not on_close and kind == "time" and rng.random() < 0.3,
+            suppressed=not on_close and settings["windows"] == "time" and rng.random() < 0.3,
+            **settings,
         )
-        (self.twice if kind == "sliding" and not on_close else self.streams).append(made)
+        (self.twice if settings["windows"] == "sliding" and not on_close else self.streams).append(made)
 
     def join_streams(self) -> None:
         rng = self.rng
@@ -589,7 +861,9 @@ class _Making:
             return
         history = self.steps[other].get("history", 0)
         grace = {"grace": rng.randint(0, min(history, 30))} if history and rng.random() < 0.6 else {}
-        self.streams.append(self.add("join_table", one, other, how=rng.choice(KINDS[:2]), **grace))
+        # Without a key one that waits is an error there.
+        how = "inner" if grace and self.keyless else rng.choice(KINDS[:2])
+        self.streams.append(self.add("join_table", one, other, how=how, **grace))
 
     def join_global(self) -> None:
         rng = self.rng
@@ -599,27 +873,42 @@ class _Making:
     def rows(self) -> None:
         rng = self.rng
         one = rng.choice(self.tables)
-        match rng.choice(("filter_rows", "map_rows", "group_rows", "suppress", "to_stream")):
-            case "filter_rows" if one not in self.joined:
-                made = self.table(
-                    self.add("filter_rows", one, how=rng.choice(tuple(_PREDICATES)), **self.name())
-                )
+        match rng.choice(
+            (
+                "filter_rows",
+                "filter_rows_not",
+                "map_rows",
+                "transform_rows",
+                "group_rows",
+                "suppress",
+                "to_stream",
+            )
+        ):
+            case "filter_rows" | "filter_rows_not" as do if one not in self.joined:
+                made = self.table(self.add(do, one, how=rng.choice(tuple(_PREDICATES))))
             case "map_rows":
-                made = self.table(self.add("map_rows", one, **self.name()))
+                made = self.table(self.add("map_rows", one))
+            case "transform_rows":
+                made = self.table(self.add("transform_rows", one, deletes=rng.random() < 0.7))
             case "group_rows" if one not in self.joined:
                 made = self.table(self.add("group_rows", one, how=rng.choice(AGGREGATES)))
                 self.joined.add(made)
                 return
             case "suppress" if one not in self.joined | self.versioned:
-                made = self.table(self.add("suppress", one, wait=rng.choice((0, 5, 20))))
+                limit = {"records": rng.choice((0, 1, 2))} if rng.random() < 0.4 else {}
+                made = self.table(self.add("suppress", one, wait=rng.choice((0, 5, 20)), **limit))
                 self.joined.add(made)
                 return
             case _:
-                self.streams.append(self.add("to_stream", one))
+                mapped = rng.random() < 0.2
+                made = self.add("to_stream", one, **({"mapped": True} if mapped else {}))
+                if mapped:
+                    self.rekeyed.add(made)
+                self.streams.append(made)
                 return
         if one in self.joined:
             self.joined.add(made)
-        if one in self.versioned and not self.steps[made]["kept"]:
+        if one in self.versioned and self.steps[made].get("stored") is None:
             self.versioned.add(made)
 
     def join_tables(self) -> None:
