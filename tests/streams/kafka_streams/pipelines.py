@@ -688,7 +688,7 @@ class _Making:
             settings |= self.flags("unlogged", "uncached")
             if settings.get("stored") and do not in {"table", "join_streams"} and "windows" not in settings:
                 settings |= self.history(0.1)
-            # What a join puts into a store in memory too late is not there at all with them.
+            # A record without a value moves the stream time of a join's stores there if they are in memory.
             if "history" not in settings and do != "join_streams":
                 settings |= self.flags("in_memory")
         if do in _KEYED:
