@@ -63,6 +63,8 @@ class Director:
         """The step whose fault happens."""
         self._waiting: dict[tuple[str, Occasion], int] = {}
         """Task and occasion → the step that lies there in wait."""
+        self._not_made: FaultNotMadeError | None = None
+        """Of the first fault that an error of the harness kept from happening."""
         self._asked: dict[int, list[tuple[int, Query]]] = {}
         """Incarnation → queries that it has to answer before it goes on."""
 
@@ -179,8 +181,7 @@ class Director:
 
     def strike(self, actor: Actor, fault: Fault) -> Decision:
         """A fault that the actor met, and that happens right after the call it met it in."""
-        assert fault.apply is not None
-        fault.apply(self._stage, actor, Step(fault.name, task=actor.task))
+        self._make(fault, actor, Step(fault.name, task=actor.task))
         return Decision.GO if actor.life is Life.RUNNING else Decision.STOP
 
     # -- what the world asks --------------------------------------------------------------------------------
@@ -298,8 +299,7 @@ class Director:
         at = len(self.events)
         self._striking = self._step
         try:
-            assert fault.apply is not None
-            fault.apply(self._stage, target if fault.where is Where.POINT else None, step)
+            self._make(fault, target if fault.where is Where.POINT else None, step)
         except SkipError as error:
             return self._skip(str(error))
         # What the fault did comes after it in the history.
@@ -328,8 +328,33 @@ class Director:
         self._waiting[place] = self._step
         self._advance()
 
+    def _make(self, fault: Fault, target: Actor | None, step: Step) -> None:
+        assert fault.apply is not None
+        try:
+            fault.apply(self._stage, target, step)
+        except SkipError:
+            raise
+        except Exception as error:
+            # It is on its way through the pipeline, which would be blamed for it.
+            if self._not_made is None:
+                self._not_made = FaultNotMadeError(fault.name)
+                self._not_made.__cause__ = error
+            raise
+
+    def require_all_made(self) -> None:
+        """Raises `FaultNotMadeError` if a fault did not happen by an error of the harness: the run shows nothing."""
+        if self._not_made is not None:
+            raise self._not_made
+
     def _resume(self, actor: Actor) -> None:
         self._stage.resume(actor.task)
+
+
+class FaultNotMadeError(Exception):
+    """An error of the harness while it made a fault happen, which is its cause."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"the fault {fault} could not be made")
 
 
 class RestlessError(Exception):

@@ -378,7 +378,8 @@ class Run(ABC):
     # -- from the beginning to the end ------------------------------------------------------------------------
 
     def drive(self) -> None:
-        """Run until all input is processed, every step is done, and every process has been asked to end."""
+        """Run until all input is processed, every step is done, and every process has been asked to end. Raises
+        `FaultNotMadeError` when an error of the harness has kept a fault from happening."""
         self.runtime.begin()
         while True:
             self._run_until_rest()
@@ -391,6 +392,7 @@ class Run(ABC):
             actor.stopping = True
         self._wake_stopping()
         self._run_until_rest()
+        self.director.require_all_made()
 
     def _run_until_rest(self) -> None:
         runnable = self.runnable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from harness.replay import simulate
 from harness.schedule import Edge, Input, Runtime, Schedule, Step
 from harness.verdict import Outcome
 from harness.worlds import WORLDS
+from harness.worlds.director import FaultNotMadeError
 from harness.worlds.process import Watch, WatchedLog
 from harness.worlds.sim.broker import SimBroker, SimLog
 from scenarios import load_all
@@ -180,6 +182,19 @@ def test_a_fault_of_a_commit_counts_when_it_is_met(fault: str) -> None:
     before = events[struck - 1]
     assert isinstance(before, Reached)
     assert before.point is Point.OFFSETS_SENT
+
+
+@pytest.mark.parametrize("at", [None, Point.FLUSHED])
+def test_an_error_while_a_fault_is_made_is_none_of_the_pipeline(at: Point | None) -> None:
+    def broken(*_: object) -> None:
+        raise AttributeError("there is no such ability")
+
+    schedule = Schedule("balances", (Input(0, "ann", 1),), (Step("kill", at=at),))
+    with (
+        patch.dict(FAULTS, {"kill": replace(FAULTS["kill"], apply=broken)}),
+        pytest.raises(FaultNotMadeError, match="the fault kill could not be made"),
+    ):
+        simulate(BALANCES, schedule)
 
 
 @pytest.mark.parametrize("fault", [*COMMIT_FAULTS, "kill_after_write"])
