@@ -75,10 +75,13 @@ class _Given(dict[str, Table]):
     put back to an earlier moment."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError(
-            "it adds, replaces or removes a table; it has one for each store of its task "
-            f"({', '.join(self) or 'there is none'}), and changes what is in them"
-        )
+        raise TypeError(f"it adds, replaces or removes a table; {self._which()}, and changes what is in them")
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise LookupError(f"it asks for the table {name!r}; {self._which()}")
+
+    def _which(self) -> str:
+        return f"it has one for each store of its task ({', '.join(self) or 'there is none'})"
 
     __setitem__ = __delitem__ = setdefault = update = pop = popitem = clear = __ior__ = _refuse
 

@@ -276,7 +276,8 @@ def test_a_reference_function_that_fails_is_an_error_of_its_author(own: Path) ->
     text = (own / "mine.py").read_text()
     (own / "wrong.py").write_text(text.replace('points = state["points"]', 'points = state["pints"]'))
     answer = crashproof("run", "wrong.py", "--world", "sim", "--schedules", "5", "--json", cwd=own)
-    refused(answer, 2, "scenario loyalty", "KeyError: 'pints'")
+    told = "asks for the table 'pints'; it has one for each store of its task (points)"
+    refused(answer, 2, "scenario loyalty", told, "wrong.py line")
 
 
 @pytest.mark.parametrize(
