@@ -161,6 +161,13 @@ def test_a_run_told_step_by_step_shows_expected_and_actual_state() -> None:
     assert not any(moment.differs for moment in looks)
 
 
+def what_waits() -> list[greenlet]:
+    """The greenlets that have begun and not ended, but this one."""
+    gc.collect()
+    waiting = [each for each in gc.get_objects() if isinstance(each, greenlet) and each and not each.dead]
+    return [each for each in waiting if each is not getcurrent()]
+
+
 def test_nothing_of_a_run_is_left_when_its_process_dies_while_a_query_waits() -> None:
     """A greenlet that waits is never collected, so a night of such runs would fill the memory."""
     asked = Query("accounts", isolation=IsolationLevel.READ_COMMITTED, slow=True)
@@ -172,6 +179,17 @@ def test_nothing_of_a_run_is_left_when_its_process_dies_while_a_query_waits() ->
     history, verdict = simulate(BALANCES, schedule)
     assert verdict.outcome is Outcome.HOLDS
     assert any(isinstance(event, Injected) for event in history.events)
-    gc.collect()
-    waiting = [each for each in gc.get_objects() if isinstance(each, greenlet) and each and not each.dead]
-    assert [each for each in waiting if each is not getcurrent()] == []
+    assert what_waits() == []
+
+
+def test_nothing_of_a_run_is_left_when_a_process_dies_while_it_closes_its_threads() -> None:
+    steps = (
+        Step("change_settings", settings={"processing.guarantee": "exactly_once_v2"}),
+        Step("kill", at=Point.TASK_CLOSED),
+    )
+    two = {"num.stream.threads": 2}
+    history, _ = simulate(
+        BALANCES, Schedule("balances", (), steps, runtime=Runtime.STREAMS, hosts=1, settings=two)
+    )
+    assert [event.fault for event in history.events if isinstance(event, Injected)][-1] == "kill"
+    assert what_waits() == []

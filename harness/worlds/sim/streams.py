@@ -236,8 +236,10 @@ class Member(Holder, Process):
             thread.greenlet.parent = getcurrent()
             with suppress(Unwind):
                 thread.greenlet.throw(Unwind)
-        self.greenlet = self.main
-        super().unwind()
+        # It may wait for its threads once more, where it was about to close them, and is told again then.
+        while self.main:
+            self.greenlet = self.main
+            super().unwind()
 
     # -- when it goes on ------------------------------------------------------------------------------------
 
