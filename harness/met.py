@@ -23,7 +23,6 @@ from harness.schedule import Runtime, Schedule, config_of
 from harness.worlds.actors import is_driver, ordinal_of
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
-from store.points import Point
 from store.suppliers import StoreSupplier
 
 SCHEDULES = "schedules that came to an end"
@@ -172,12 +171,14 @@ class Met:
                 for name in faults
                 if name in can and not self.result.faults.get(name)
             ]
+        # Whatever becomes of the settings that are left open.
+        passable = [(scenario, passing(scenario, scenario.settings)) for scenario in scenarios]
         missing: list[Missing] = [
             Cell(runtime, "kill", point)
             for runtime in Runtime
             if self.result.runtimes.get(runtime)
             for point in KILL_POINTS[runtime]
-            if _is_passed(point, runtime, scenarios)
+            if any(runtime in scenario.runtimes and passed[point] for scenario, passed in passable)
             and not any(self._cells[runtime, fault, point] for fault in DEADLY)
         ]
         if whole:
@@ -224,13 +225,6 @@ def _mechanism(supplier: StoreSupplier[Any], config: StreamsConfig) -> str:
         case durability.Kind.DIRECT:
             return "none"
     return str(config.mechanism)
-
-
-def _is_passed(point: Point, runtime: Runtime, scenarios: Sequence[Scenario]) -> bool:
-    """Whether a task of some scenario can come to a point, whatever becomes of the settings that are left open."""
-    return any(
-        passing(scenario, scenario.settings, point) for scenario in scenarios if runtime in scenario.runtimes
-    )
 
 
 def _wanted_settings(scenarios: Sequence[Scenario]) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from store.log.partitioner import partition_for
 from store.points import Point
 
 RECORDS = 36
+"""Of a tour: enough for a commit at each point, also where the task that is killed gets a part of them."""
 
 INTRODUCED = 24
 """Records of an introduction."""
@@ -36,12 +37,13 @@ def tour(scenario: Scenario, seed: int, runtime: Runtime, *, static: bool = Fals
     random = Random(f"{scenario.name}/{seed}/tour")
     items = tuple(_item(scenario, sample_of(scenario, random), number) for number in range(RECORDS))
     settings = {"commit.records": 2, **scenario.settings}
-    passed = {point: passing(scenario, settings, point) for point in sorted(KILL_POINTS[runtime], key=_rank)}
+    ordinals = passing(scenario, settings)
+    passed = {point: ordinals[point] for point in sorted(KILL_POINTS[runtime], key=_rank)}
     ordinal, _ = Counter(chain(*passed.values())).most_common(1)[0]
     task = f"{ordinal}_0"
     steps: list[Step] = []
-    for point, ordinals in passed.items():
-        if ordinal in ordinals:
+    for point, by in passed.items():
+        if ordinal in by:
             if point is Point.ABORTED:
                 steps.append(Step("abort_commit", task=task))
             if point is Point.RESTORE_BATCH:

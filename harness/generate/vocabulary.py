@@ -102,11 +102,12 @@ def parts_of(scenario: Scenario) -> Parts:
     )
 
 
-def passing(scenario: Scenario, settings: Mapping[str, Any], point: Point) -> tuple[int, ...]:
-    """The ordinals whose tasks can come to a point under these settings."""
+def passing(scenario: Scenario, settings: Mapping[str, Any]) -> dict[Point, tuple[int, ...]]:
+    """Point → the ordinals whose tasks can come to it under these settings."""
     config = config_of(Schedule(scenario.name, settings=settings))
+    made = topologies(scenario, "a", config)
 
-    def is_passed(topology: Topology) -> bool:
+    def is_passed(topology: Topology, point: Point) -> bool:
         match point:
             case Point.OFFSETS_SENT:
                 return config.exactly_once
@@ -121,7 +122,7 @@ def passing(scenario: Scenario, settings: Mapping[str, Any], point: Point) -> tu
             case _:
                 return True
 
-    return tuple(topology.ordinal for topology in topologies(scenario, "a", config) if is_passed(topology))
+    return {point: tuple(one.ordinal for one in made if is_passed(one, point)) for point in Point}
 
 
 def topics_of(parts: Parts, fault: Fault) -> tuple[str, ...]:
