@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -131,6 +132,23 @@ def test_while_a_transaction_is_open_it_is_told_from_what_is_stable(
     assert cluster.bounds(topic, 0) == Bounds(0, 2, 2)
     assert cluster.position(group, topic, 0) == 5
     assert cluster.position(group, topic, 1) is None
+
+
+def test_a_position_that_a_transaction_holds_is_waited_for(
+    broker: LocalBroker, cluster: PlainCluster, log: KafkaLog, topic: str, unique: Unique
+) -> None:
+    group, place = unique("group"), TopicPartition(topic, 0)
+    producer = log.producer(unique("id"), 600_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets(group, {place: 5})
+    with PlainCluster(broker.bootstrap, patience_s=1.0) as impatient:
+        assert impatient.position(group, topic, 0) is None
+    with ThreadPoolExecutor() as asking:
+        position = asking.submit(cluster.position, group, topic, 0)
+        producer.commit_transaction()
+        producer.close()
+        assert position.result() == 5
 
 
 def test_a_group_that_never_committed_has_no_position(

@@ -114,7 +114,7 @@ class PlainCluster:
         self._producer: Producer | None = None
         self._plain_producer: Producer | None = None
         self._group = ""
-        self._asking: Consumer | None = None
+        self._asking: dict[str, Consumer] = {}
 
     def __enter__(self) -> PlainCluster:
         return self
@@ -140,7 +140,7 @@ class PlainCluster:
         self._writer()
         self._call(
             "find the coordinator of a group",
-            lambda: self._member("judge").committed([TopicPartition("none", 0)], self._call_s),
+            lambda: self._position("judge", TopicPartition("none", 0), "read_committed"),
         )
 
     def create(self, topics: Sequence[TopicSpec]) -> None:
@@ -245,44 +245,51 @@ class PlainCluster:
         Not by the admin client, which ends the whole process when a coordinator has just gone.
         """
         what = f"ask for the position of {group} in {topic}-{partition}"
-        deadline = time.monotonic() + min(SETTLE_S, self._patience_s)
         place = TopicPartition(topic, partition)
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + min(SETTLE_S, self._patience_s)
+        while True:
             try:
-                (found,) = self._member(group).committed([place], self._call_s)
+                return self._position(group, place, "read_committed")
             except KafkaException as error:
                 if error.args[0].code() not in _MAY_PASS:
                     raise ClientError(f"The judge could not {what}: {error.args[0]}.") from error
-            else:
-                if found.error is None:
-                    return None if found.offset == OFFSET_INVALID else int(found.offset)
-                if found.error.code() not in _MAY_PASS:
-                    raise ClientError(f"The judge could not {what}: {found.error}.")
+            # The client says of a position that is undecided what it says of a coordinator that does not answer. While
+            # that one is gone, or reads its log first, no time passes in which something could have been decided.
+            asked = time.monotonic()
+            self._call(what, lambda: self._position(group, place, "read_uncommitted"))
+            deadline += time.monotonic() - asked
+            if time.monotonic() > deadline:
+                return None
             time.sleep(_PAUSE_S)
-        # Undecided it is only where somebody answers at all.
-        self._call(what, lambda: self._admin.list_topics(timeout=self._call_s))
-        return None
 
-    def _member(self, group: str) -> Consumer:
+    def _position(self, group: str, place: TopicPartition, isolation: str) -> int | None:
+        """One question and its answer. Raises `KafkaException`. What a transaction holds undecided has no committed
+        position, and an uncommitted one."""
+        (found,) = self._member(group, isolation).committed([place], self._call_s)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return None if found.offset == OFFSET_INVALID else int(found.offset)
+
+    def _member(self, group: str, isolation: str) -> Consumer:
         """A consumer that only asks what its group has committed, for one group at a time."""
-        if group != self._group or self._asking is None:
+        if group != self._group:
             self._forget_group()
             self._group = group
-            self._asking = Consumer(
+        if isolation not in self._asking:
+            self._asking[isolation] = Consumer(
                 {
                     **self._settings,
                     "group.id": group,
-                    # What a transaction holds undecided is waited for.
-                    "isolation.level": "read_committed",
+                    "isolation.level": isolation,
                     "enable.auto.commit": False,
                 }
             )
-        return self._asking
+        return self._asking[isolation]
 
     def _forget_group(self) -> None:
-        if self._asking is not None:
-            self._asking.close()
-            self._asking = None
+        for asking in self._asking.values():
+            asking.close()
+        self._asking.clear()
 
     def group(self, group_id: str) -> Group:
         """A group and its members."""
