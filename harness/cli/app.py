@@ -566,9 +566,17 @@ def _bench_simulation(*, quick: bool, json: bool) -> None:
 
 
 @app.command()
-def scenarios() -> None:
+def scenarios(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
     """List the scenarios."""
-    _print_lines(f"{scenario.name}: {scenario.summary}" for scenario in load_all().values())
+    if json:
+        found = [
+            {"name": each.name, "summary": each.summary, "runtimes": list(each.runtimes)}
+            for each in load_all().values()
+        ]
+        return _print_json({"scenarios": found})
+    return _print_lines(f"{scenario.name}: {scenario.summary}" for scenario in load_all().values())
 
 
 @app.command()

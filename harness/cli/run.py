@@ -121,11 +121,22 @@ def _execute(campaign: Campaign) -> Result:
                 except KeyboardInterrupt:
                     interrupted = True
                     notes.append("making the failing schedules small was interrupted")
+                except OSError as error:
+                    # Stores in real files need room. What was found is told as it was found.
+                    notes.append(
+                        f"a failing schedule of {found.schedule.scenario} was not made small: {error}"
+                    )
             details.append(_failure(campaign, found, reduced or as_found(found, campaign.mutant), number))
     result = _result(campaign, parts, details, notes, time.monotonic() - started, places)
     result.interrupted = interrupted
     for name, write in REPORTS.items():
-        write(result, campaign.out / name)
+        try:
+            write(result, campaign.out / name)
+        except OSError as error:
+            # A violation that was found is told and ends with its exit code, whatever becomes of the files about it.
+            if not details:
+                raise
+            result.reasons.append(f"{name} could not be written ({error.strerror})")
     return result
 
 
@@ -272,7 +283,11 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
     oracle = reduced.verdict.findings[0].oracle.replace(" ", "-")
     name = f"{world}-{word}-{oracle}-{campaign.seed}-{number}.json"
     file = campaign.out / _FAILURES / name
-    file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
+    note = reduced.note
+    try:
+        file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
+    except OSError as error:
+        note = f"{note} The schedule could not be written to {file} ({error.strerror}).".strip()
     if found.logs:
         Path(found.logs).rename(file.with_suffix(".logs"))
     words = [*INVOCATION, "replay", str(file), *world_option(world)]
@@ -287,7 +302,7 @@ def _failure(campaign: Campaign, found: Found, reduced: Reduced, number: int) ->
         moments=tell(reduced.minimal, reduced.history),
         executions=reduced.executions,
         replay=shlex.join(words),
-        note=reduced.note,
+        note=note,
         scenario=scenario,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from filelock import FileLock
 from harness.faults import FAULTS
 from harness.schedule import decode
 from harness.worlds import WORLDS
+from scenarios import load_all
 from store.points import Point
 from tests.waiting import LONGEST_S, ended, until
 
@@ -133,6 +135,10 @@ def test_bad_input_is_one_clear_error(
 
 def test_the_lists_name_what_exists(tmp_path: Path) -> None:
     assert "balances" in crashproof("scenarios", cwd=tmp_path).stdout
+    listed = json.loads(crashproof("scenarios", "--json", cwd=tmp_path).stdout)["scenarios"]
+    assert [(each["name"], each["summary"]) for each in listed] == [
+        (scenario.name, scenario.summary) for scenario in load_all().values()
+    ]
     assert "KAFKA-8446" in crashproof("mutants", "--list", cwd=tmp_path).stdout
 
 
@@ -371,6 +377,26 @@ def test_a_report_that_cannot_be_written_is_found_before_the_work(tmp_path: Path
     (tmp_path / "report" / "report.html").mkdir(parents=True)
     answer = crashproof("run", "--world", "sim", "--for", "1h", "--out", "report", cwd=tmp_path)
     refused(answer, 2, "the reports cannot be written there", "report.html is a directory")
+
+
+def test_a_violation_is_told_also_where_nothing_can_be_written(tmp_path: Path) -> None:
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    # Tours alone: the stores of schedule 0 are real files, which need room too.
+    words = ["run", "balances", "--world", "sim", "--jobs", "1", "--schedules", "3"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "harness.cli", *words, "--mutant", "stores-commit-before-kafka"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=no_room,
+    )
+    assert ran.returncode == 1
+    assert "Violated: balances broke the specification" in ran.stdout
+    assert "report.html could not be written (File too large)" in ran.stdout
+    assert "The schedule could not be written to" in ran.stdout
 
 
 def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path: Path) -> None:

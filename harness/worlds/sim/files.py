@@ -11,9 +11,11 @@ Must survive: kills at every protocol point and in the middle of a restore, and 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from store.engine import Engine
 from store.engine.image import copy_running
 from store.engine.protocol import Checkpointed, View
 from store.engine.rocksdb import ReadOnlyRocksEngine
-from store.errors import StateLockedError
+from store.errors import StateLockedError, StoreIOError
 from store.query.reader import ReadOnlyStore, open_read_only
 from store.recovery.directory import StateDirectory
 from store.suppliers import StoreSupplier
@@ -31,13 +33,30 @@ from store.types import TopicPartition
 _MEMORY = Path("/dev/shm")
 
 
-def root() -> Path:
-    """Where this process keeps the files of a run: in memory, where there is such a place. Not made yet.
+_ROOM = 64 << 20
+"""Bytes that are free where files of runs are kept. Those of one run have some 10 MB at the most; a write that failed
+for want of room would be told as a failure of the pipeline."""
 
-    The same for each run, so that errors which name a file are the same when a schedule is run again.
+
+def root() -> Path:
+    """Where this process keeps the files of a run: in memory, where there is such a place with room. Not made yet.
+
+    The same for each run, so that errors which name a file are the same when a schedule is run again. Raises
+    `StoreIOError` where there is no room.
     """
-    parent = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
-    return parent / f"crashproof-{os.getpid()}"
+    return _parent() / f"crashproof-{os.getpid()}"
+
+
+@cache
+def _parent() -> Path:
+    places = [place for place in (_MEMORY, Path(tempfile.gettempdir())) if place.is_dir()]
+    for place in places:
+        if shutil.disk_usage(place).free >= _ROOM:
+            return place
+    raise StoreIOError(
+        f"the simulation keeps files in {' or '.join(map(str, places))}, where less than {_ROOM >> 20} MB are free; "
+        "make room there, or name another directory in TMPDIR"
+    )
 
 
 class FileHost:
