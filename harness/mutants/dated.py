@@ -6,7 +6,7 @@ from __future__ import annotations
 from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
-_TABLE = "store.streams.dsl.cache:VersionedTable"
+_TABLE = "store.streams.dsl.record_cache:VersionedTable"
 _OPERATORS = "store.streams.dsl.operators"
 _WAITING = "store.streams.dsl.delayed:_Waiting"
 _DELAYED = "store.streams.dsl.delayed:DelayedLookUp.bind"

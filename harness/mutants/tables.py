@@ -8,7 +8,7 @@ from harness.mutants.mutant import OWN, Mutant
 _OPERATORS = "store.streams.dsl.operators"
 _JOIN = "store.streams.dsl.operators:TableJoin.bind"
 _WAITING = "store.streams.dsl.joins:Waiting"
-_TABLE = "store.streams.dsl.cache:Table"
+_TABLE = "store.streams.dsl.record_cache:Table"
 _TASK = "store.streams.task:Task"
 _BUFFER = "store.streams.dsl.suppress:Buffer"
 _SUPPRESS = "store.streams.dsl.suppress:Suppress.bind"
@@ -324,7 +324,7 @@ MUTANTS = (
         "A record does not find the last window that it may be in where a cache holds that back.",
         (
             Edit(
-                "store.streams.dsl.cache:WindowTable.windows",
+                "store.streams.dsl.record_cache:WindowTable.windows",
                 "if first <= start <= last:",
                 "if first <= start < last:",
             ),

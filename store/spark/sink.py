@@ -53,7 +53,7 @@ from store.errors import (
 )
 from store.log import Offsets, Reader
 from store.log.kafka import KafkaLog, KafkaProducer
-from store.streams.application import check_kept
+from store.streams.internal_topics import check_kept
 from store.streams.positions import records, settle, spec
 from store.types import IsolationLevel, TopicPartition
 

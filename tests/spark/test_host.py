@@ -11,8 +11,9 @@ from store.config import StreamsConfig
 from store.errors import InputChangedError, LogError, TaskHostError, TaskLostError
 from store.points import Point
 from store.spark.host import BETWEEN_ORDERS, Carried, Order, Orders, TaskHost
-from store.streams.application import Application, Repartition
+from store.streams.application import Application
 from store.streams.dsl import ProcessorContext, PunctuationType, StreamsBuilder
+from store.streams.internal_topics import Repartition
 from store.streams.topology import Context, Topology
 from store.types import Record
 from tests.clusters import SINK, SOURCE, STORE, Cluster, pipeline

@@ -39,8 +39,9 @@ from scenarios import Scenario
 from store.config import StreamsConfig
 from store.metrics import Metrics, RecordingLevel
 from store.points import Point
-from store.streams.application import Application, Repartition
+from store.streams.application import Application
 from store.streams.instance import Instance, State, StreamThreadExceptionResponse
+from store.streams.internal_topics import Repartition
 from store.streams.ordinals import take_over
 from store.streams.thread import COPIES_S, Host, StreamThread
 from store.streams.worker import Worker

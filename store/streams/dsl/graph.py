@@ -20,13 +20,14 @@ from typing import Any, Protocol
 
 from store.errors import ConfigError
 from store.serdes import Serde
-from store.streams.application import Application, Repartition
+from store.streams.application import Application
 from store.streams.context import TaskContext
-from store.streams.dsl.cache import Flight, Table, open_table
 from store.streams.dsl.operators import Filter, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
+from store.streams.dsl.record_cache import Flight, Table, open_table
 from store.streams.dsl.stores import DslStore
 from store.streams.dsl.suppliers import TopologyConfig
+from store.streams.internal_topics import Repartition
 from store.streams.timestamps import NOTED, Timing, extract_of
 from store.streams.topology import Processing, Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier

@@ -16,7 +16,7 @@ from store.errors import DeserializationError, SerdeError
 from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.context import TaskContext
-from store.streams.dsl.cache import UNKNOWN, Found, VersionedTable
+from store.streams.dsl.record_cache import UNKNOWN, Found, VersionedTable
 from store.streams.timestamps import Extractor, Timing
 from store.types import Headers, Record
 

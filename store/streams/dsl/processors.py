@@ -15,15 +15,15 @@ from weakref import WeakValueDictionary
 from store.errors import ConfigError, ProtocolError
 from store.state.segments import time_of
 from store.state.windowed import LATEST
-from store.streams.dsl.cache import UNKNOWN, Found
 from store.streams.dsl.operators import Getter, View
 from store.streams.dsl.punctuation import PunctuationType
+from store.streams.dsl.record_cache import UNKNOWN, Found
 from store.suppliers import Duration, milliseconds
 from store.types import Headers
 
 if TYPE_CHECKING:
-    from store.streams.dsl.cache import Table
     from store.streams.dsl.graph import Forward, Place
+    from store.streams.dsl.record_cache import Table
 
 __all__ = [
     "FixedKeyContext",

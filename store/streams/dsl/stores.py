@@ -155,7 +155,7 @@ class Form(Enum):
 
 @dataclass(frozen=True)
 class TableStore(StoreBuilder[StateStore]):
-    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.cache`).
+    """A store without a cache of its own: its share is that of the record cache (`store.streams.dsl.record_cache`).
 
     What that holds back the store does not have, so no reader is told of a position beyond the last commit.
     """

@@ -24,8 +24,8 @@ import msgspec
 from store.errors import BufferFullError, ConfigError, StoreCorruptedError
 from store.serdes import Serde
 from store.state.windowed import Windowed
-from store.streams.dsl.cache import UNKNOWN, Found
 from store.streams.dsl.operators import View
+from store.streams.dsl.record_cache import UNKNOWN, Found
 from store.streams.dsl.stores import Logged
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from store.serdes import Serde
 from store.state.windowed import Window, Windowed
-from store.streams.dsl.cache import SessionTable, WindowTable, immutable
 from store.streams.dsl.operators import folding
+from store.streams.dsl.record_cache import SessionTable, WindowTable, immutable
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from store.streams.handlers import result_of
 from store.types import Headers, Record

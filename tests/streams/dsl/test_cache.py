@@ -8,7 +8,7 @@ import pytest
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
-from store.streams.dsl.cache import immutable, size_of
+from store.streams.dsl.record_cache import immutable, size_of
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")

@@ -14,7 +14,7 @@ from store.config import StoreType
 from store.errors import ConfigError, LogError
 from store.log import TopicSpec
 from store.serdes import BytesSerde, LongSerde, StrSerde
-from store.streams.application import Application, check_kept
+from store.streams.application import Application
 from store.streams.dsl import (
     JoinWindows,
     Materialized,
@@ -23,6 +23,7 @@ from store.streams.dsl import (
     StreamsBuilder,
     TimeWindows,
 )
+from store.streams.internal_topics import check_kept
 from store.streams.topology import Topology
 from store.suppliers import in_memory_key_value_store, persistent_key_value_store, persistent_window_store
 from store.testing.driver import TestDriver

@@ -1,0 +1,119 @@
+"""The topics of an application's own: repartition topics between its sub-topologies, changelogs, topics of positions.
+
+Must survive: topics that somebody else has made, or has configured so that they lose what they must keep (refused, with
+the way out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from store.errors import LogError
+from store.log import TopicSpec
+from store.streams.topology import Topology
+
+_POLICY, _LAG, _TIMES = "cleanup.policy", "min.compaction.lag.ms", "message.timestamp.type"
+
+_REPARTITION_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "segment.bytes": str(50 << 20),
+    "message.timestamp.type": "CreateTime",
+}
+"""As in Kafka Streams: nothing in such a topic expires, since it is input that was not processed yet."""
+
+
+@dataclass(frozen=True)
+class Repartition:
+    """A topic that one sub-topology writes, so that the next one gets the records of a key together."""
+
+    topic: str
+    partitions: int | None = None
+    """None: as many as what it is joined with has, or the most that an input of those has who write it."""
+
+
+def partitions_of_tasks(
+    sub_topologies: Sequence[Topology],
+    repartitions: Sequence[Repartition],
+    partitions_of: Callable[[str], int],
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How many tasks each sub-topology has, and how many partitions each repartition topic; see
+    `Application.partitions`, which raises the same."""
+    declared = {one.topic: one.partitions for one in repartitions}
+    known: dict[str, int] = {}
+    counts: list[int] = []
+
+    def written_with(topic: str) -> int:
+        """The most tasks that one of those has who write the topic."""
+        writers = zip(sub_topologies, counts, strict=False)
+        return max((count for topology, count in writers if topic in topology.sinks), default=1)
+
+    for topology in sub_topologies:
+        found = {
+            topic: count
+            for topic in topology.sources
+            if (count := declared[topic] if topic in declared else partitions_of(topic)) is not None
+        }
+        topology.check_joined(found)
+        for group in topology.joined:
+            fixed = [found[topic] for topic in group if topic in found]
+            count = fixed[0] if fixed else max(written_with(topic) for topic in group)
+            found |= dict.fromkeys(group, count)
+        known |= {topic: count for topic, count in found.items() if topic in declared}
+        counts.append(max(found.values()))
+    return tuple(counts), known
+
+
+def internal_topics(
+    sub_topologies: Sequence[Topology],
+    repartitions: Sequence[Repartition],
+    partitions_of: Callable[[str], int],
+) -> list[TopicSpec]:
+    """The repartition topics, changelogs and topics of positions as they are to be made; see `partitions_of_tasks`."""
+    counts, repartitioned = partitions_of_tasks(sub_topologies, repartitions, partitions_of)
+    specs = [
+        TopicSpec(one.topic, repartitioned[one.topic], _REPARTITION_CONFIG)
+        for one in repartitions
+        if one.topic in repartitioned
+    ]
+    for topology, count in zip(sub_topologies, counts, strict=True):
+        specs += topology.internal_topics(count)
+    return specs
+
+
+def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:
+    """Raise `LogError` for a topic of ours that loses what it must keep, keeps everything, or changes times."""
+    setting = _wrong(spec.config, found)
+    if setting is not None:
+        value = spec.config.get(setting, "delete")
+        raise LogError(
+            f"topic {spec.name} of the application's own exists with {setting}={found.get(setting)}, and has to have "
+            f"{value}. Somebody has made it, or the broker's auto.create.topics.enable has, or an application that "
+            f"kept less. If it has lost nothing yet: kafka-configs.sh --alter --entity-type topics --entity-name "
+            f"{spec.name} --add-config {setting}=[{value}]; else start over with a new one"
+        )
+
+
+def _wrong(wanted: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+    asked, has = (
+        frozenset(config.get(_POLICY, "delete").replace(" ", "").split(",")) for config in (wanted, found)
+    )
+    if has - asked or ("compact" in asked and "compact" not in has):
+        return _POLICY
+
+    def lasts_less(setting: str) -> bool:
+        longs = [
+            inf if long == "-1" else int(long)
+            for long in (found.get(setting, "-1"), wanted.get(setting, "0"))
+        ]
+        return longs[0] < longs[1]
+
+    if "delete" in has and lasts_less("retention.ms"):
+        return "retention.ms"
+    # What is 0 by default is absent, or the broker's.
+    if "compact" in has and int(wanted.get(_LAG, "0")) > int(found.get(_LAG, "0")):
+        return _LAG
+    times = found.get(_TIMES, "CreateTime")
+    return _TIMES if wanted.get(_TIMES, times) != times else None
