@@ -219,94 +219,120 @@ class SkipError(Exception):
     """A step that cannot apply: says why. Raised before anything was changed."""
 
 
-class Stage(Protocol):
-    """What a fault can ask for: the director's part and that of the world under it."""
+class Stage:
+    """What a fault can ask for: the director's part and that of the world under it. A world overrides what its
+    capabilities say, and is asked for nothing else."""
 
     def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
         """End the process as SIGKILL does, and have it started again. `wipe`: the state of its task on that host is
         gone then; `power`: every process on the host dies, and its disk forgets what was not synced, or a part."""
+        raise NotImplementedError
 
     def pause(self, actor: Actor) -> None:
         """Stop the process, and start a new incarnation of its task on another host."""
+        raise NotImplementedError
 
     def resume(self, task: str) -> None:
         """Let the longest stopped incarnation of the task go on."""
+        raise NotImplementedError
 
     def stop(self, actor: Actor, *, settings: Mapping[str, Any] | None = None) -> None:
         """Ask the process to end by itself, as SIGTERM does, and start it again, with other settings if given."""
+        raise NotImplementedError
 
     def start_another(self, actor: Actor) -> None:
         """Start a second incarnation of the task on another host while this one runs on."""
+        raise NotImplementedError
 
     def move(self, actor: Actor) -> None:
         """Have the worker let go of the task in order, while it goes on with its others, and another host's take it."""
+        raise NotImplementedError
 
     def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
         """End all processes of the pipeline, as SIGTERM does or as SIGKILL, and start them again with its other
         version. The first one that moves stores dies before the change of that number to its disk. `SkipError` where
         the pipeline has no other version."""
+        raise NotImplementedError
 
     def advance(self, ms: int) -> None:
         """Move the clock of the cluster."""
+        raise NotImplementedError
 
     def hold_markers(self) -> None:
         """From now on transactions are acknowledged before their markers are written."""
+        raise NotImplementedError
 
     def compact(self, topic: str) -> None:
         """Clean every partition of a topic, named without the application id, as the broker's cleaner does."""
+        raise NotImplementedError
 
     def truncate(self, topic: str) -> None:
         """Delete the head of each partition of an input, up to the group's committed position, as retention does."""
+        raise NotImplementedError
 
     def forget_positions(self, task: str) -> None:
         """Take the group's committed positions in a task's inputs away. `SkipError` where they are nowhere else."""
+        raise NotImplementedError
 
     def disturb(self, actor: Actor, link: Link, way: int) -> None:
         """Spoil the link between the host of the process and the brokers for a while, whatever the process does
         meanwhile. `way`: 0 in both directions, 1 only what the host sends, 2 only what is sent to it."""
+        raise NotImplementedError
 
     def isolate(self, actor: Actor, way: int) -> None:
         """Cut the host of the process off from the brokers until it is told to go on, see `resume`; its processes run
         on, and new incarnations of its tasks start on other hosts."""
+        raise NotImplementedError
 
     def strike_broker(self, actor: Actor, blow: Blow, which: int) -> None:
         """Strike the broker that coordinates the task's transactions (0) or leads its input (1), while the process goes
         on. `SkipError` for one that is to be cut off and is alone."""
+        raise NotImplementedError
 
     def jump_clock(self, actor: Actor, seconds: int) -> None:
         """Have the wall clock of the actor's host jump, ahead or back, and set it right a moment later. Clocks that
         count from the machine's start go on as before. `SkipError` while it is wrong already."""
+        raise NotImplementedError
 
     def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
         """End the host of the process, and start it again. `wipe`: with an empty disk."""
+        raise NotImplementedError
 
     def return_host(self, actor: Actor) -> None:
         """End the host of the process, and start it again with the disk that it has lost last. `SkipError` where it has
         lost none."""
+        raise NotImplementedError
 
     def kill_executor(self, actor: Actor) -> None:
         """End the executor of the attempt as SIGKILL does, with all that it runs."""
+        raise NotImplementedError
 
     def pause_attempt(self, actor: Actor) -> None:
         """Stop the Python worker of the attempt, and let it go on a moment later."""
+        raise NotImplementedError
 
     def slow_attempt(self, actor: Actor, *, at_once: bool) -> None:
         """Stop the Python worker of the attempt until Spark has started another one of its task beside it. It goes on
         when that one has fenced it, or `at_once`."""
+        raise NotImplementedError
 
     def pause_executor(self, actor: Actor, *, at_once: bool) -> None:
         """Stop the executor of the attempt until Spark has given it up. The attempt goes on when the next one of its
         task has fenced it, or `at_once`."""
+        raise NotImplementedError
 
     def cut_executor(self, actor: Actor, *, at_once: bool) -> None:
         """Cut the machine of the attempt off from Spark's driver and master until these have given it up. The attempt
         goes on when the next one of its task has fenced it, or `at_once`."""
+        raise NotImplementedError
 
     def kill_master(self) -> None:
         """End Spark's master as SIGKILL does, and start it again."""
+        raise NotImplementedError
 
     def hold_open(self, topic: str) -> None:
         """Have an open transaction of somebody else in the topic, which settles when nothing else is left to do."""
+        raise NotImplementedError
 
 
 Around = Callable[[Callable[[], Any]], Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from harness.faults import FAULTS, Fault, Occasion, SkipError, Stage, Where
 from harness.history import End, Ended, Event, Injected, Reached, Skipped, Started
@@ -31,11 +31,12 @@ def most_points(schedule: Schedule) -> int:
     return max(FEWEST_POINTS, 48 * (len(schedule.input) + 10) * (len(schedule.steps) + 2))
 
 
-class DirectorStage(Stage, Protocol):
+class DirectorStage(Stage):
     """What the director asks of the run, beside what faults ask."""
 
     def can(self, fault: Fault) -> str:
         """Why the world cannot make this fault; empty if it can."""
+        raise NotImplementedError
 
 
 class Director:

@@ -16,11 +16,11 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from harness.choices import Chooser
-from harness.faults import FAULTS, Blow, Excuse, Fault, Link, SkipError
+from harness.faults import FAULTS, Excuse, Fault, SkipError
 from harness.history import POSITIONS_LEFT_BEHIND, End, Event, History, Injected
 from harness.schedule import Input, Schedule, config_of
 from harness.worlds.actors import WORKER, Actor, Life, is_driver, ordinal_of
-from harness.worlds.director import Director
+from harness.worlds.director import Director, DirectorStage
 from harness.worlds.protocol import WorldKind
 from scenarios import Scenario, topologies
 from store.config import StreamsConfig
@@ -51,7 +51,7 @@ class Runtime(Protocol):
         """Start a second incarnation of the actor's task on another host."""
 
 
-class Run(ABC):
+class Run(DirectorStage, ABC):
     """The state that every world's run has, and what faults ask of it (`harness.faults.Stage`)."""
 
     kind: WorldKind
@@ -125,63 +125,6 @@ class Run(ABC):
     def elapse(self) -> Actor | None:
         """Let time pass until somebody who sleeps wakes up, and return that process; None if nobody sleeps."""
         return None
-
-    def reorder(self, actor: Actor, *, kill: bool, dies_before: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has one version of {actor} ({kill}, {dies_before})")
-
-    def advance(self, ms: int) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot move its clock by {ms} ms")
-
-    def hold_markers(self) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot hold markers back")
-
-    def compact(self, topic: str) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot compact {topic}")
-
-    def truncate(self, topic: str) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot cut {topic}")
-
-    def forget_positions(self, task: str) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot take the positions of {task} away")
-
-    def hold_open(self, topic: str) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot hold a transaction open in {topic}")
-
-    def disturb(self, actor: Actor, link: Link, way: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has no link of {actor} that could be {link} ({way})")
-
-    def isolate(self, actor: Actor, way: int) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot cut {actor} off ({way})")
-
-    def strike_broker(self, actor: Actor, blow: Blow, which: int) -> None:
-        raise SkipError(f"the world {self.kind.name} has no broker {which} of {actor} to {blow}")
-
-    def jump_clock(self, actor: Actor, seconds: int) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot move the clock of {actor} by {seconds} s")
-
-    def kill_host(self, actor: Actor, *, wipe: bool = False) -> None:
-        raise SkipError(f"the world {self.kind.name} cannot take the host of {actor} away ({wipe})")
-
-    def return_host(self, actor: Actor) -> None:
-        raise SkipError(f"the world {self.kind.name} has no lost disk of {actor} to bring back")
-
-    def kill_executor(self, actor: Actor) -> None:
-        raise SkipError(f"the world {self.kind.name} has no executor of {actor} to kill")
-
-    def pause_attempt(self, actor: Actor) -> None:
-        raise SkipError(f"the world {self.kind.name} has no attempt {actor} to stop")
-
-    def slow_attempt(self, actor: Actor, *, at_once: bool) -> None:
-        raise SkipError(f"the world {self.kind.name} has no attempt {actor} to slow down ({at_once})")
-
-    def pause_executor(self, actor: Actor, *, at_once: bool) -> None:
-        raise SkipError(f"the world {self.kind.name} has no executor of {actor} to stop ({at_once})")
-
-    def cut_executor(self, actor: Actor, *, at_once: bool) -> None:
-        raise SkipError(f"the world {self.kind.name} has no executor of {actor} to cut off ({at_once})")
-
-    def kill_master(self) -> None:
-        raise SkipError(f"the world {self.kind.name} has no master to kill")
 
     def history(self) -> History:
         """What was observed so far; it grows with the run."""
