@@ -151,6 +151,14 @@ def test_a_position_that_a_transaction_holds_is_waited_for(
         assert position.result() == 5
 
 
+def test_the_coordinator_of_a_group_is_confirmed_without_a_word_to_that_group(
+    cluster: PlainCluster, topic: str, unique: Unique
+) -> None:
+    group = unique("group")
+    cluster.confirm_coordinator(group, topic)
+    assert cluster.position(group, topic, 0) is None
+
+
 def test_a_group_that_never_committed_has_no_position(
     cluster: PlainCluster, topic: str, unique: Unique
 ) -> None:
@@ -198,6 +206,7 @@ def test_it_says_the_truth_while_the_adapter_says_nothing_but_rubbish(
         lambda cluster: cluster.bounds("topic", 0),
         lambda cluster: cluster.committed("topic", 0),
         lambda cluster: cluster.position("group", "topic", 0),
+        lambda cluster: cluster.confirm_coordinator("group", "topic"),
     ],
 )
 def test_a_cluster_that_is_gone_is_one_sentence_and_says_nothing_about_the_pipeline(

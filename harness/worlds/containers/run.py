@@ -379,6 +379,7 @@ class ContainerRun(RealRun):
         # What a client knows of before may lead it to a broker that answers as the leader that it was, for the moment
         # between its hearing of another one and its giving way.
         self.machine.cluster.renew()
+        self.machine.cluster.confirm_coordinator(self.application_id, self.topologies[0].sources[0])
         super().finish()
 
     def run(self) -> History:

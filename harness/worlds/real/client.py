@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -40,6 +41,7 @@ SETTLE_S = 1.5 * TRANSACTION_TIMEOUT_MS / 1000
 longer, for they may have begun only just now."""
 
 _TRANSACTIONS = "__transaction_state"
+_POSITIONS = "__consumer_offsets"
 _PAUSE_S = 0.005
 _AS_USUAL = -1
 """As many copies of a topic as the brokers make by themselves."""
@@ -262,6 +264,32 @@ class PlainCluster:
                 return None
             time.sleep(_PAUSE_S)
 
+    def confirm_coordinator(self, group: str, topic: str) -> None:
+        """Wait until the broker that is found as the coordinator of a group is it.
+
+        One that was cut off, or stood still, may answer with the positions that it knew before. A commit is confirmed
+        by the other replicas, so a position is committed for a group that has the same coordinator.
+        """
+        partitions = self._partitions_of(_POSITIONS)
+        place = java_hash(group) % partitions
+        names = (f"judge-{number}" for number in count())
+        other = next(name for name in names if java_hash(name) % partitions == place)
+        self._call(
+            f"have the coordinator of {group} commit",
+            lambda: self._member(other, "read_committed").commit(
+                offsets=[TopicPartition(topic, 0, 0)], asynchronous=False
+            ),
+        )
+
+    def _partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has, which is there."""
+        return self._call(
+            f"ask for the partitions of {topic}",
+            lambda: max(
+                1, len(self._admin.list_topics(topic, timeout=self._call_s).topics[topic].partitions)
+            ),
+        )
+
     def _position(self, group: str, place: TopicPartition, isolation: str) -> int | None:
         """One question and its answer. Raises `KafkaException`. What a transaction holds undecided has no committed
         position, and an uncommitted one."""
@@ -329,11 +357,8 @@ class PlainCluster:
 
     def coordinator(self, transactional_id: str) -> int:
         """The node that coordinates the transactions of an id: the leader of the partition that its hash chooses."""
-        found = self._call(
-            f"ask who coordinates {transactional_id}",
-            lambda: self._admin.list_topics(_TRANSACTIONS, timeout=self._call_s).topics[_TRANSACTIONS],
-        )
-        return self.leader(_TRANSACTIONS, java_hash(transactional_id) % max(1, len(found.partitions)))
+        partition = java_hash(transactional_id) % self._partitions_of(_TRANSACTIONS)
+        return self.leader(_TRANSACTIONS, partition)
 
     def undecided(
         self, places: Iterable[tuple[str, int]], seconds: float = SETTLE_S
