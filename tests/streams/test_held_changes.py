@@ -85,7 +85,12 @@ def test_changes_are_sent_before_the_commit_when_there_are_many() -> None:
 
 
 def test_a_value_that_grows_counts_with_its_new_size() -> None:
-    cluster = fed((b"a", b"x"), (b"a", b"x" * 15_000), (b"a", b"y"))
+    def put_three(context: Context, record: Record) -> None:
+        # By one record, so that no commit comes between.
+        for value in (b"x", b"x" * 15_000, b"y"):
+            context.store(STORE).put(record.key, value)
+
+    cluster = fed((b"a", b""), process=put_three)
     with cluster.task(of_share(10_000)) as task:
         apply(task, cluster.records())
         task.commit()
