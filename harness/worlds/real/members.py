@@ -31,7 +31,7 @@ from harness.worlds.led import (
 )
 from harness.worlds.members import Holder, MembersRun, note_commit
 from harness.worlds.real.member import LOOKS_S
-from harness.worlds.real.processes import Job, WorkerProcess
+from harness.worlds.real.processes import WorkerProcess
 from harness.worlds.real.run import Machine, RealRun
 from scenarios import Scenario
 
@@ -127,21 +127,9 @@ class StreamsRun(MembersRun, RealRun):
     def start_process(self, actor: Actor) -> None:
         self.by_actor[actor] = Member(self, actor)
         self._moved = time.monotonic()
-        job = Job(
-            scenario=self.reference,
-            schedule=self.schedule,
-            application_id=self.application_id,
-            task=actor.task,
-            incarnation=actor.incarnation,
-            bootstrap=self.machine.bootstrap,
-            host=self.disk(actor.host),
-            config=self.config_for(actor),
-            output=self.directory / f"process-{actor.process}.log",
-            member=True,
-            instance_id=f"host-{actor.host}" if self.schedule.static else None,
-            mutant=self.mutant,
-        )
-        self.processes[actor] = self.machine.fork_server(actor.host).start(job)
+        instance_id = f"host-{actor.host}" if self.schedule.static else None
+        output = self.directory / f"process-{actor.process}.log"
+        self._start(actor, output, member=True, instance_id=instance_id)
 
     def holder(self, actor: Actor) -> Member:
         return self.by_actor[actor]

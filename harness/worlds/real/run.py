@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -118,6 +119,16 @@ class RealRun(VersionedRun):
     # -- processes --------------------------------------------------------------------------------------------
 
     def spawn(self, actor: Actor) -> None:
+        self._start(
+            actor,
+            self.directory / f"incarnation-{actor.incarnation}.log",
+            version=self.version,
+            prepares=self.had_another,
+            standby=actor.standby,
+        )
+
+    def _start(self, actor: Actor, output: Path, **more: Any) -> None:
+        """Make a process, of which `output` has what it prints. `more` is what its job has beside what all have."""
         job = Job(
             scenario=self.reference,
             schedule=self.schedule,
@@ -127,11 +138,9 @@ class RealRun(VersionedRun):
             bootstrap=self.machine.bootstrap,
             host=self.disk(actor.host),
             config=self.config_for(actor),
-            output=self.directory / f"incarnation-{actor.incarnation}.log",
-            version=self.version,
-            prepares=self.had_another,
-            standby=actor.standby,
+            output=output,
             mutant=self.mutant,
+            **more,
         )
         self.processes[actor] = self.machine.fork_server(actor.host).start(job)
 
