@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def main() -> None:
     said = parser.parse_args()
     numbers = range(said.first or 0, (said.first or 0) + said.count)
     pipelines = [generate(number) for number in numbers]
-    version, answers = _judge(pipelines)
+    version, answers = _judge(pipelines, numbers)
     if said.first is None:
         rows = [{**pipeline, "answer": answer} for pipeline, answer in zip(pipelines, answers, strict=True)]
         recording = {"kafka_streams": version, "pipelines": rows}
@@ -63,16 +64,22 @@ def differences(pipeline: Pipeline, theirs: dict[str, Any], ours: dict[str, Any]
     ]
 
 
-def _judge(pipelines: list[Pipeline]) -> tuple[str, list[dict[str, Any]]]:
-    """The version of Kafka Streams, and the answer of each pipeline."""
+def _judge(pipelines: list[Pipeline], numbers: Sequence[int]) -> tuple[str, list[dict[str, Any]]]:
+    """The version of Kafka Streams, and the answer of each pipeline. Ends where it refuses one of them, and says
+    which."""
     with tempfile.TemporaryDirectory(prefix="kafka-streams-") as directory:
         lines = [
             json.dumps({**pipeline, "directory": f"{directory}/{number}"}) + "\n"
             for number, pipeline in enumerate(pipelines)
         ]
         version, answers = ask_kafka_streams(_HERE / "Pipelines.java", lines, jars=jars_of_kafka_streams())
-    if failed := [answer["error"] for answer in answers if "error" in answer]:
-        sys.exit(f"Kafka Streams refuses {len(failed)} of the pipelines, the first with: {failed[0]}")
+    failed = [
+        f"{number}: {answer['error']}"
+        for number, answer in zip(numbers, answers, strict=True)
+        if "error" in answer
+    ]
+    if failed:
+        sys.exit("\n".join([f"Kafka Streams refuses {len(failed)} of the pipelines:", *failed]))
     return version, answers
 
 
