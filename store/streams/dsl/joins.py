@@ -473,14 +473,15 @@ class Joining:
     def _named(self, suffix: str) -> str | None:
         return None if self.said.name is None else self.said.name + suffix
 
-    def _store(self, name: str, **rest: Any) -> DslStore:
+    def _store(self, name: str, *, policy: str | None = None, **rest: Any) -> DslStore:
         said = self.said
+        config = dict(said.topic_config or {}) | ({} if policy is None else {"cleanup.policy": policy})
         return DslStore(
             name,
             suppliers=None if said.suppliers is None else suppliers_of(said.suppliers),
             caching=False,
             logging=said.logging,
-            topic_config=tuple(sorted((said.topic_config or {}).items())),
+            topic_config=tuple(sorted(config.items())),
             **rest,
         )
 
@@ -505,6 +506,8 @@ class Joining:
             key_serde=self.key_serde,
             value_serde=value_serde,
             supplier=supplier,
+            # Each of its rows has a number of its own, so there is nothing to compact.
+            policy="delete" if supplier is None else None,
         )
 
     def _waiting_store(self, this_made: str) -> DslStore:

@@ -340,6 +340,27 @@ def test_a_supplier_given_for_one_store_beats_the_suppliers_of_the_operator() ->
     ) == ROCKS
 
 
+def test_the_changelog_of_a_joins_windows_is_not_compacted_unless_they_have_a_supplier() -> None:
+    mine = persistent_window_store("mine", 35_000, 30_000, True)
+    for said, supplied in (
+        (StreamJoined(store_name="s"), "compact,delete"),
+        (StreamJoined(store_name="s", topic_config={"cleanup.policy": "compact"}), "compact"),
+    ):
+        topics = application("outer", WITHIN_15_S, said).internal_topics(lambda _: 1)
+        assert {spec.name: spec.config["cleanup.policy"] for spec in topics} == {
+            "app-s-outer-this-join-store-changelog": "delete",
+            "app-s-outer-other-join-store-changelog": "delete",
+            "app-s-outer-shared-join-store-changelog": "compact",
+        }
+        topics = application("inner", WITHIN_15_S, said.with_this_store_supplier(mine)).internal_topics(
+            lambda _: 1
+        )
+        assert {spec.name: spec.config["cleanup.policy"] for spec in topics} == {
+            "app-mine-changelog": supplied,
+            "app-s-other-join-store-changelog": "delete",
+        }
+
+
 @pytest.mark.requirement("954.4")
 @pytest.mark.parametrize(
     "supplier",
