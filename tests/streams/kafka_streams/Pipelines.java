@@ -6,10 +6,12 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
@@ -21,8 +23,10 @@ import java.util.TreeSet;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.common.Configurable;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.header.internals.RecordHeaders;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -36,6 +40,7 @@ import org.apache.kafka.streams.TestInputTopic;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.TopologyDescription;
 import org.apache.kafka.streams.TopologyTestDriver;
+import org.apache.kafka.streams.errors.StreamsException;
 import org.apache.kafka.streams.kstream.Aggregator;
 import org.apache.kafka.streams.kstream.Branched;
 import org.apache.kafka.streams.kstream.BranchedKStream;
@@ -70,8 +75,10 @@ import org.apache.kafka.streams.kstream.ValueTransformerWithKey;
 import org.apache.kafka.streams.kstream.ValueTransformerWithKeySupplier;
 import org.apache.kafka.streams.kstream.Window;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.kstream.WindowedSerdes;
 import org.apache.kafka.streams.kstream.Windows;
 import org.apache.kafka.streams.kstream.internals.NamedInternal;
+import org.apache.kafka.streams.processor.FailOnInvalidTimestamp;
 import org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp;
 import org.apache.kafka.streams.processor.PunctuationType;
 import org.apache.kafka.streams.processor.StateStore;
@@ -85,9 +92,12 @@ import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.ProcessorSupplier;
 import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.processor.internals.InternalTopicConfig;
+import org.apache.kafka.streams.processor.internals.InternalTopologyBuilder;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
 import org.apache.kafka.streams.test.TestRecord;
 
 /**
@@ -123,7 +133,7 @@ public final class Pipelines {
         }
     }
 
-    private static void run(JsonNode pipeline, ObjectNode answer) {
+    private static void run(JsonNode pipeline, ObjectNode answer) throws ReflectiveOperationException {
         StreamsBuilder builder = new StreamsBuilder();
         List<Object> made = new ArrayList<>();
         for (JsonNode step : pipeline.get("steps")) {
@@ -144,41 +154,83 @@ public final class Pipelines {
         properties.put("__emit.interval.ms.kstreams.windowed.aggregation__", "0");
         properties.put(StreamsConfig.STATE_DIR_CONFIG, pipeline.get("directory").asText());
         TreeMap<String, TestInputTopic<String, String>> inputs = new TreeMap<>();
+        if (pipeline.has("times")) {
+            properties.put(StreamsConfig.DEFAULT_TIMESTAMP_EXTRACTOR_CLASS_CONFIG, Timed.class);
+            properties.put("how", pipeline.get("times").asText());
+        }
         try (TopologyTestDriver driver = new TopologyTestDriver(topology, properties, Instant.ofEpochMilli(0))) {
+            settings(driver, answer.putObject("topics"));
             boolean numbered = pipeline.get("numbered").asBoolean();
+            ObjectNode outputs = answer.putObject("outputs");
             int number = 0;
             for (JsonNode record : pipeline.get("records")) {
                 number++;
-                if (record.size() == 1) {
-                    driver.advanceWallClockTime(Duration.ofMillis(record.get(0).asLong()));
-                    continue;
+                try {
+                    if (record.size() == 1) {
+                        driver.advanceWallClockTime(Duration.ofMillis(record.get(0).asLong()));
+                    } else {
+                        inputs.computeIfAbsent(record.get(0).asText(),
+                                topic -> driver.createInputTopic(topic, new StringSerializer(), new StringSerializer()))
+                            .pipeInput(new TestRecord<>(text(record.get(1)), text(record.get(2)),
+                                numbered ? headers(number) : new RecordHeaders(),
+                                Instant.ofEpochMilli(record.get(3).asLong())));
+                    }
+                } catch (StreamsException error) {
+                    answer.put("stopped", number);
+                    break;
                 }
-                inputs.computeIfAbsent(record.get(0).asText(),
-                        topic -> driver.createInputTopic(topic, new StringSerializer(), new StringSerializer()))
-                    .pipeInput(new TestRecord<>(text(record.get(1)), text(record.get(2)),
-                        numbered ? new RecordHeaders().add("n", Integer.toString(number).getBytes(StandardCharsets.UTF_8))
-                            : new RecordHeaders(),
-                        Instant.ofEpochMilli(record.get(3).asLong())));
-            }
-            ObjectNode outputs = answer.putObject("outputs");
-            for (Iterator<String> topics = pipeline.get("outputs").fieldNames(); topics.hasNext();) {
-                String topic = topics.next();
-                if (!driver.producedTopicNames().contains(topic)) {
-                    continue;
+                for (Iterator<String> topics = pipeline.get("outputs").fieldNames(); topics.hasNext();) {
+                    read(driver, topics.next(), outputs);
                 }
-                ArrayNode records = outputs.putArray(topic);
-                driver.createOutputTopic(topic, new StringDeserializer(), new StringDeserializer())
-                    .readRecordsToList()
-                    .forEach(one -> records.addArray().add(one.key()).add(one.value()).add(one.timestamp())
-                        .add(numbers(one.headers())));
             }
         }
     }
 
-    private static String numbers(Headers headers) {
-        StringBuilder said = new StringBuilder();
-        headers.forEach(header -> said.append(header.key()).append(new String(header.value(), StandardCharsets.UTF_8)));
-        return said.toString();
+    /** Those of the input record of that number: some have several, or one without a value. */
+    private static Headers headers(int number) {
+        byte[] said = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+        return switch (number % 3) {
+            case 0 -> new RecordHeaders().add("n", said);
+            case 1 -> new RecordHeaders().add("n", said).add("m", null);
+            default -> new RecordHeaders().add("m", new byte[0]).add("n", said).add("n", said);
+        };
+    }
+
+    /** What is new in a topic. Bytes of keys that have a window are read as they are. */
+    private static void read(TopologyTestDriver driver, String topic, ObjectNode outputs) {
+        if (!driver.producedTopicNames().contains(topic)) {
+            return;
+        }
+        for (TestRecord<byte[], String> one : driver
+            .createOutputTopic(topic, new ByteArrayDeserializer(), new StringDeserializer()).readRecordsToList()) {
+            StringBuilder said = new StringBuilder();
+            one.headers().forEach(header -> said.append(header.key())
+                .append(header.value() == null ? "-" : new String(header.value(), StandardCharsets.UTF_8)));
+            String key = one.key() == null ? null
+                : topic.startsWith("windowed") ? HexFormat.of().formatHex(one.key())
+                : new String(one.key(), StandardCharsets.UTF_8);
+            outputs.withArray(topic).addArray().add(key).add(one.value()).add(one.timestamp()).add(said.toString());
+        }
+    }
+
+    /** The internal topics of each kind of settings, but for that which is the same for all. */
+    private static void settings(TopologyTestDriver driver, ObjectNode answer) throws ReflectiveOperationException {
+        Field field = TopologyTestDriver.class.getDeclaredField("internalTopologyBuilder");
+        field.setAccessible(true);
+        InternalTopologyBuilder topology = (InternalTopologyBuilder) field.get(driver);
+        for (InternalTopologyBuilder.TopicsInfo topics : topology.subtopologyToTopicsInfo().values()) {
+            List<InternalTopicConfig> each = new ArrayList<>(topics.stateChangelogTopics.values());
+            each.addAll(topics.repartitionSourceTopics.values());
+            for (InternalTopicConfig one : each) {
+                TreeSet<String> said = new TreeSet<>();
+                one.properties(Map.of(), Duration.ofDays(1).toMillis()).forEach((setting, value) -> {
+                    if (!setting.equals("message.timestamp.type")) {
+                        said.add(setting + "=" + value);
+                    }
+                });
+                answer.withArray(String.join(" ", said)).add(one.name().substring("app-".length()));
+            }
+        }
     }
 
     private static void names(Topology topology, ObjectNode answer) {
@@ -355,7 +407,7 @@ public final class Pipelines {
                 return table.toStream((k, v) -> named(k));
             }
             case "window":
-                return windowed(((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
+                return windowed(builder, ((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
             case "join_streams": {
                 JoinWindows windows = JoinWindows
                     .ofTimeDifferenceAndGrace(ms(step, "before"), ms(step, "grace")).after(ms(step, "after"));
@@ -363,8 +415,16 @@ public final class Pipelines {
                     StreamJoined.with(Serdes.String(), Serdes.String(), Serdes.String());
                 joined = called == null ? joined : joined.withName(called);
                 joined = step.has("stored") ? joined.withStoreName(step.get("stored").asText()) : joined;
+                joined = step.has("logged") ? joined.withLoggingEnabled(logged(step)) : joined;
                 joined = has(step, "unlogged") ? joined.withLoggingDisabled() : joined;
                 joined = has(step, "in_memory") ? joined.withDslStoreSuppliers(Materialized.StoreType.IN_MEMORY) : joined;
+                for (JsonNode side : step.path("suppliers")) {
+                    WindowBytesStoreSupplier supplier = Stores.persistentWindowStore(
+                        side.asText() + "-of-" + step.get("number").asText(),
+                        Duration.ofMillis(windows.size() + windows.gracePeriodMs()), Duration.ofMillis(windows.size()), true);
+                    joined = side.asText().equals("this") ? joined.withThisStoreSupplier(supplier)
+                        : joined.withOtherStoreSupplier(supplier);
+                }
                 KStream<String, String> left = (KStream<String, String>) one;
                 KStream<String, String> right = (KStream<String, String>) other;
                 return switch (how) {
@@ -404,9 +464,9 @@ public final class Pipelines {
             case "group_rows":
                 return aggregate(((KTable<String, String>) one).groupBy((k, v) -> KeyValue.pair(first(v), v), grouped(called)), how, step);
             case "suppress": {
-                Suppressed<String> suppressed = step.has("records")
-                    ? Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.maxRecords(step.get("records").asLong()))
-                    : Suppressed.untilTimeLimit(ms(step, "wait"), Suppressed.BufferConfig.unbounded());
+                // What is said of the changelog is forgotten where it is not said last.
+                Suppressed<String> suppressed = Suppressed.untilTimeLimit(ms(step, "wait"), has(step, "strict")
+                    ? logged(step, bounded(step)) : logged(step, bounded(step).emitEarlyWhenFull()));
                 return ((KTable<String, String>) one).suppress(called == null ? suppressed : suppressed.withName(called));
             }
             case "join_tables": {
@@ -422,8 +482,13 @@ public final class Pipelines {
                 KTable<String, String> left = (KTable<String, String>) one;
                 KTable<String, String> right = (KTable<String, String>) other;
                 TableJoined<String, String> tabled = tabled(called);
+                for (JsonNode which : step.path("sent_by")) {
+                    tabled = which.asText().isEmpty() ? tabled.withPartitioner(Pipelines::firstPartition)
+                        : tabled.withOtherPartitioner(Pipelines::firstPartition);
+                }
+                String none = step.has("none") ? step.get("none").asText() : "";
                 if (keyed) {
-                    BiFunction<String, String, String> foreign = (k, v) -> first(v);
+                    BiFunction<String, String, String> foreign = (k, v) -> none.equals(v) ? null : first(v);
                     if (kept == null) {
                         return how.equals("inner") ? left.join(right, foreign, joiner, tabled)
                             : left.leftJoin(right, foreign, joiner, tabled);
@@ -431,7 +496,7 @@ public final class Pipelines {
                     return how.equals("inner") ? left.join(right, foreign, joiner, tabled, kept)
                         : left.leftJoin(right, foreign, joiner, tabled, kept);
                 }
-                Function<String, String> foreign = Pipelines::first;
+                Function<String, String> foreign = v -> none.equals(v) ? null : first(v);
                 if (kept == null) {
                     return how.equals("inner") ? left.join(right, foreign, joiner, tabled)
                         : left.leftJoin(right, foreign, joiner, tabled);
@@ -447,27 +512,48 @@ public final class Pipelines {
         }
     }
 
-    /** The topic's time, moved by what the value says. */
     private static Consumed<String, String> consumed(JsonNode step, String called) {
         Consumed<String, String> consumed = Consumed.with(Serdes.String(), Serdes.String());
         consumed = called == null ? consumed : consumed.withName(called);
         if (!step.has("times")) {
             return consumed;
         }
-        String how = step.get("times").asText();
-        TimestampExtractor onInvalid =
-            how.equals("skip") ? new LogAndSkipOnInvalidTimestamp() : new UsePartitionTimeOnInvalidTimestamp();
-        return consumed.withTimestampExtractor((record, partitionTime) -> {
-            int length = record.value() == null ? 0 : ((String) record.value()).length();
+        return consumed.withTimestampExtractor(new Timed(step.get("times").asText()));
+    }
+
+    /** The topic's time, moved by what the value says, or none. */
+    public static final class Timed implements TimestampExtractor, Configurable {
+        private String how;
+
+        public Timed() {
+        }
+
+        Timed(String how) {
+            this.how = how;
+        }
+
+        @Override
+        public void configure(Map<String, ?> properties) {
+            how = (String) properties.get("how");
+        }
+
+        @Override
+        public long extract(ConsumerRecord<Object, Object> record, long partitionTime) {
+            int length = record.value() instanceof String value ? value.length() : 0;
             if (how.equals("moved")) {
                 long moved = record.timestamp() - 4 * length;
                 return moved == 0 ? 1 : moved;
             }
-            boolean invalid = length == 3 && (how.equals("skip") || partitionTime >= 0);
+            TimestampExtractor onInvalid = switch (how) {
+                case "skip" -> new LogAndSkipOnInvalidTimestamp();
+                case "fail" -> new FailOnInvalidTimestamp();
+                default -> new UsePartitionTimeOnInvalidTimestamp();
+            };
+            boolean invalid = length == 3 && (!how.equals("partition") || partitionTime >= 0);
             return onInvalid.extract(invalid ? new ConsumerRecord<>(record.topic(), record.partition(), record.offset(), -1,
                 record.timestampType(), -1, -1, record.key(), record.value(), record.headers(), Optional.empty()) : record,
                 partitionTime);
-        });
+        }
     }
 
     private static boolean has(JsonNode step, String flag) {
@@ -482,7 +568,7 @@ public final class Pipelines {
         return each;
     }
 
-    private static Optional<Set<Integer>> firstPartition(String topic, String key, String value, int partitions) {
+    private static Optional<Set<Integer>> firstPartition(String topic, String key, Object value, int partitions) {
         return Optional.of(Set.of(0));
     }
 
@@ -580,6 +666,28 @@ public final class Pipelines {
         }
     }
 
+    private static Map<String, String> logged(JsonNode step) {
+        TreeMap<String, String> said = new TreeMap<>();
+        step.get("logged").fields().forEachRemaining(one -> said.put(one.getKey(), one.getValue().asText()));
+        return said;
+    }
+
+    private static <B extends Suppressed.BufferConfig<B>> B logged(JsonNode step, B buffer) {
+        B said = step.has("logged") ? buffer.withLoggingEnabled(logged(step)) : buffer;
+        return has(step, "unlogged") ? said.withLoggingDisabled() : said;
+    }
+
+    private static Suppressed.StrictBufferConfig bounded(JsonNode step) {
+        Suppressed.StrictBufferConfig buffer = Suppressed.BufferConfig.unbounded();
+        if (step.has("records")) {
+            buffer = buffer.withMaxRecords(step.get("records").asLong());
+        }
+        if (step.has("bytes")) {
+            buffer = buffer.withMaxBytes(step.get("bytes").asLong());
+        }
+        return buffer;
+    }
+
     private static Duration ms(JsonNode step, String name) {
         return Duration.ofMillis(step.get(name).asLong());
     }
@@ -602,6 +710,7 @@ public final class Pipelines {
         }
         said = said.withKeySerde(Serdes.String()).withValueSerde(values);
         said = has(step, "uncached") ? said.withCachingDisabled() : said;
+        said = step.has("logged") ? said.withLoggingEnabled(logged(step)) : said;
         said = has(step, "unlogged") ? said.withLoggingDisabled() : said;
         said = has(step, "in_memory") ? said.withStoreType(Materialized.StoreType.IN_MEMORY) : said;
         return step.has("retention") ? said.withRetention(ms(step, "retention")) : said;
@@ -640,7 +749,7 @@ public final class Pipelines {
             : TimeWindows.ofSizeAndGrace(ms(step, "size"), ms(step, "grace")).advanceBy(ms(step, "advance"));
     }
 
-    private static KStream<String, String> windowed(KGroupedStream<String, String> group, String how, JsonNode step) {
+    private static KStream<String, String> windowed(StreamsBuilder builder, KGroupedStream<String, String> group, String how, JsonNode step) {
         String kind = step.get("windows").asText();
         KTable<Windowed<String>, String> table;
         if (kind.equals("session")) {
@@ -670,7 +779,15 @@ public final class Pipelines {
                 : table.mapValues(v -> last(v + "'"));
         }
         if (step.get("suppressed").asBoolean()) {
-            table = table.suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()));
+            table = table.suppress(Suppressed.untilWindowCloses(logged(step, bounded(step))));
+        }
+        if (step.has("written")) {
+            String topic = step.get("written").asText();
+            table.toStream().to(topic);
+            Serde<Windowed<String>> keys = kind.equals("session") ? WindowedSerdes.sessionWindowedSerdeFrom(String.class)
+                : WindowedSerdes.timeWindowedSerdeFrom(String.class,
+                    kind.equals("unlimited") ? Long.MAX_VALUE : step.get("size").asLong());
+            return builder.stream(topic, Consumed.with(keys, Serdes.String())).selectKey((k, v) -> named(k));
         }
         return table.toStream((k, v) -> named(k));
     }

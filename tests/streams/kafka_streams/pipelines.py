@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 import re
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from store.config import StoreType, StreamsConfig
+from store.errors import BufferFullError
 from store.serdes import StrSerde
-from store.state.windowed import Windowed
+from store.state.windowed import LATEST, Windowed
 from store.streams.application import Application
 from store.streams.dsl import (
     BufferConfig,
@@ -27,12 +28,14 @@ from store.streams.dsl import (
     Materialized,
     ProcessorContext,
     PunctuationType,
+    SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
     StreamJoined,
     StreamRecord,
     StreamsBuilder,
     Suppressed,
+    TimeWindowedSerde,
     TimeWindows,
     UnlimitedWindows,
 )
@@ -40,6 +43,7 @@ from store.streams.dsl.processors import FixedKeyContext
 from store.streams.timestamps import (
     ConsumedRecord,
     Extractor,
+    FailOnInvalidTimestamp,
     LogAndSkipOnInvalidTimestamp,
     UsePartitionTimeOnInvalidTimestamp,
 )
@@ -48,8 +52,10 @@ from store.suppliers import (
     key_value_store_builder,
     persistent_key_value_store,
     persistent_versioned_key_value_store,
+    persistent_window_store,
 )
 from store.testing.driver import TestDriver
+from store.types import Headers
 
 Step = dict[str, Any]
 Pipeline = dict[str, Any]
@@ -72,9 +78,11 @@ AGGREGATES = ("count", "reduce", "aggregate")
 def run(
     pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS, together: bool = False
 ) -> dict[str, Any]:
-    """The names of operators, stores and topics, and the records of each output, in order: key, value, timestamp, and
-    the number of the input record in its headers, if it was `numbered`. Commits and crashes come after so many
-    steps of the input; a crash takes back what was not committed. `together`: all between two commits is one batch."""
+    """The names of operators, stores and topics, with the settings of internal topics, and the records of each output,
+    in order: key, value, timestamp, and the number of the input record in its headers, if it was `numbered`. `stopped`
+    is the number of the record that ended it, which is the last one then; what that had led to is left out. Commits and
+    crashes come after so many steps of the input; a crash takes back what was not committed. `together`: all between
+    two commits is one batch."""
     application = build(pipeline["steps"])
     answer: dict[str, Any] = {
         "operators": sorted(set(_OPERATOR.findall(application.describe()))),
@@ -88,39 +96,75 @@ def run(
             for topology in application.sub_topologies
             for topic in topology.sources
         ),
+        "topics": _internal(application),
     }
     with (_CommittingEach if commit_every == 1 else TestDriver)(
-        application, {"statestore.cache.max.bytes": pipeline["cache"]}, auto_commit=False
+        application, _config(pipeline), auto_commit=False
     ) as driver:
         produce = driver.log.plain_producer().produce
-        for number, record in enumerate(pipeline["records"], 1):
-            headers = (("n", str(number).encode()),) if pipeline["numbered"] else ()
-            if len(record) == 1:
-                driver.advance_wall_clock(record[0])
-                continue
-            topic, key, value, timestamp = record
-            if together:
-                data = None if value is None else TEXT.serialize(value)
-                named = None if key is None else TEXT.serialize(key)
-                produce(topic, named, data, partition=0, timestamp=timestamp, headers=headers)
-            else:
-                driver.pipe_input(topic, key, value, timestamp, headers)
-            if number % crash_every == 0:
-                driver.crash()
-            if number % commit_every == 0:
-                driver.process()
-                driver.commit()
-        driver.process()
-        driver.commit()
-        answer["outputs"] = {
-            topic: [
-                [*record[:3], "".join(f"{k}{(v or b'').decode()}" for k, v in record.headers)]
-                for record in driver.read_output(topic, TEXT, TEXT)
-            ]
-            for topic in pipeline["outputs"]
-            if topic in driver.log.topics
-        }
+        outputs: dict[str, list[Any]] = {topic: [] for topic in pipeline["outputs"]}
+        for number, record in enumerate([*pipeline["records"], []], 1):
+            try:
+                if len(record) == 1:
+                    driver.advance_wall_clock(record[0])
+                elif record:
+                    topic, key, value, timestamp = record
+                    headers = _headers(number) if pipeline["numbered"] else ()
+                    if together:
+                        data = None if value is None else TEXT.serialize(value)
+                        named = None if key is None else TEXT.serialize(key)
+                        produce(topic, named, data, partition=0, timestamp=timestamp, headers=headers)
+                    else:
+                        driver.pipe_input(topic, key, value, timestamp, headers)
+                    if number % crash_every == 0:
+                        driver.crash()
+                if not record or number % commit_every == 0:
+                    driver.process()
+                    driver.commit()
+            except (BufferFullError, ValueError):
+                answer["stopped"] = number
+                break
+            for topic, records in outputs.items():
+                if topic in driver.log.topics:
+                    records += [_read(topic, *record) for record in driver.read_output(topic)]
+        answer["outputs"] = {topic: records for topic, records in outputs.items() if records}
     return answer
+
+
+def _internal(application: Application) -> dict[str, list[str]]:
+    """The internal topics of each kind of settings."""
+    topics: dict[str, list[str]] = {}
+    for spec in application.internal_topics(lambda _topic: 1):
+        if not spec.name.endswith("-positions"):
+            settings = sorted(f"{name}={value}" for name, value in spec.config.items() if name not in _OF_ALL)
+            topics.setdefault(" ".join(settings), []).append(spec.name.removeprefix("app-"))
+    return topics
+
+
+def _config(pipeline: Pipeline) -> dict[str, Any]:
+    config = {"statestore.cache.max.bytes": pipeline["cache"]}
+    timed = _timed(pipeline)
+    return config if timed is None else config | {"default.timestamp.extractor": timed}
+
+
+def _headers(number: int) -> Headers:
+    """Those of the input record of that number: some have several, or one without a value."""
+    numbered = ("n", str(number).encode())
+    return ((numbered,), (numbered, ("m", None)), (("m", b""), numbered, numbered))[number % 3]
+
+
+def _read(topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> list[Any]:
+    """A record of an output: bytes of keys that have a window as they are."""
+    return [
+        None if key is None else key.hex() if topic.startswith("windowed") else key.decode(),
+        None if value is None else value.decode(),
+        timestamp,
+        "".join(f"{k}{'-' if v is None else v.decode()}" for k, v in headers),
+    ]
+
+
+_OF_ALL = {"message.timestamp.type", "delete.retention.ms"}
+"""Settings that say the same of all internal topics; the second one only here."""
 
 
 class _CommittingEach(TestDriver):
@@ -221,11 +265,19 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "join_streams", one, other:
             windows = JoinWindows.of_time_difference(step["before"], grace=step["grace"]).after(step["after"])
             join = {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how]
-            said = StreamJoined(name=name, store_name=step.get("stored"))
-            if step.get("unlogged"):
-                said = said.with_logging_disabled()
+            said = _logged(step, StreamJoined(name=name, store_name=step.get("stored")))
             if step.get("in_memory"):
                 said = said.with_dsl_store_suppliers(StoreType.IN_MEMORY)
+            duration, size = windows.retention_ms, windows.size_ms
+            for side in step.get("suppliers", ()):
+                supplier = persistent_window_store(
+                    f"{side}-of-{step['number']}", duration, size, retain_duplicates=True
+                )
+                said = (
+                    said.with_this_store_supplier(supplier)
+                    if side == "this"
+                    else said.with_other_store_supplier(supplier)
+                )
             return join(other, joiner, windows, with_key=keyed, joined=said)
         case "join_table", one, other:
             join = one.join_table if how == "inner" else one.left_join_table
@@ -247,16 +299,20 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
                 one.group_by(lambda _key, value: (_first(value), value), name=name), how, step
             )
         case "suppress", one:
-            buffer = BufferConfig.max_records(step["records"]) if "records" in step else None
-            return one.suppress(Suppressed.until_time_limit(step["wait"], buffer, name=name))
+            return one.suppress(Suppressed.until_time_limit(step["wait"], _buffer(step), name=name))
         case "join_tables", one, other:
             return {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how](
                 other, _joined, materialized=kept, name=name
             )
         case "join_foreign", one, other:
-            foreign: Any = (lambda _key, value: _first(value)) if keyed else _first
+            none = step.get("none", "")
+
+            def foreign(*row: str) -> str | None:
+                return None if row[-1] == none else _first(row[-1])
+
             join = one.join if how == "inner" else one.left_join
-            return join(other, foreign, _joined, with_key=keyed, materialized=kept, name=name)
+            sent = {f"{which}partitioner": _first_partition for which in step.get("sent_by", ())}
+            return join(other, foreign, _joined, with_key=keyed, materialized=kept, name=name, **sent)
         case "to_stream", one:
             mapper = (lambda _key, value: _first(value)) if step.get("mapped") else None
             return one.to_stream(mapper, name=name)
@@ -276,6 +332,9 @@ def _timed(step: Step) -> Extractor | None:
         length = len(record.value or "")
         if how == "moved":
             return record.timestamp - 4 * length or 1
+        if how == "fail":
+            moved = record._replace(timestamp=-1) if length == 3 else record
+            return FailOnInvalidTimestamp().extract(moved, partition_time)
         if length == 3 and (how == "skip" or partition_time >= 0):
             record = record._replace(timestamp=-1)
         found: int = on_invalid.extract(record, partition_time)
@@ -356,9 +415,28 @@ def _stored(step: Step) -> Materialized:
         stored = stored.with_retention(step["retention"])
     if step.get("uncached"):
         stored = stored.with_caching_disabled()
-    if step.get("unlogged"):
-        stored = stored.with_logging_disabled()
-    return stored.with_store_type(StoreType.IN_MEMORY) if step.get("in_memory") else stored
+    stored = cast(Materialized, _logged(step, stored))
+    if step.get("in_memory"):
+        stored = stored.with_store_type(StoreType.IN_MEMORY)
+    return stored
+
+
+def _buffer(step: Step) -> BufferConfig:
+    """What holds back what is suppressed."""
+    buffer = BufferConfig.unbounded()
+    if "records" in step:
+        buffer = buffer.with_max_records(step["records"])
+    if "bytes" in step:
+        buffer = buffer.with_max_bytes(step["bytes"])
+    buffer = buffer.shut_down_when_full() if step.get("strict") else buffer.emit_early_when_full()
+    return cast(BufferConfig, _logged(step, buffer))
+
+
+def _logged(step: Step, said: Any) -> Any:
+    """The same, with what is said of its changelog."""
+    if "logged" in step:
+        said = said.with_logging_enabled(step["logged"])
+    return said.with_logging_disabled() if step.get("unlogged") else said
 
 
 def _adder(_key: str, value: str, total: str) -> str:
@@ -420,7 +498,16 @@ def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
     if "rows" in step:
         table = table.filter(_PREDICATES["even"]) if step["rows"] == "filter" else table.map_values(_marked)
     if step["suppressed"]:
-        table = table.suppress(Suppressed.until_window_closes())
+        table = table.suppress(Suppressed.until_window_closes(_buffer(step)))
+    if "written" in step:
+        table.to_stream().to(step["written"])
+        serde = (
+            SessionWindowedSerde(TEXT)
+            if step["windows"] == "session"
+            else TimeWindowedSerde(TEXT, LATEST if step["windows"] == "unlimited" else step["size"])
+        )
+        back = table.builder.stream(step["written"], key_serde=serde)
+        return back.select_key(lambda key, _value: _named(key))
     return table.to_stream(lambda key, _value: _named(key))
 
 
@@ -516,6 +603,18 @@ _TIMES = (
 windows, standing still."""
 
 
+_LOGGED: tuple[dict[str, str], ...] = (
+    {},
+    {"segment.bytes": "1048576"},
+    {"cleanup.policy": "delete"},
+    {"cleanup.policy": "compact"},
+    {"retention.ms": "77", "segment.bytes": "1048576"},
+    {"retention.ms": "777777777"},
+    {"min.compaction.lag.ms": "5"},
+)
+"""What is said of changelogs."""
+
+
 def compared(records: list[list[Any]], how: str) -> list[Any]:
     """What of an output's records has to be equal."""
     if how == "in any order":
@@ -601,6 +700,10 @@ class _Making:
             self.to(index, outputs, "in any order")
         for index in self.twice:
             self.to(index, outputs, "each of them")
+        for step in self.steps:
+            if "written" in step:
+                each = step["windows"] == "sliding" and not step["on_close"]
+                outputs[step["written"]] = "each of them" if each else "as they came"
         for index in self.by_foreign_key:
             self.to(self.add("to_stream", index), outputs, "but for deletions")
         topics = [
@@ -617,8 +720,12 @@ class _Making:
         return {
             "steps": self.steps,
             "cache": cache,
+            **self.times(0.1),
             # Sessions without a cache have no headers there.
-            "numbered": all(step.get("windows") != "session" for step in self.steps),
+            "numbered": all(
+                step.get("windows") != "session" or (cache > 0 and not step.get("uncached"))
+                for step in self.steps
+            ),
             "records": self.records(topics),
             "outputs": outputs,
         }
@@ -637,10 +744,19 @@ class _Making:
         rng = self.rng
         return {"history": rng.choice((0, 20, 60, HOUR_MS))} if rng.random() < often else {}
 
-    def times(self) -> dict[str, Any]:
+    def times(self, often: float = 0.15) -> dict[str, Any]:
         """Perhaps an extractor of times."""
         rng = self.rng
-        return {"times": rng.choice(("moved", "skip", "partition"))} if rng.random() < 0.15 else {}
+        return (
+            {"times": rng.choice((*("moved", "skip", "partition") * 3, "fail"))}
+            if rng.random() < often
+            else {}
+        )
+
+    def logged(self) -> dict[str, Any]:
+        """Perhaps settings of a changelog."""
+        rng = self.rng
+        return {"logged": rng.choice(_LOGGED)} if rng.random() < 0.1 else {}
 
     def records(self, topics: list[str]) -> list[list[Any]]:
         rng = self.rng
@@ -688,9 +804,15 @@ class _Making:
             settings |= self.flags("unlogged", "uncached")
             if settings.get("stored") and do not in {"table", "join_streams"} and "windows" not in settings:
                 settings |= self.history(0.1)
-            # A record without a value moves the stream time of a join's stores there if they are in memory.
             if "history" not in settings and do != "join_streams":
                 settings |= self.flags("in_memory")
+        if "suppliers" in settings:
+            # What is said of changelogs is not applied to what a supplier makes there.
+            settings.pop("unlogged", None)
+        elif "unlogged" not in settings and (
+            do in _STORED | {"join_streams", "suppress"} or settings.get("stored")
+        ):
+            settings |= self.logged()
         if do in _KEYED:
             settings |= self.flags("keyed")
         if do in _BY_A_TOPIC or self.rekeyed.intersection(of):
@@ -792,6 +914,9 @@ class _Making:
             if settings["windows"] == "session":
                 # Where one group's time is behind the other's, sessions are in the store for longer here.
                 return
+            if settings["windows"] != "unlimited":
+                # With a cache windows are found there that have expired by the time of the other group.
+                settings["retention"] = 2 * HOUR_MS
             valued = [self.add("filter", each, how="valued") for each in (one, other)]
             made = self.add("cogroup", *valued, **settings)
             (self.twice if settings["windows"] == "sliding" else self.streams).append(made)
@@ -813,8 +938,11 @@ class _Making:
         elif on_close:
             # Long enough for nothing that is closed to expire before it is forwarded, as it does there.
             settings["retention"] = 2 * HOUR_MS
-        else:
-            settings["retention"] = (2 * size if kind == "sliding" else size) + grace
+        elif rng.random() < 0.5:
+            least = (2 * size if kind == "sliding" else size) + grace
+            # A session that the store has for longer is joined there after it is closed.
+            longer = () if kind == "session" else (3 * least, HOUR_MS)
+            settings["retention"] = rng.choice((least, *longer))
         return settings
 
     def window(self) -> None:
@@ -826,15 +954,13 @@ class _Making:
             # The old values, which a filter sees, are other ones there where windows are new.
             known = how == "reduce" and settings["windows"] != "sliding"
             settings["rows"] = rng.choice(("filter", "map")) if known else "map"
+        suppressed = not on_close and settings["windows"] == "time" and rng.random() < 0.3
+        if suppressed:
+            settings |= {"strict": True, **self.limits(strict=True)}
+        if rng.random() < 0.25:
+            settings["written"] = f"windowed{len(self.steps)}"
         valued = self.add("filter", rng.choice(self.streams), how="valued")
-        made = self.add(
-            "window",
-            valued,
-            how=how,
-            on_close=on_close,
-            suppressed=not on_close and settings["windows"] == "time" and rng.random() < 0.3,
-            **settings,
-        )
+        made = self.add("window", valued, how=how, on_close=on_close, suppressed=suppressed, **settings)
         (self.twice if settings["windows"] == "sliding" and not on_close else self.streams).append(made)
 
     def join_streams(self) -> None:
@@ -843,6 +969,14 @@ class _Making:
         if {one, other} <= self.rekeyed:
             return
         how, before = rng.choice(KINDS), rng.choice((0, 5, 10))
+        settings: dict[str, Any] = {}
+        if rng.random() < 0.1:
+            # A record without a value moves the stream time of stores there if they are in memory.
+            one, other = (self.add("filter", each, how="valued") for each in (one, other))
+            settings["in_memory"] = True
+        elif rng.random() < 0.15:
+            settings["suppliers"] = rng.choice((["this"], ["other"], ["this", "other"]))
+            settings["number"] = len(self.steps)
         made = self.add(
             "join_streams",
             one,
@@ -851,6 +985,7 @@ class _Making:
             before=before,
             after=rng.choice((0, 5, 10)) if how == "inner" else before,
             grace=rng.choice((0, 0, 5, 15)),
+            **settings,
         )
         (self.streams if how == "inner" else self.alone).append(made)
 
@@ -895,8 +1030,8 @@ class _Making:
                 self.joined.add(made)
                 return
             case "suppress" if one not in self.joined | self.versioned:
-                limit = {"records": rng.choice((0, 1, 2))} if rng.random() < 0.4 else {}
-                made = self.table(self.add("suppress", one, wait=rng.choice((0, 5, 20)), **limit))
+                limits = self.limits(strict=rng.random() < 0.1) | self.flags("unlogged")
+                made = self.table(self.add("suppress", one, wait=rng.choice((0, 5, 20)), **limits))
                 self.joined.add(made)
                 return
             case _:
@@ -911,6 +1046,16 @@ class _Making:
         if one in self.versioned and self.steps[made].get("stored") is None:
             self.versioned.add(made)
 
+    def limits(self, *, strict: bool) -> dict[str, Any]:
+        """Perhaps how much is held back. What counts as a byte is another matter there."""
+        rng = self.rng
+        limits: dict[str, Any] = {"strict": True} if strict else {}
+        if rng.random() < 0.4:
+            limits["records"] = rng.choice((3, 5, 8) if strict else (0, 1, 2))
+        if rng.random() < 0.2:
+            limits["bytes"] = 10_000_000 if strict else rng.choice((0, 1, 10_000_000))
+        return limits
+
     def join_tables(self) -> None:
         rng = self.rng
         one, other = rng.choice(self.tables), rng.choice(self.tables)
@@ -920,7 +1065,10 @@ class _Making:
             return
         if rng.random() < 0.5:
             how = rng.choice(KINDS[:2])
-            made = self.add("join_foreign", one, other, how=how)
+            settings: dict[str, Any] = {"none": "x"} if rng.random() < 0.3 else {}
+            if rng.random() < 0.2:
+                settings["sent_by"] = rng.choice(([""], ["other_"], ["", "other_"]))
+            made = self.add("join_foreign", one, other, how=how, **settings)
             if how == "inner":
                 self.by_foreign_key.append(made)
                 return
