@@ -151,11 +151,12 @@ class StreamsBuilder:
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
         extractor_of("timestamp_extractor", timestamp_extractor)
         source = Source(keys, values, timestamp_extractor)
+        node_name = self.graph.new_name("KSTREAM-SOURCE-", name)  # With an index, also where it is not needed.
         known = self._streams.get(frozenset(read))
         if known is not None and known.node.operator == source:
             return known
         self._reads(read)
-        node = self.graph.add(self.graph.new_name("KSTREAM-SOURCE-", name), source, topics=read)
+        node = self.graph.add(node_name, source, topics=read)
         stream = KStream(self, node, keys, values, repartition=False)
         self._streams[frozenset(read)] = stream
         return stream

@@ -85,6 +85,13 @@ def test_stores_and_topics_without_a_name_are_numbered_as_in_kafka_streams() -> 
     assert "Source: KSTREAM-SOURCE-0000000007" in application.describe()
 
 
+def test_a_stream_that_is_read_again_takes_an_index_as_in_kafka_streams() -> None:
+    b = StreamsBuilder("app")
+    first = b.stream("in")
+    assert b.stream("in").node is b.stream("in", name="again").node is first.node
+    assert b.table("rows").node.name == "KTABLE-SOURCE-0000000005"
+
+
 def test_a_table_join_is_numbered_as_in_kafka_streams() -> None:
     b = StreamsBuilder("app")
     joined = b.table("left").join(b.table("right"), lambda one, two: one + two)
