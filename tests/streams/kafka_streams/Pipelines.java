@@ -392,7 +392,10 @@ public final class Pipelines {
             case "cogroup": {
                 Aggregator<String, String, String> adder = (k, v, all) -> last(all + v);
                 CogroupedKStream<String, String> cogrouped = ((KStream<String, String>) one).groupByKey(grouped(called))
-                    .cogroup(adder).cogroup(((KStream<String, String>) other).groupByKey(GROUPED), adder);
+                    .cogroup(adder);
+                for (Object another : of.subList(1, of.size())) {
+                    cogrouped = cogrouped.cogroup(((KStream<String, String>) another).groupByKey(GROUPED), adder);
+                }
                 if (!step.has("windows")) {
                     return cogrouped.aggregate(() -> "", operator(step), stored(step, Serdes.String()));
                 }
@@ -408,6 +411,17 @@ public final class Pipelines {
             }
             case "window":
                 return windowed(builder, ((KStream<String, String>) one).groupByKey(grouped(called)), how, step);
+            case "join_windows": {
+                List<KTable<Windowed<String>, String>> tables = of.stream().map(each ->
+                    ((KStream<String, String>) each).groupByKey(GROUPED).windowedBy(windows(step))
+                        .reduce((all, v) -> last(all + v))).toList();
+                KTable<Windowed<String>, String> joined = switch (how) {
+                    case "inner" -> tables.get(0).join(tables.get(1), joiner, named);
+                    case "left" -> tables.get(0).leftJoin(tables.get(1), joiner, named);
+                    default -> tables.get(0).outerJoin(tables.get(1), joiner, named);
+                };
+                return joined.toStream((k, v) -> named(k));
+            }
             case "join_streams": {
                 JoinWindows windows = JoinWindows
                     .ofTimeDifferenceAndGrace(ms(step, "before"), ms(step, "grace")).after(ms(step, "after"));
@@ -622,7 +636,12 @@ public final class Pipelines {
             String before = store.get(record.key());
             String total = last((before == null ? "" : before) + record.value());
             store.put(record.key(), total);
-            context().forward(record.withValue(total));
+            FixedKeyRecord<String, String> said = record.withValue(total);
+            if ("b".equals(record.value())) {
+                Headers headers = new RecordHeaders(record.headers());
+                said = said.withHeaders(headers.add("p", record.key().getBytes(StandardCharsets.UTF_8)));
+            }
+            context().forward(said);
             if (record.value() != null && record.value().length() == 2) {
                 context().forward(record.withValue((String) null).withTimestamp(record.timestamp() + 1));
             }
@@ -780,6 +799,14 @@ public final class Pipelines {
         }
         if (step.get("suppressed").asBoolean()) {
             table = table.suppress(Suppressed.untilWindowCloses(logged(step, bounded(step))));
+        }
+        if (step.has("held")) {
+            table = table.suppress(Suppressed.untilTimeLimit(ms(step, "held"), has(step, "strict")
+                ? logged(step, bounded(step)) : logged(step, bounded(step).emitEarlyWhenFull())));
+        }
+        if (has(step, "regrouped")) {
+            return table.groupBy((k, v) -> KeyValue.pair(k.key(), v), GROUPED)
+                .reduce((all, v) -> last(all + v), (all, v) -> last(all + "-" + v)).toStream();
         }
         if (step.has("written")) {
             String topic = step.get("written").asText();

@@ -253,8 +253,10 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             return _aggregate(one.group_by_key(name=name), how, step)
         case "group_by", one:
             return _aggregate(one.group_by(lambda _key, value: _first(value), name=name), how, step)
-        case "cogroup", one, other:
-            cogrouped = one.group_by_key(name=name).cogroup(_adder).cogroup(other.group_by_key(), _adder)
+        case "cogroup", one, *others:
+            cogrouped = one.group_by_key(name=name).cogroup(_adder)
+            for other in others:
+                cogrouped = cogrouped.cogroup(other.group_by_key(), _adder)
             said: Any = {"materialized": _stored(step), "name": step.get("operator"), "value_serde": TEXT}
             if "windows" not in step:
                 return cogrouped.aggregate(str, **said)
@@ -262,6 +264,10 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             return table.to_stream(lambda key, _value: _named(key))
         case "window", one:
             return _windowed(one.group_by_key(name=name), how, step)
+        case "join_windows", *both:
+            left, right = (one.group_by_key().windowed_by(_windows(step)).reduce(_added) for one in both)
+            join = {"inner": left.join, "left": left.left_join, "outer": left.outer_join}[how]
+            return join(right, _joined, name=name).to_stream(lambda key, _value: _named(key))
         case "join_streams", one, other:
             windows = JoinWindows.of_time_difference(step["before"], grace=step["grace"]).after(step["after"])
             join = {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how]
@@ -367,7 +373,8 @@ class _AddedUp:
             return
         total = _last((self.store.get(record.key) or "") + _said(record.value))
         self.store.put(record.key, total)
-        self.context.forward(total)
+        marked = (*record.headers, ("p", record.key.encode())) if record.value == "b" else record.headers
+        self.context.forward(total, headers=marked)
         if len(record.value or "") == 2:
             self.context.forward(None, timestamp=record.timestamp + 1)
 
@@ -499,6 +506,11 @@ def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
         table = table.filter(_PREDICATES["even"]) if step["rows"] == "filter" else table.map_values(_marked)
     if step["suppressed"]:
         table = table.suppress(Suppressed.until_window_closes(_buffer(step)))
+    if "held" in step:
+        table = table.suppress(Suppressed.until_time_limit(step["held"], _buffer(step)))
+    if step.get("regrouped"):
+        regrouped = table.group_by(lambda key, value: (key.key, value), key_serde=TEXT)
+        return regrouped.reduce(_added, _taken).to_stream()
     if "written" in step:
         table.to_stream().to(step["written"])
         serde = (
@@ -555,7 +567,17 @@ def _taken(total: str, value: str) -> str:
     return _last(f"{total}-{value}")
 
 
-_BY_A_TOPIC = {"select_key", "map", "flat_map", "window", "repartition", "group_by", "group_rows", "through"}
+_BY_A_TOPIC = {
+    "select_key",
+    "map",
+    "flat_map",
+    "window",
+    "join_windows",
+    "repartition",
+    "group_by",
+    "group_rows",
+    "through",
+}
 """What sends records by a topic, or has them sent before they are joined."""
 
 _STORED = {"group", "group_by", "group_rows", "window", "cogroup"}
@@ -676,6 +698,8 @@ class _Making:
             self.streams.append(self.add("stream", how=f"s{number}", **self.times()))
         if not self.single and rng.random() < 0.1:
             self.streams.append(self.add("stream", how="s2+s3", **self.times()))
+        if not self.single and "times" not in self.steps[0] and rng.random() < 0.1:
+            self.streams.append(self.add("stream", how="s0"))
         for number in range(0 if self.single else rng.randint(0, 2)):
             settings = self.times() | self.history(0.2)
             if "history" in settings:
@@ -716,7 +740,9 @@ class _Making:
         deletes = any(
             step["do"] in {"group", "group_by"} and step["how"] == "aggregate" for step in self.steps
         )
-        cache = 0 if deletes else rng.choice((0, 10_000_000))
+        # Windows that are joined are forwarded in another order.
+        joins = any(step["do"] == "join_windows" for step in self.steps)
+        cache = 0 if deletes or joins else rng.choice((0, 10_000_000))
         return {
             "steps": self.steps,
             "cache": cache,
@@ -798,7 +824,8 @@ class _Making:
             or (do in _KEPT and rng.random() < 0.4)
         ):
             settings["stored"] = f"stored-{index}"
-        elif do in _KEPT and do != "table" and rng.random() < 0.1:
+        elif do in _KEPT and do != "table" and not self.versioned.intersection(of) and rng.random() < 0.1:
+            # What is made of a table with versions has none itself then there.
             settings["stored"] = None
         if do in _STORED or settings.get("stored"):
             settings |= self.flags("unlogged", "uncached")
@@ -842,6 +869,7 @@ class _Making:
             self.cogroup,
             self.window,
             self.window,
+            self.join_windows,
             self.join_streams,
             self.join_streams,
         ]
@@ -909,6 +937,9 @@ class _Making:
         one, other = self.rng.choice(self.streams), self.rng.choice(self.streams)
         if {one, other} <= self.rekeyed or one == other:
             return
+        third = [self.rng.choice(self.streams)] if self.rng.random() < 0.2 else []
+        if {one, other} & {*third} or (self.rekeyed & {one, other} and self.rekeyed & {*third}):
+            return
         if self.rng.random() < 0.4:
             settings = self.windows()
             if settings["windows"] == "session":
@@ -917,11 +948,11 @@ class _Making:
             if settings["windows"] != "unlimited":
                 # With a cache windows are found there that have expired by the time of the other group.
                 settings["retention"] = 2 * HOUR_MS
-            valued = [self.add("filter", each, how="valued") for each in (one, other)]
+            valued = [self.add("filter", each, how="valued") for each in (one, other, *third)]
             made = self.add("cogroup", *valued, **settings)
             (self.twice if settings["windows"] == "sliding" else self.streams).append(made)
             return
-        self.joined.add(self.table(self.add("cogroup", one, other)))
+        self.joined.add(self.table(self.add("cogroup", one, other, *third)))
 
     def windows(self, *, on_close: bool = False) -> dict[str, Any]:
         rng = self.rng
@@ -957,11 +988,30 @@ class _Making:
         suppressed = not on_close and settings["windows"] == "time" and rng.random() < 0.3
         if suppressed:
             settings |= {"strict": True, **self.limits(strict=True)}
-        if rng.random() < 0.25:
+        elif not on_close and rng.random() < 0.1:
+            settings |= {"held": rng.choice((0, 5, 20)), **self.limits(strict=rng.random() < 0.1)}
+        elif not on_close and settings["windows"] in {"time", "unlimited"} and rng.random() < 0.2:
+            # Old values of what is not reduced are other ones there.
+            how = "reduce"
+            settings.pop("rows", None)
+            settings["regrouped"] = True
+        if "regrouped" not in settings and rng.random() < 0.25:
             settings["written"] = f"windowed{len(self.steps)}"
         valued = self.add("filter", rng.choice(self.streams), how="valued")
         made = self.add("window", valued, how=how, on_close=on_close, suppressed=suppressed, **settings)
         (self.twice if settings["windows"] == "sliding" and not on_close else self.streams).append(made)
+
+    def join_windows(self) -> None:
+        rng = self.rng
+        one, other = rng.choice(self.streams), rng.choice(self.streams)
+        if {one, other} <= self.rekeyed or one == other:
+            return
+        settings = self.windows()
+        if settings["windows"] not in {"time", "unlimited"}:
+            return
+        settings.pop("retention", None)
+        valued = [self.add("filter", each, how="valued") for each in (one, other)]
+        self.streams.append(self.add("join_windows", *valued, how=rng.choice(KINDS), **settings))
 
     def join_streams(self) -> None:
         rng = self.rng
