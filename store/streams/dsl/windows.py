@@ -120,7 +120,7 @@ class SessionWindows:
 
     @classmethod
     def with_inactivity_gap(cls, gap: Duration, *, grace: Duration = 0) -> Self:
-        return cls(milliseconds("gap", gap, lowest=1), milliseconds("grace", grace))
+        return cls(milliseconds("gap", gap), milliseconds("grace", grace))
 
     @classmethod
     def of_inactivity_gap_with_no_grace(cls, gap: Duration) -> Self:

@@ -239,6 +239,15 @@ def test_a_record_between_two_sessions_merges_them() -> None:
     ]
 
 
+def test_a_gap_of_0_has_records_of_one_time_in_a_session_and_no_others() -> None:
+    windows = SessionWindows.with_inactivity_gap(0, grace=5)
+    assert outcome(windows, [("a", 2), ("b", 3), ("c", 2)]) == [
+        ("k", 2, 2, "a", 2),
+        ("k", 3, 3, "b", 3),
+        ("k", 2, 2, "ac", 2),
+    ]
+
+
 def test_two_records_of_one_time_are_one_session() -> None:
     windows = SessionWindows.with_inactivity_gap(5)
     assert outcome(windows, [("a", 1), ("b", 1)]) == [("k", 1, 1, "a", 1), ("k", 1, 1, "ab", 1)]
