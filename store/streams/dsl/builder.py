@@ -73,7 +73,7 @@ from store.streams.dsl.processors import (
     TransformTable,
     ValueTransformerSupplier,
 )
-from store.streams.dsl.stores import DslStore, Form, Materialized, store_of
+from store.streams.dsl.stores import DslStore, Form, Materialized, check_name, store_of
 from store.streams.dsl.suppliers import DslKeyValueParams, EmitStrategy, TopologyConfig
 from store.streams.dsl.suppress import Suppress, Suppressed, Unsuppressed, grace_of
 from store.streams.dsl.windowed import OnWindowClose, windowed_aggregate
@@ -151,7 +151,9 @@ class StreamsBuilder:
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
         extractor_of("timestamp_extractor", timestamp_extractor)
         source = Source(keys, values, timestamp_extractor)
-        node_name = self.graph.new_name("KSTREAM-SOURCE-", name)  # With an index, also where it is not needed.
+        node_name = self.graph.new_name(
+            "KSTREAM-SOURCE-", name
+        )  # With an index, also where it is not needed.
         known = self._streams.get(frozenset(read))
         if known is not None and known.node.operator == source:
             return known
@@ -352,6 +354,7 @@ class KStream:
         wanted = number_of_partitions
         if wanted is not None and (type(wanted) is not int or wanted < 1):
             raise ConfigError("number_of_partitions", wanted, "a whole number of at least 1")
+        check_name(name)
         graph = self.builder.graph
         keys, values = self._serdes(key_serde, value_serde)
         prefix = graph.new_name(_REPARTITION) if name is None else name
@@ -376,6 +379,7 @@ class KStream:
         name: str | None = None,
     ) -> KGroupedStream:
         """The records by their key. `name` is that of the repartition topic, if there has to be one."""
+        check_name(name)
         keys, values = self._serdes(key_serde, value_serde)
         return KGroupedStream(self, keys, values, name)
 
@@ -423,6 +427,7 @@ class KStream:
         return self._stream(node, self.key_serde, None)
 
     def _processor(self, prefix: str, operator: Process, stores: tuple[str, ...], name: str | None) -> Node:
+        check_name(name)
         graph = self.builder.graph
         node_name = graph.new_name(prefix) if name is None else name
         node = graph.add(node_name, operator, [self.node], stores=stores)
@@ -936,6 +941,7 @@ class KTable:
         graph = self.builder.graph
         if self.versioned:
             raise ConfigError("suppress", self.node.name, "a table that is not versioned")
+        check_name(name)
         given = name or suppressed.name
         node_name = graph.new_name("KTABLE-SUPPRESS-") if given is None else given
         store = graph.new_store_name("KTABLE-SUPPRESS-") if given is None else f"{given}-store"
@@ -1153,6 +1159,7 @@ class KTable:
         partitioner: Partitioner | None,
         other_partitioner: Partitioner | None,
     ) -> KTable:
+        check_name(name)
         builder, graph = self.builder, self.builder.graph
         said = Materialized.of(materialized)
         self.send_old_values()

@@ -25,7 +25,7 @@ from store.streams.context import TaskContext
 from store.streams.dsl.operators import Filter, Sink, Source, has_key
 from store.streams.dsl.punctuation import PunctuationType, Punctuators
 from store.streams.dsl.record_cache import Flight, Table, open_table
-from store.streams.dsl.stores import DslStore
+from store.streams.dsl.stores import DslStore, check_name
 from store.streams.dsl.suppliers import TopologyConfig
 from store.streams.internal_topics import Repartition
 from store.streams.timestamps import NOTED, Timing, extract_of
@@ -102,7 +102,11 @@ class Graph:
     # -- names --------------------------------------------------------------------------------------------
 
     def new_name(self, prefix: str, given: str | None = None) -> str:
-        """The name of an operator: the user's, or the prefix with the next index. A given one takes the index too."""
+        """The name of an operator: the user's, or the prefix with the next index. A given one takes the index too.
+
+        Raises `ConfigError` for a given one that is no name.
+        """
+        check_name(given)
         index = self.next_index()
         return f"{prefix}{index:010d}" if given is None else given
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, overload
 from store.errors import ConfigError, StoreCorruptedError
 from store.serdes import BytesSerde, Serde
 from store.state.windowed import LATEST
-from store.streams.dsl.stores import DslStore, Logged
+from store.streams.dsl.stores import DslStore, Logged, check_name
 from store.streams.dsl.suppliers import (
     DslKeyValueParams,
     DslStoreSuppliers,
@@ -114,7 +114,9 @@ class StreamJoined(Logged):
     topic_config: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for suppliers that are none, and for two stores of one name."""
+        """Raises `ConfigError` for suppliers that are none, two stores of one name, and names that are none."""
+        check_name(self.name)
+        check_name(self.store_name)
         if self.suppliers is not None:
             object.__setattr__(self, "suppliers", suppliers_of(self.suppliers))
         this, other = self.this_supplier, self.other_supplier

@@ -6,6 +6,7 @@ user does; so a supplier of the DSL is completed when a task knows its configura
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
@@ -43,6 +44,8 @@ from store.suppliers import (
     window_store_builder,
 )
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
 _BUILT_IN = KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | ListValueSupplier
 
 
@@ -59,6 +62,14 @@ class Logged:
     def with_logging_disabled(self) -> Self:
         """No changelog: nothing restores the store once its directory is lost."""
         return replace(self, logging=False, topic_config=None)  # type: ignore[type-var]
+
+
+def check_name(name: str | None) -> None:
+    """Raise `ConfigError` for what is no name of an operator, as of a topic; None is no name, and is none to check."""
+    if name is not None and (not _NAME.fullmatch(name) or name in (".", "..")):
+        raise ConfigError(
+            "name", name, "1 to 249 letters, digits, dots, underscores and hyphens, and no dots alone"
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,8 @@ class Materialized(Logged):
     """How long windows and sessions are kept; by default until they are closed."""
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` for a store type beside a supplier, and for one that is none."""
+        """Raises `ConfigError` for a store type beside a supplier, for one that is none, and for no name."""
+        check_name(self.name)
         if self.store_type is not None:
             if self.supplier is not None:
                 raise ConfigError(

@@ -26,7 +26,7 @@ from store.serdes import Serde
 from store.state.windowed import Windowed
 from store.streams.dsl.operators import View
 from store.streams.dsl.record_cache import UNKNOWN, Found
-from store.streams.dsl.stores import Logged
+from store.streams.dsl.stores import Logged, check_name
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows
 from store.streams.handlers import result_of
@@ -99,6 +99,9 @@ class Suppressed:
     """None: until the window is closed."""
     buffer: BufferConfig
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
 
     @classmethod
     def until_window_closes(

@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark import cloudpickle
@@ -21,6 +22,7 @@ from store.streams.dsl import (
     SlidingWindows,
     StreamJoined,
     StreamsBuilder,
+    Suppressed,
     TimeWindows,
 )
 from store.streams.internal_topics import check_kept
@@ -388,6 +390,27 @@ def test_operators_do_not_share_a_store_however_equal(again: Callable[[StreamsBu
     b.stream("x").group_by_key().count(materialized="mine")
     with pytest.raises(ConfigError, match="no other store"):
         again(b)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda stream, _table, name: stream.filter(lambda *_: True, name=name),
+        lambda stream, _table, name: stream.repartition(name=name),
+        lambda stream, _table, name: stream.group_by_key(name=name),
+        lambda stream, _table, name: stream.process(Mock, name=name),
+        lambda _stream, table, name: table.left_join(table, str, max, name=name),
+        lambda _stream, table, name: table.suppress(Suppressed.until_time_limit(1, name=name)),
+        lambda _stream, _table, name: Materialized.as_(name),
+        lambda _stream, _table, name: StreamJoined(name=name),
+        lambda _stream, _table, name: StreamJoined(store_name=name),
+    ],
+)
+def test_what_is_no_name_is_refused_as_in_kafka_streams(build: Callable[..., object], name: str) -> None:
+    b = StreamsBuilder("app")
+    with pytest.raises(ConfigError, match="letters, digits"):
+        build(b.stream("in"), b.table("rows"), name)
 
 
 def test_joins_of_streams_do_not_share_their_stores() -> None:
