@@ -962,6 +962,7 @@ class _Making:
         if kind == "session":
             # Its end is never just this and the gap before an even time.
             size, grace = rng.choice((5, 9, 21)), rng.choice((0, 0, 6, 16))
+            size, grace = (size, grace) if rng.random() < 0.85 else (0, rng.choice((5, 15)))
         settings = {"windows": kind, "size": size, "grace": grace}
         settings["advance"] = rng.choice((size, size, max(1, size // 2), 3))
         if kind == "unlimited":
@@ -969,8 +970,11 @@ class _Making:
         elif on_close:
             # Long enough for nothing that is closed to expire before it is forwarded, as it does there.
             settings["retention"] = 2 * HOUR_MS
+        elif kind == "sliding":
+            # Long enough for the windows before a late record, which are gone there by default.
+            settings["retention"] = rng.choice((3 * size + grace + 2, HOUR_MS))
         elif rng.random() < 0.5:
-            least = (2 * size if kind == "sliding" else size) + grace
+            least = size + grace
             # A session that the store has for longer is joined there after it is closed.
             longer = () if kind == "session" else (3 * least, HOUR_MS)
             settings["retention"] = rng.choice((least, *longer))
