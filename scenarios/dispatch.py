@@ -15,9 +15,10 @@ once more: a punctuator of stream time delivers, at the next full 20 s after the
 that is due, what came first first, with the stream time. In `rounds` is how many had come at each of its calls: with
 the first parcel, and with each that is at or beyond a full 20 s at which there was no call yet. In `reminders` is how
 many had come, at the next full 20 s after the first parcel since the last reminder: a punctuator of stream time that
-is scheduled with that parcel, and cancelled when it has reminded. In `ticks` is, by a punctuator of the wall clock,
-how many had come at some time. Output of the third one, keyed by receiver: in `heaviest` the greatest weight of the
-odd ones.
+is scheduled with that parcel, and cancelled when it has reminded. In `turns` is the same at each call of one that is
+to start at 70 s: with the first parcel at or beyond it, and then at every 20 s from there on. In `ticks` is, by a
+punctuator of the wall clock, how many had come at some time. Output of the third one, keyed by receiver: in `heaviest`
+the greatest weight of the odd ones.
 
 The processor keeps the stream time in its store for the reference to find. It is noted beside the positions, which may
 be older than the stores after a crash under at least once: exactly once is set.
@@ -43,6 +44,8 @@ NUMBERS, TIMERS, LAST, BALANCE, HEAVIEST = "numbers", "timers", "last-parcels", 
 PARCELS, ODD = "parcels-repartition", "odd-repartition"
 DELIVERY_MS = 20_000
 TICK_MS = 300
+FIRST_TURN_MS = 70_000
+"""The time of the first parcel in many a schedule."""
 HEAVY = 6
 LIGHT = 4
 NOW, SEEN, REMIND = "now", "seen", "remind"
@@ -74,6 +77,7 @@ class Deliver:
         self.context = context
         self.timers = context.store(TIMERS)
         context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.deliver)
+        context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.turn, start_ms=FIRST_TURN_MS)
         context.schedule(TICK_MS, PunctuationType.WALL_CLOCK_TIME, self.tick)
         if self.timers.get(REMIND) is not None:
             self.begin_to_remind()
@@ -98,6 +102,9 @@ class Deliver:
         for name, (parcel,) in due:
             self.timers.delete(name)
             self.context.forward(name.split(" ")[2], parcel, to="due-sink")
+
+    def turn(self, _now: int) -> None:
+        self.context.forward("turn", self.timers.get(SEEN), to="turns-sink")
 
     def remind(self, now: int) -> None:
         # The first call comes with the next record, also after a restart.
@@ -228,6 +235,7 @@ class Scenario(scenarios.Scenario):
         delivered.to(f"{application_id}-due", name="due-sink")
         delivered.to(f"{application_id}-rounds", name="rounds-sink")
         delivered.to(f"{application_id}-reminders", name="reminders-sink")
+        delivered.to(f"{application_id}-turns", name="turns-sink")
         delivered.to(f"{application_id}-ticks", name="ticks-sink")
         odd.foreach(look)
         others = odd.group_by(other_receiver, value_serde=values, name="odd")
@@ -291,6 +299,8 @@ class Scenario(scenarios.Scenario):
             outputs.append(Output("reminders", "reminder", seen, now))
         if now // DELIVERY_MS > before // DELIVERY_MS:
             outputs.append(Output("rounds", "round", seen, now))
+        if turn_at(now) > turn_at(before):
+            outputs.append(Output("turns", "turn", seen, now))
         for name in sorted(timers.keys() - {NOW, SEEN, REMIND}):
             at, _, whom = name.split(" ")
             if int(at) <= now:
@@ -302,6 +312,11 @@ class Scenario(scenarios.Scenario):
         if record.topic != "input" or value is None:
             return record.topic == "input"
         return isinstance(value, list) and [*map(type, value)] == [str, int] and value[1] >= 0
+
+
+def turn_at(time: int) -> int:
+    """Which of the turns was the last one then, -1 before the first."""
+    return max(-1, (time - FIRST_TURN_MS) // DELIVERY_MS)
 
 
 def heavier(_receiver: str, event: Event, heaviest: int) -> int:
