@@ -8,7 +8,8 @@ what joins two sessions makes them one.
 
 Output, keyed by visitor and session, as in `ann@30000..41000`: in `sessions` all visits of the session, those of the
 earlier one first where two were joined; null for a session that has become another one. In `ended` the sum of a
-session, once, with its end as time and the headers of the record that has ended it. Keyed by visitor and start, as in
+session, once, with its end as time and the headers of the record that has ended it; in `over` what `suppress` has let
+go of such sums, with the headers of the last record of each. Keyed by visitor and start, as in
 `ann@30000`: in `hops` how many visits there were in each window of 20 s, one of which begins every 8 s. In `rolled`
 the visits that were no more than 10 s apart, in windows that end with a visit or begin after one, each once, when it
 is closed; those take late visits for 12 s more. In `rolling` the same with each change, and in `final` what `suppress`
@@ -23,6 +24,7 @@ set.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from operator import attrgetter, itemgetter
 from random import Random
@@ -54,6 +56,7 @@ APART_MS = 10_000
 ROLL_GRACE_MS = 12_000
 GOING, SUMS, HOPS, CLOCK = "going", "session-sums", "hop-counts", "clock"
 ROLLING, CHANGING, HELD = "rolling", "changing", "final-store"
+OVER, OVER_HELD = "over-sums", "over-store"
 NOW = "now"
 
 Visit = list[int]
@@ -140,6 +143,12 @@ class Scenario(scenarios.Scenario):
             .reduce(plus, materialized=SUMS, name=long("sums"))
         )
         sums.to_stream(session_of).to(f"{application_id}-ended", key_serde=StrSerde())
+        # What a cache makes of a session that comes and goes is nothing, and else it is held back as well.
+        over = numbers.windowed_by(gap).reduce(
+            plus, materialized=Materialized(OVER).with_caching_disabled(), name="overs"
+        )
+        over = over.suppress(Suppressed.until_window_closes().with_name("over"))
+        over.to_stream(session_of).to(f"{application_id}-over", key_serde=StrSerde())
         hopping = TimeWindows.of_size(SIZE_MS, grace=HOP_GRACE_MS).advance_by(ADVANCE_MS)
         hops = grouped.windowed_by(hopping).count(
             materialized=Materialized.as_(HOPS).with_value_serde(values), name=long("hops")
@@ -173,6 +182,7 @@ class Scenario(scenarios.Scenario):
         return [
             *self._sessions(state, record, now),
             *self._ended(state, record, before, now),
+            *self._over(state, record, now),
             *self._hops(state, record, now),
             *self._rolled(state, record, before, now),
         ]
@@ -207,6 +217,30 @@ class Scenario(scenarios.Scenario):
             for one in joined:
                 sums.remove(key, one.start, one.end)
             sums.put(key, start, end, sum(one.value for one in joined) + record.value)
+        return outputs
+
+    def _over(self, state: State, record: InputRecord, now: int) -> list[Output]:
+        sums, held, time, key = state[OVER], state[OVER_HELD], record.timestamp, record.key
+        wait, headers = SESSION_GRACE_MS + GAP_MS, as_json(record.headers)
+        joined = sums.find(key, max(time - GAP_MS, now - wait), time + GAP_MS)
+        start = min([time, *(one.start for one in joined)])
+        end = max([time, *(one.end for one in joined)])
+        if end < now - wait:
+            return []
+        for one in joined:
+            sums.remove(key, one.start, one.end)
+            # It goes without a word when it is due, if it is another one's by then.
+            held[f"{key} {one.end:015} {one.start:015}"] = [one.end, one.end, headers, None, None]
+        total = sum(one.value for one in joined) + record.value
+        sums.put(key, start, end, total)
+        held[f"{key} {end:015} {start:015}"] = [end, end, headers, None, total]
+        closed = [name for name, row in held.items() if row[0] + wait < now]
+        outputs = []
+        for name in sorted(closed, key=lambda name: (held.get(name)[0], name)):
+            ended, at, told, _, result = held.pop(name)
+            of, _, began = name.split(" ")
+            if result is not None:
+                outputs.append(Output("over", f"{of}@{int(began)}..{ended}", result, at, as_headers(told)))
         return outputs
 
     def _hops(self, state: State, record: InputRecord, now: int) -> list[Output]:
@@ -278,10 +312,13 @@ class Scenario(scenarios.Scenario):
         return record.topic == "input" and (record.value is None or type(record.value) is int)
 
     def decode_key(self, store: str, key: bytes) -> str:
+        if store == OVER_HELD:
+            end, start = struct.unpack(">qq", key[-16:])
+            return f"{key[:-16].decode()} {end:015} {start:015}"
         return name_of_window(key) if store == HELD else super().decode_key(store, key)
 
     def decode(self, store: str, value: bytes) -> Json:
-        return update_that_waits(value) if store == HELD else super().decode(store, value)
+        return update_that_waits(value) if store in (HELD, OVER_HELD) else super().decode(store, value)
 
 
 def has_value(_visitor: str, visit: Visit | None) -> bool:
