@@ -25,7 +25,8 @@ class Times(Enum):
     LATE = "late"
     """Most records are late, and not by much."""
     LEAPS = "leaps"
-    """Records that are far ahead come between others: what was before expires by them, or just not yet."""
+    """Records that are far ahead come between others: what was before expires by them, or just not yet; and others that
+    come too late for anything."""
     FEW = "few"
     """There are few times, and each of them has many records."""
     STEADY = "steady"
@@ -54,7 +55,8 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
                 if random.random() < 0.45:
                     now += span + random.choice((0, step, span, 2 * span))
                 exact = random.choice((step, *scenario.durations_ms)) + random.choice((0, 0, -1, 1))
-                late = random.choice((0, 0, 0, step // 2, 2 * step, exact, exact))
+                beyond = span + random.choice((step, span))
+                late = random.choice((0, 0, 0, step // 2, 2 * step, exact, exact, beyond, beyond))
                 yield max(1, now - late)
                 if not late:
                     now += random.choice((0, step // 4, step))
@@ -92,15 +94,13 @@ def _aborts(random: Random, task: str) -> list[Step]:
         random.choice((Occasion.PRODUCE, *FAULTS["abort_commit"].occasions))
         for _ in range(random.choice((1, 2, 2, 3)))
     ]
+    # Half of them when there was a commit, which is gone back to then.
+    behind = random.choice((0, 4))
     # In the middle of a transaction, which the first record of one is not, or at its end.
+    waits = [random.choice((1, 2, 3, 4) if call is Occasion.PRODUCE else (0, 1, 2)) for call in calls]
+    waits[0] += behind
     return [
-        Step(
-            "abort_commit",
-            task=task,
-            call=call,
-            wait=random.choice((1, 2, 3, 4) if call is Occasion.PRODUCE else (0, 1, 2)),
-        )
-        for call in calls
+        Step("abort_commit", task=task, call=call, wait=wait) for call, wait in zip(calls, waits, strict=True)
     ]
 
 
