@@ -21,7 +21,7 @@ from store.streams.dsl import (
     TimeWindows,
 )
 from store.streams.dsl.windows import Windows
-from store.streams.handlers import ErrorHandlerContext, Response
+from store.streams.handlers import MOST_DIFFERENT, ErrorHandlerContext, Response
 from store.suppliers import persistent_versioned_key_value_store
 from store.testing.driver import TestDriver
 from tests.streams.dsl.running import UNCACHED, driver, output, pipe
@@ -121,6 +121,15 @@ def test_several_that_raise_in_one_transaction_are_all_passed_over(build: Build)
         running.commit()
         assert output(running) == [("c", 1, 10), ("d", 1, 60)]
         assert len(dead(running)) == 2
+
+
+def test_results_of_one_key_that_raise_one_after_the_other_are_all_passed_over() -> None:
+    with driver(left_join, config("exactly_once_v2"), auto_commit=False) as running:
+        pipe(running, [("in", "a", 0, time) for time in range(10, 10 + 2 * MOST_DIFFERENT)])
+        running.commit()
+        pipe(running, [("in", "b", 1, 60)])
+        running.commit()
+        assert [time for *_, time in dead(running)] == list(range(10, 10 + 2 * MOST_DIFFERENT))
 
 
 @pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)
