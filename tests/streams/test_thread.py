@@ -482,6 +482,26 @@ def test_a_cluster_that_is_away_is_waited_for(cluster: Cluster) -> None:
     one.stop()
 
 
+def test_a_worker_without_answers_is_borne_as_long_the_second_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = thread(cluster)
+    rest(one)
+    began = cluster.clock.now
+
+    def poll(_: float) -> bool:
+        since = cluster.clock.now - began
+        if since < 200 or 450 <= since < 650:
+            raise UnreachableError("nobody is there")
+        return False
+
+    (worker,) = one._workers.values()
+    monkeypatch.setattr(worker, "poll", poll)
+    while cluster.clock.now < began + 700:
+        one.step()
+        cluster.clock.sleep(0.1)
+
+
 def test_a_cluster_that_stays_away_ends_it(cluster: Cluster) -> None:
     one = thread(cluster, log=unreachable(cluster, lambda: True))
 
