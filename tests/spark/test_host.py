@@ -8,7 +8,14 @@ from harness.worlds.sim.broker import SimLog
 from harness.worlds.sim.disk import Host
 from store import points
 from store.config import StreamsConfig
-from store.errors import InputChangedError, LogError, TaskHostError, TaskLostError
+from store.errors import (
+    InputChangedError,
+    LogError,
+    RetriableError,
+    StoreCorruptedError,
+    TaskHostError,
+    TaskLostError,
+)
 from store.points import Point
 from store.spark.host import BETWEEN_ORDERS, Carried, Order, Orders, TaskHost
 from store.streams.application import Application
@@ -230,13 +237,18 @@ def test_a_host_that_is_told_to_leave_carries_no_order_to_its_end() -> None:
     assert cluster.output() == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
 
 
-def test_what_a_punctuator_raises_between_two_orders_is_told_to_all_who_bring_one() -> None:
+def between_orders(error: Exception) -> tuple[Cluster, TaskHost]:
+    """A host whose punctuator has raised that, once, since its first order."""
+    raised: list[Exception] = []
+
     class Ticks:
         def init(self, context: ProcessorContext) -> None:
             context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
 
         def tick(self, _now: int) -> None:
-            raise ArithmeticError("no such account")
+            if not raised:
+                raised.append(error)
+                raise error
 
         def process(self, _record: object) -> None: ...
 
@@ -248,9 +260,24 @@ def test_what_a_punctuator_raises_between_two_orders_is_told_to_all_who_bring_on
     order(host, 1)
     cluster.clock.sleep(1)
     host.tick()
+    assert raised
+    return cluster, host
+
+
+def test_what_a_punctuator_raises_between_two_orders_is_told_to_all_who_bring_one() -> None:
+    _, host = between_orders(ArithmeticError("no such account"))
     for _ in range(2):
         with pytest.raises(TaskHostError, match=f"{BETWEEN_ORDERS}: ArithmeticError: no such account"):
             order(host, 2)
+
+
+@pytest.mark.parametrize("error", [StoreCorruptedError("a row"), RetriableError("no answer")], ids=str)
+def test_what_a_store_or_the_cluster_raises_between_two_orders_is_over_with_the_next_one(
+    error: Exception,
+) -> None:
+    cluster, host = between_orders(error)
+    order(host, 2)
+    assert cluster.broker.committed_offset("app", SOURCE) == 2
 
 
 def test_an_order_may_ask_for_the_positions_to_be_committed_again() -> None:
