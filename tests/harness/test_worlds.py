@@ -174,6 +174,7 @@ def test_every_world_is_given_schedules_by_members_of_a_group_and_threads_that_a
 ) -> None:
     drawn = [generate(load("balances"), 1, index, WORLDS[name].capabilities) for index in range(400)]
     members = [schedule for schedule in drawn if schedule.runtime is Runtime.STREAMS]
+    assert len(members) == 60
     threads = {schedule.settings.get("num.stream.threads", 1) for schedule in members}
     assert threads == {1, 2}
     replaces = Capability.REPLACES in WORLDS[name].capabilities
