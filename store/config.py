@@ -18,7 +18,7 @@ from store.errors import ConfigError
 from store.metrics import RecordingLevel
 from store.state.protocol import Sync
 from store.transaction.protocol import Mechanism
-from store.types import IsolationLevel
+from store.types import IsolationLevel, is_kafka_name
 
 if TYPE_CHECKING:
     from store.streams.dsl.suppliers import (
@@ -305,11 +305,8 @@ def _extractor(key: str, value: object) -> object:
     )
 
 
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
 def _topic(key: str, value: object) -> str:
-    if isinstance(value, str) and _TOPIC_NAME.fullmatch(value) and value not in (".", ".."):
+    if isinstance(value, str) and is_kafka_name(value):
         return value
     raise ConfigError(key, value, "the name of a topic")
 

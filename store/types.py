@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -39,3 +40,12 @@ class Record(NamedTuple):
     timestamp: int
     """Milliseconds since the epoch."""
     headers: Headers = ()
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def is_kafka_name(name: str) -> bool:
+    """Whether a topic may have this name: 1 to 249 ASCII letters, digits, dots, underscores and hyphens, and neither
+    `.` nor `..`. So may an operator, and a directory."""
+    return _NAME.fullmatch(name) is not None and name not in (".", "..")

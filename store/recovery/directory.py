@@ -30,7 +30,7 @@ from store.engine.rocksdb import RocksEngine
 from store.engine.staged import sync_path
 from store.errors import ProtocolError, StateLockedError, StoreCorruptedError, StoreIOError
 from store.recovery import checkpoint as checkpoint_file
-from store.types import TopicPartition
+from store.types import TopicPartition, is_kafka_name
 
 RELOCATION = ".relocation"
 """The journal of stores that are being moved between tasks: while it is there no task of the application is locked."""
@@ -38,7 +38,6 @@ TASK_ID = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
 """The name of a task's directory: ordinal and partition."""
 _CHECKPOINT = ".checkpoint"
 _OWNER_BYTES = 1024
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class _Owner(msgspec.Struct):
@@ -214,7 +213,7 @@ class StateDirectory:
 
 def _name(what: str, name: str) -> str:
     """`name` if it can be a directory of its own: a Kafka name, and neither `.` nor `..`."""
-    if _NAME.fullmatch(name) is None or name in {".", ".."}:
+    if not is_kafka_name(name):
         raise ValueError(
             f"{what} {name!r} is not allowed: it must be 1 to 249 ASCII letters, digits, '.', '_' and '-', "
             f"and neither '.' nor '..'"

@@ -6,7 +6,6 @@ user does; so a supplier of the DSL is completed when a task knows its configura
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import Enum
@@ -43,8 +42,7 @@ from store.suppliers import (
     versioned_key_value_store_builder,
     window_store_builder,
 )
-
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+from store.types import is_kafka_name
 
 _BUILT_IN = KeyValueSupplier | WindowSupplier | SessionSupplier | VersionedSupplier | ListValueSupplier
 
@@ -66,7 +64,7 @@ class Logged:
 
 def check_name(name: str | None) -> None:
     """Raise `ConfigError` for what is no name of an operator, as of a topic; None is no name, and is none to check."""
-    if name is not None and (not _NAME.fullmatch(name) or name in (".", "..")):
+    if name is not None and not is_kafka_name(name):
         raise ConfigError(
             "name", name, "1 to 249 letters, digits, dots, underscores and hyphens, and no dots alone"
         )
