@@ -12,7 +12,9 @@ the most partitions, and they stand for its tasks: whoever has partition k of it
   the generation before. Between the answers to a member's joining and to the leader's it says that a rebalance is in
   progress, and to positions that were sent before the first of these and came after it, that they are of an old
   generation. Both end without this thread, and the positions are sent again: what the member has not given up is its
-  own in the new generation too. Who is no member any more is answered otherwise, and closes its tasks.
+  own in the new generation too. The client has one connection to the coordinator: what it commits while it joins waits
+  until all have. Who is no member any more is answered otherwise, and closes its tasks: a client whose owner did not
+  come back within the rebalance timeout says so itself.
 * What goes is committed and closed before the group hears that it is gone, so nobody else has the task by then, unless
   this member did not come back in time; then the other one has fenced it, or waits for the directory.
 * A broker forgets positions in topics that no member subscribes to, `offsets.retention.minutes` after they were

@@ -186,9 +186,10 @@ def test_a_cooperative_rebalance_takes_back_what_goes_to_others_and_nothing_else
     member.close()
 
 
+@pytest.mark.parametrize("instance_id", [None, "one"], ids=["dynamic", "static"])
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_anew(
-    log: KafkaLog, unique: Callable[[str], str], assignor: Assignor
+    log: KafkaLog, unique: Callable[[str], str], assignor: Assignor, instance_id: str | None
 ) -> None:
     class Told(Owner):
         def lost(self, partitions: Sequence[TopicPartition]) -> None:
@@ -199,10 +200,26 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
     topic, owner, admin = unique("in"), Told(), log.admin()
     admin.create_topics([TopicSpec(topic, 2)])
     member = log.member(
-        topic, [topic], owner, assignor=assignor, session_timeout_ms=6_000, rebalance_timeout_ms=6_000
+        topic,
+        [topic],
+        owner,
+        instance_id=instance_id,
+        assignor=assignor,
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=6_000,
     )
     until_assigned(owner, member)
     until_polled(lambda: admin.group_members(topic), member)
+
+    def is_none() -> bool:
+        """By its own word, which the broker hears of a static one only by its silence."""
+        try:
+            member.commit_offsets({TopicPartition(topic, 0): 0})
+        except FatalLogError:
+            return True
+        return False
+
+    until(is_none)
     until(lambda: not admin.group_members(topic))
     until_polled(lambda: owner.lost_some and owner.has, member)
     assert owner.has == [TopicPartition(topic, 0), TopicPartition(topic, 1)]

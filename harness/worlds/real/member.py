@@ -105,7 +105,8 @@ class _LedStreams(Streams):
 
     def be_led_by(self, control: _Control) -> None:
         """Have its threads run one at a time, and report what they do."""
-        log: Any = Telling(WatchedLog.around(self._log, control, control.watch), control)
+        inner: Any = _Yielding(self._log, control.line)
+        log: Any = Telling(WatchedLog.around(inner, control, control.watch), control)
         self._log = log
         self._storage = control.storage
         self._system = control
@@ -166,6 +167,40 @@ class _Line:
             if me in self._line:
                 self._line.remove(me)
             self._changed.notify_all()
+
+
+class _Yielding:
+    """The cluster, where a thread lets the others have their turns while it commits as a member.
+
+    Its client has one connection to the coordinator, on which the positions come behind its joining. That is answered
+    once all have joined, and of these some may wait for their turn in this process.
+    """
+
+    def __init__(self, log: Any, line: _Line) -> None:
+        self._log = log
+        self._line = line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def member(self, *args: Any, **how: Any) -> Any:
+        return _YieldingMember(self._log.member(*args, **how), self._line)
+
+
+class _YieldingMember:
+    def __init__(self, member: Member, line: _Line) -> None:
+        self._member = member
+        self._line = line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._member, name)
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        self._line.leave()
+        try:
+            self._member.commit_offsets(offsets, metadata)
+        finally:
+            self._line.turn()
 
 
 class _Control(SystemThreads):

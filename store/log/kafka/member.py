@@ -104,6 +104,10 @@ class KafkaMember:
         def commit(seconds: float) -> None:
             # The commit takes no time limit, and without a broker it waits for one.
             ping(seconds)
+            if not consumer.memberid():
+                # The client would send these in nobody's name, take the refusal of a static member's for a takeover,
+                # and be of no further use.
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
             try:
                 for answer in consumer.commit(offsets=positions, asynchronous=False) or ():
                     if answer.error is not None:
