@@ -157,7 +157,9 @@ class KafkaReader:
                     raise
                 asker.list_topics(timeout=self._client.ping_seconds)
                 raise RetriableError(
-                    f"{doing}: a transaction holds it, or the group's coordinator is not ready; ask again"
+                    f"{doing}: a transaction holds it, or the group's coordinator is not ready; ask again. If it stays "
+                    "so for longer than transaction.timeout.ms, `kafka-transactions.sh find-hanging --topic "
+                    "__consumer_offsets` shows a transaction without an end, and `abort` ends it"
                 ) from exception
 
         return self._repeat(doing, settle_missing(asker, *tp, ask_once_stable))
