@@ -26,6 +26,7 @@ from typing import Any
 
 from store.clock import SystemClock
 from store.config import StreamsConfig
+from store.errors import ConfigError
 from store.log.kafka import KafkaLog
 from store.metrics import Metrics
 from store.recovery.directory import StateDirectory
@@ -71,8 +72,8 @@ class Streams(Instance):
         metrics: Metrics | None = None,
         listener: RestoreListener | None = None,
     ) -> None:
-        """`kafka` holds further properties of librdkafka, such as those for TLS and SASL. `state_dir` may be shared by
-        processes of one machine, and be used by nothing else.
+        """`kafka` holds further properties of librdkafka, such as those for TLS and SASL; `ConfigError` for those that
+        are decided here. `state_dir` may be shared by processes of one machine, and be used by nothing else.
 
         With an `instance_id`, which no other process may have at the same time, the members are static: one that is
         restarted within the session timeout gets its tasks back without a rebalance, and none of its tasks are given to
@@ -80,6 +81,10 @@ class Streams(Instance):
         the restore of a store in memory, takes longer, loses its tasks. `listener` is told of restores, on their
         threads.
         """
+        if kafka is not None and "client.id" in kafka:
+            raise ConfigError(
+                "client.id", kafka["client.id"], "hosts of the application are told apart by it"
+            )
         made = application if isinstance(application, Application) else Application.of(application)
         directory = f"{socket.gethostname()}:{Path(state_dir).absolute()}"
         # Who shares a directory has one name: a copy beside its task is of no use.

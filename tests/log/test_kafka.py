@@ -807,7 +807,22 @@ def test_a_reader_goes_on_after_a_sigkill_of_the_broker(own_broker: LocalBroker,
 # Configuration
 
 
-@pytest.mark.parametrize("key", ["isolation.level", "enable.idempotence", "metadata.recovery.strategy"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "isolation.level",
+        "enable.idempotence",
+        "metadata.recovery.strategy",
+        "metadata.broker.list",
+        "default.topic.config",
+        "group.instance.id",
+        "group.protocol",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "max.poll.interval.ms",
+        "delivery.report.only.error",
+    ],
+)
 def test_a_setting_that_would_break_a_promise_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
         KafkaLog(NOBODY, config={key: "value"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 from unittest.mock import Mock
@@ -14,10 +15,11 @@ from harness.worlds.sim.broker import SimBroker, SimLog, SimMember
 from harness.worlds.sim.disk import Host as SimHost
 from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
-from store.errors import InputChangedError, LogError, UnreachableError
+from store.errors import ConfigError, InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
+from store.streams.streams import Streams
 from store.streams.thread import (
     COPIES_S,
     GIVEN_OUT_S,
@@ -624,3 +626,13 @@ def test_a_step_over_records_that_take_long_is_cut_short_at_a_commit(stops: bool
         one.step()
     assert long.clock.now - before <= (3.0 if stops else 33.0)
     one.close()
+
+
+def test_a_client_id_of_ones_own_is_refused_since_hosts_are_told_apart_by_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"client\.id='mine' is not allowed"):
+        Streams(
+            pipeline(),
+            bootstrap="127.0.0.1:1",
+            state_dir=tmp_path,
+            kafka={"client.id": "mine"},
+        )

@@ -68,6 +68,8 @@ LOGGER.addFilter(_Sparing())
 
 RESERVED: Mapping[str, str] = {
     "bootstrap.servers": "it is the first argument",
+    "metadata.broker.list": "another name of bootstrap.servers, which is the first argument",
+    "default.topic.config": "what it holds is given by itself",
     "transactional.id": "the task decides it",
     "transaction.timeout.ms": "the task decides it",
     "enable.idempotence": "without it repeats of the client double and reorder records",
@@ -78,6 +80,12 @@ RESERVED: Mapping[str, str] = {
     "enable.partition.eof": "the reader needs it to see the end of a partition",
     "auto.offset.reset": "an offset that is gone is an error, never a jump",
     "group.id": "each call says it",
+    "group.instance.id": "members are static by `instance_id`; the broker refuses the positions of others of that id",
+    "group.protocol": "members agree on the classic one",
+    "partition.assignment.strategy": "members agree on one",
+    "session.timeout.ms": "it is given as `session_timeout_ms`",
+    "max.poll.interval.ms": "it is given as `rebalance_timeout_ms`",
+    "delivery.report.only.error": "without reports nobody knows at which offset of its changelog a store is",
     "error_cb": "the log listens to it",
     "logger": "the messages of the client go to the logger store.log.kafka",
 }
