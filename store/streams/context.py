@@ -303,8 +303,8 @@ class Context(Protocol):
         processed. Headers are sent as given: those of the record being processed go along only as
         `headers=context.headers`.
 
-        Raises `ProtocolError` for a topic that the topology does not declare, `ValueError` for a timestamp below 0,
-        and `LogError` when the record cannot be sent.
+        Raises `ProtocolError` for a topic that the topology does not declare, `ValueError` for a timestamp below 0 and
+        for what is no number of a partition, and `LogError` when the record cannot be sent.
         """
 
     def commit(self) -> None:
@@ -475,6 +475,11 @@ class TaskContext:
             timestamp = self.record.timestamp
         elif timestamp < 0:
             raise ValueError(f"timestamp {timestamp} of a record for {topic}: milliseconds from 0 on")
+        if partition is not None and (type(partition) is not int or partition < 0):
+            # The client takes -1 for none.
+            raise ValueError(
+                f"partition {partition!r} of a record for {topic}: a whole number from 0 on, or None"
+            )
         if self._faults.refused or self._faults.suspects:
             self._forward_with_care(topic, key, value, timestamp, headers, partition)
             return

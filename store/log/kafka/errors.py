@@ -90,7 +90,9 @@ def translate(error: KafkaError, doing: str) -> CrashproofError:
     if code == KafkaError._STATE:
         return ProtocolError(text)
     if code in MISSING:
-        return LogError(f"{text}. Create the topic, or check its name")
+        partition = code == KafkaError._UNKNOWN_PARTITION
+        hint = "The topic has fewer partitions" if partition else "Create the topic, or check its name"
+        return LogError(f"{text}. {hint}")
     if error.retriable() or code in _NO_ANSWER or code in _PASSING or code == KafkaError._CONFLICT:
         return RetriableError(text)
     if code == KafkaError.MSG_SIZE_TOO_LARGE:

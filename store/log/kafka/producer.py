@@ -188,7 +188,7 @@ class _Sender:
             except BufferError:
                 deadline = self._wait_for_room(topic, deadline)
             except KafkaException as exception:
-                self._refuse_record(exception)
+                self._refuse_record(exception, topic, partition)
 
     def _look_around(self, topic: str, timestamp: int | None) -> Callable[..., None]:
         """Raise where nothing, or not this, can be produced, and let the client report. Returns what produces."""
@@ -213,8 +213,8 @@ class _Sender:
         self._serve(self._live(), 0.1)
         return deadline
 
-    def _refuse_record(self, exception: KafkaException) -> NoReturn:
-        self._refuse("produce", exception)
+    def _refuse_record(self, exception: KafkaException, topic: str, partition: int | None) -> NoReturn:
+        self._refuse("produce to " + (topic if partition is None else f"{topic}-{partition}"), exception)
 
     def _drain(self) -> Mapping[TopicPartition, int]:
         producer = self._live()
@@ -312,8 +312,8 @@ class KafkaProducer(_Sender):
         return super()._wait_for_room(topic, deadline)
 
     @_remembers_fencing
-    def _refuse_record(self, exception: KafkaException) -> NoReturn:
-        super()._refuse_record(exception)
+    def _refuse_record(self, exception: KafkaException, topic: str, partition: int | None) -> NoReturn:
+        super()._refuse_record(exception, topic, partition)
 
     @_remembers_fencing
     def flush(self) -> Mapping[TopicPartition, int]:
@@ -402,13 +402,14 @@ class KafkaProducer(_Sender):
             self._check_fatal(doing)
         if self._commit_sent:
             raise OutcomeUnknownError(f"{self._id}: {doing}: a commit was sent and never answered")
-        if doing == "produce" and self._open and cause.code() == KafkaError._STATE:
+        producing = self._open and doing.startswith("produce to ")
+        if producing and cause.code() == KafkaError._STATE:
             # The client refuses more records after one has failed, without saying so.
             self._serve(self._live(), 0)
             self._check_deliveries()
             raise AbortRequiredError(f"{self._id}: {doing}: an earlier record of the transaction failed")
         error = translate(cause, f"{self._id}: {doing}")
-        if doing == "produce" and self._open and cause.code() == KafkaError._UNKNOWN_TOPIC:
+        if producing and cause.code() == KafkaError._UNKNOWN_TOPIC:
             # The client knows already what a flush would have said of the record.
             raise AbortRequiredError(str(error)) from exception
         raise error from exception

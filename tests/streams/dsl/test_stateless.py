@@ -186,6 +186,20 @@ def test_a_partitioner_may_send_a_record_to_several_partitions_or_to_none() -> N
         assert running.metrics.tasks_as_dict()["0_0"]["dropped-records-total"] == 1
 
 
+@pytest.mark.parametrize("partition", [-1, True, 0.0, "0", {-1}])
+def test_a_partitioner_that_names_no_partition_is_an_error(partition: Any) -> None:
+    """`ProducerRecord`: a partition number is always non-negative or null."""
+
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").to("out", partitioner=lambda _key, _value: partition)
+
+    with (
+        driver(build, partitions={"in": 1, "out": 3}) as running,
+        pytest.raises(ValueError, match="of a record for out: a whole number from 0 on, or None"),
+    ):
+        pipe(running, [("in", "a", 2, 1)])
+
+
 def test_the_same_topics_in_another_order_are_the_same_stream() -> None:
     builder = StreamsBuilder("app")
     assert builder.stream(["a", "b"]) is builder.stream(["b", "a"])
