@@ -96,7 +96,7 @@ class Graph:
         self.joined: list[tuple[Node, ...]] = []
         """Nodes whose records of one key have to meet."""
         self._index = 0
-        self._names: set[str] = set()
+        self._named: dict[str, Node] = {}
         self._completions: list[Callable[[], None]] = []
 
     # -- names --------------------------------------------------------------------------------------------
@@ -131,11 +131,15 @@ class Graph:
         sink: str | None = None,
         finds_topics: bool = False,
     ) -> Node:
-        """Raises `ConfigError` for a name that another operator has, or that stands for something else."""
-        if name in self._names or name.startswith(NOTED):
+        """Raises `ConfigError` for a name that another operator has, or that stands for something else, and for parents
+        of another graph."""
+        if name in self._named or name.startswith(NOTED):
             raise ConfigError("name", name, "a name that no other operator has")
-        self._names.add(name)
+        for parent in parents:
+            if self._named.get(parent.name) is not parent:
+                raise ConfigError("parent", parent.name, f"of the same StreamsBuilder as {name}")
         node = Node(name, operator, list(parents), list(stores), topics, sink, finds_topics)
+        self._named[name] = node
         for parent in node.parents:
             parent.children.append(node)
         self.nodes.append(node)

@@ -549,3 +549,9 @@ def test_a_topic_that_would_keep_its_records_for_ever_is_not_to_forget_them() ->
     wanted = TopicSpec("app-repartition", 1, {"cleanup.policy": "delete", "retention.ms": "-1"})
     with pytest.raises(LogError, match=r"retention\.ms=604800000, and has to have -1"):
         check_kept(wanted, {"cleanup.policy": "delete", "retention.ms": "604800000"})
+
+
+def test_a_stream_of_another_builder_is_refused_and_not_left_out_in_silence() -> None:
+    builder, other = StreamsBuilder("app"), StreamsBuilder("app")
+    with pytest.raises(ConfigError, match="of the same StreamsBuilder as KSTREAM-MERGE-0000000001"):
+        builder.stream("in").merge(other.stream("more"))
