@@ -294,13 +294,17 @@ _MADE: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """Each processor that is bound, or was and is still known to somebody, by its id."""
 
 
-def _made_anew(supplier: Callable[[], T], name: str) -> T:
+def _made_anew(supplier: Callable[[], T], method: str, name: str) -> T:
     """What it makes for the operator of that name.
 
-    Raises `ConfigError` for what was made before: with the context of one task it would read, write and forward in the
-    transaction of another, and keep what was aborted.
+    Raises `ConfigError` for what lacks the `method` of its kind, and for what was made before: with the context of one
+    task it would read, write and forward in the transaction of another, and keep what was aborted.
     """
     made = supplier()
+    if not callable(getattr(made, method, None)):
+        raise ConfigError(
+            "supplier", supplier, f"one that makes an object with {method}(), for {name}, not {made!r}"
+        )
     if _MADE.get(id(made)) is made:
         raise ConfigError("supplier", supplier, f"one that makes a new processor each time, for {name}")
     with suppress(TypeError):  # Not every object can be known without being kept.
@@ -318,7 +322,7 @@ class Process:
     def bind(self, place: Place) -> Forward:
         context = FixedKeyContext(place) if self.fixed_key else ProcessorContext(place)
         place.graph.punctuators.possible = True
-        processor = _made_anew(self.supplier, place.name)
+        processor = _made_anew(self.supplier, "process", place.name)
         close = getattr(processor, "close", None)
         if close is not None:
             place.at_close(close)
@@ -340,7 +344,7 @@ def _transforming(
 ) -> Callable[[Any, Any, int, Headers], Any]:
     context = TransformContext(place)
     place.graph.punctuators.possible = True
-    transformer = _made_anew(supplier, place.name)
+    transformer = _made_anew(supplier, "transform", place.name)
     close = getattr(transformer, "close", None)
     if close is not None:
         place.at_close(close)

@@ -162,6 +162,15 @@ def test_a_processor_that_is_not_made_anew_for_each_task_is_refused(partitions: 
         running.crash()
 
 
+@pytest.mark.parametrize("made", [None, object()])
+def test_a_supplier_that_makes_no_processor_is_refused(made: Any) -> None:
+    builder = StreamsBuilder("app")
+    builder.stream("in").process(lambda: made, name="mine")
+    application = builder.build()
+    with pytest.raises(ConfigError, match=r"one that makes an object with process\(\), for mine, not "):
+        TestDriver(application)
+
+
 def test_an_application_that_was_bound_still_goes_to_other_processes() -> None:
     builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=JsonSerde())
     builder.add_state_store(NUMBERS).stream("in").process(Numbering, "numbers").to("out")
