@@ -101,22 +101,35 @@ class Scenario(scenarios.Scenario):
             return self._asked(state, record, ASKED[record.topic])
         if record.topic in ANSWERED:
             return self._answered(state, record, ANSWERED[record.topic])
-        table = state[SHIPMENTS if record.topic == "shipments" else DEPOTS]
-        before = table.pop(record.key, None)
-        if record.value is not None:
-            table[record.key] = [record.value, record.timestamp]
+        before = put(state[SHIPMENTS if record.topic == "shipments" else DEPOTS], record)
         if record.topic == "depots":
-            return [
-                Output(topic, kept[1], [kept[2], record.value])
-                for topic, name in ANSWERED.items()
-                for of, kept in _subscribed(state, name)
-                if of == record.key
-            ]
+            return [one for name in JOINS for one in self._answers(state, record, name)]
+        return self._told(record, before)
+
+    def _answers(self, state: State, record: InputRecord, name: str) -> list[Output]:
+        """An update of a depot is told to all that are subscribed to it."""
+        return [
+            Output(f"{name}-subscription-response-topic", kept[1], [kept[2], record.value])
+            for of, kept in _subscribed(state, name)
+            if of == record.key
+        ]
+
+    def _told(self, record: InputRecord, before: Json) -> list[Output]:
+        """An update of a shipment is told to its depots."""
         return [
             Output(topic, depot, [says, shipment, digest, record.partition])
             for topic, name in ASKED.items()
-            for depot, (says, shipment, digest) in _subscriptions(record, before and before[0], name)
+            for depot, (says, shipment, digest) in _subscriptions(record, before, name)
         ]
+
+    def _shipment(self, state: State, key: str) -> Json:
+        """What a shipment is now."""
+        return state[SHIPMENTS].get(key, (None, None))[0]
+
+    def _town(self, state: State, depot: str, name: str) -> tuple[Json, int] | None:  # noqa: ARG002 - alike for both
+        """Where a depot is now, as a join finds it, and since when."""
+        found: tuple[Json, int] | None = state[DEPOTS].get(depot)
+        return found
 
     def _asked(self, state: State, record: InputRecord, name: str) -> list[Output]:
         """A subscription comes to the task of its depot."""
@@ -128,7 +141,8 @@ class Scenario(scenarios.Scenario):
                 subscriptions[_row(depot, shipment)] = [[says, shipment, digest, partition], record.timestamp]
         if says == ENDS:
             return []
-        town, since = (depot != KEYLESS and state[DEPOTS].get(depot)) or (None, record.timestamp)
+        found = None if depot == KEYLESS else self._town(state, depot, name)
+        town, since = found or (None, record.timestamp)
         answer = [digest, town if says == ASKS else None]
         topic = f"{name}-subscription-response-topic"
         return [Output(topic, shipment, answer, max(record.timestamp, since))]
@@ -136,7 +150,7 @@ class Scenario(scenarios.Scenario):
     def _answered(self, state: State, record: InputRecord, name: str) -> list[Output]:
         """An answer comes to the task of its shipment."""
         key, (digest, town) = record.key, record.value
-        shipment, _ = state[SHIPMENTS].get(key, (None, None))
+        shipment = self._shipment(state, key)
         if digest != _digest(shipment):
             return []
         result = None
@@ -189,6 +203,14 @@ class Scenario(scenarios.Scenario):
 
     def decode(self, store: str, value: bytes) -> Json:
         return _subscription(value) if store in SUBSCRIBED else super().decode(store, value)
+
+
+def put(table: Any, record: InputRecord) -> Json:
+    """Put an update into a table without versions; what the value was before."""
+    before = table.pop(record.key, None)
+    if record.value is not None:
+        table[record.key] = [record.value, record.timestamp]
+    return before and before[0]
 
 
 def _subscriptions(
