@@ -229,7 +229,9 @@ class _Judge:
         for line, number in model.at(event.positions, uncommitted=True):
             if line not in upto:
                 continue
-            tables = [line.prefixes[at].state[query.store] for at in range(number, upto[line] + 1)]
+            # A record that is passed over moves the position alone, and nothing tells of it.
+            last = max(number, upto[line])
+            tables = [line.prefixes[at].state[query.store] for at in range(number, last + 1)]
             moments = [dict(answer(table, query) or ()) for table in tables]
             names = {name for moment in moments for name in moment}
             ways.append({name: {_shown(moment, name) for moment in moments} for name in names})

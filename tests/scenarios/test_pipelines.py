@@ -103,6 +103,7 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         "bank_transfers",
         "closed_windows",
         "errands",
+        "limits",
         "notices",
         "orders_payments",
         "readings",
