@@ -84,20 +84,21 @@ class TestDriver:
     ) -> None:
         """`partitions`: of every topic that is not the application's own, or of those named; others have one.
 
-        `config` may be a mapping of dotted names. Commits come only by `commit`, or after each input.
+        `config` may be a mapping of dotted names; what a cluster would refuse is refused here too. Commits come only by
+        `commit`, or after each input.
         """
         self.application = Application.of(application)
         self.clock = VirtualClock(wall_clock_ms)
         self.metrics = Metrics(self.clock)
         self._auto_commit = auto_commit
         self._storage = MemoryStorage()
-        given = config.as_dict() if isinstance(config, StreamsConfig) else dict(config or {})
+        given = config if isinstance(config, StreamsConfig) else StreamsConfig.of(config or {})
         by_the_driver = {
             "commit.interval.ms": _FOR_EVER_MS,
             "commit.records": _FOR_EVER_MS,
             "transaction.timeout.ms": 2 * _FOR_EVER_MS,
         }
-        self._config = StreamsConfig.of(given | by_the_driver)
+        self._config = StreamsConfig.of(given.as_dict() | by_the_driver)
         self._exit = ExitStack()
         self._tasks: list[Task] = []
         self._replicas: list[Replicas] = []

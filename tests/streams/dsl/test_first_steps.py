@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -123,3 +124,14 @@ def test_what_a_store_can_do_is_to_be_seen() -> None:
             assert {"get", "put", "all", "name"} <= set(dir(store))
             assert "commit" not in dir(store)
             assert repr(store) == "<store counts of a task, a MeteredTimestampedKeyValueStore>"
+
+
+@pytest.mark.parametrize(
+    "config", [{"commit.interval.ms": "1e3"}, {"commit.records": 0}, {"transaction.timeout.ms": 100}]
+)
+def test_the_driver_refuses_settings_that_it_does_not_need_as_a_cluster_would(config: dict[str, Any]) -> None:
+    with (
+        pytest.raises(ConfigError, match=re.escape(next(iter(config)))),
+        driver(lambda b: b.stream("in").to("out"), config=config),
+    ):
+        pass
