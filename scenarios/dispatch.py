@@ -6,7 +6,8 @@ sender, and split: heavy ones become one record for their receiver, even ones on
 sender with half the weight each, null for no weight at all. Both go by a repartition topic, as [weight, number]; the
 odd ones too. These are grouped by receiver as well, but for those that somebody sends to nobody else but himself.
 
-Whatever a parcel leads to has its headers, but for what a punctuator sends.
+Whatever a parcel leads to has its headers, but for what a punctuator sends; a balance has one more, by a processor, and
+is handed on by another one, which finds it as the table has it.
 
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
 light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
@@ -50,6 +51,7 @@ HEAVY = 6
 LIGHT = 4
 NOW, SEEN, REMIND = "now", "seen", "remind"
 TOO_LOW = -10
+SIGNED = "signed"
 
 Event = list[Any]
 """Receiver, weight, number."""
@@ -117,6 +119,26 @@ class Deliver:
         seen = self.timers.get(SEEN)
         if seen is not None:
             self.context.forward("tick", seen, to="ticks-sink")
+
+
+class Sign:
+    """A processor that says in a header where a record comes from."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+
+    def process(self, record: StreamRecord) -> None:
+        self.context.forward(record.value, headers=(*record.headers, (SIGNED, BALANCE.encode())))
+
+
+class Pass:
+    """A processor that hands records on as they are."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+
+    def process(self, record: StreamRecord) -> None:
+        self.context.forward(record.value)
 
 
 class Owe:
@@ -227,7 +249,8 @@ class Scenario(scenarios.Scenario):
         known = parcels.filter(has_value)
         light, not_light = known.filter(is_light).group_by_key(), known.filter_not(is_light).group_by_key()
         balance = light.cogroup(plus).cogroup(not_light, minus).aggregate(int, materialized=BALANCE)
-        balance.to_stream().to(f"{application_id}-balance")
+        signed = balance.to_stream().process_values(Sign).process_values(Pass)
+        signed.to(f"{application_id}-balance")
         owed = known.process_values(Owe, BALANCE)
         owed.filter(is_too_low).to(f"{application_id}-owed")
         owed.filter_not(is_too_low).to(owed_beside)
@@ -284,7 +307,7 @@ class Scenario(scenarios.Scenario):
             balance += value[0] if value[0] <= LIGHT else -value[0]
             latest = max(latest, record.timestamp)
             state[BALANCE][key] = [balance, latest]
-            outputs.append(Output("balance", key, balance, latest, headers))
+            outputs.append(Output("balance", key, balance, latest, (*headers, (SIGNED, BALANCE))))
             outputs.append(Output("owed", key, balance, headers=headers))
             if balance < TOO_LOW:
                 for name in sorted(state[BALANCE]):

@@ -22,7 +22,7 @@ from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, sorte
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
 from store.transaction.merge import Overlay, growth, merge
 
-_FIRST_CHUNK = 16
+_FIRST_CHUNK = 4
 _LARGEST_CHUNK = 512
 _TWO_OBJECTS: Final = 2 * OBJECT_BYTES
 

@@ -293,6 +293,20 @@ def test_an_update_can_be_cut_into_pieces() -> None:
         assert held(standby, "orders") == log.values()
 
 
+def test_a_standby_that_is_behind_is_as_old_as_when_it_was_level_last() -> None:
+    disk, changelogs, clock = CrashDisk(), Changelogs("orders"), StepClock()
+    log = changelogs["orders"]
+    log.append(*((b"%d" % number, b"1") for number in range(9)))
+    with standby_over(disk, changelogs, {"orders": "own"}, clock=clock) as standby:
+        assert standby.update(max_records=3)
+        before = standby.stores["orders"].last_caught_up_ms(log.tp)
+        clock.now += 36_000
+        assert standby.update(max_records=3)
+        assert standby.stores["orders"].last_caught_up_ms(log.tp) == before
+        assert standby.update(max_records=3)
+        assert standby.stores["orders"].last_caught_up_ms(log.tp) == clock.time_ms()
+
+
 def test_a_read_that_may_be_repeated_loses_nothing() -> None:
     class Flaky(Changelogs):
         failing = False

@@ -10,9 +10,17 @@ import pytest
 
 from store.errors import ConfigError, ProtocolError
 from store.serdes import IntSerde, JsonSerde, StrSerde
-from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder, Suppressed
+from store.streams.dsl import (
+    ProcessorContext,
+    PunctuationType,
+    StreamRecord,
+    StreamsBuilder,
+    Suppressed,
+)
+from store.streams.dsl.processors import FixedKeyContext
 from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
+from store.types import Headers
 from tests.streams.dsl.running import CACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -239,6 +247,36 @@ def test_headers_may_come_in_any_sequence() -> None:
     with driver(build) as running:
         pipe(running, [("in", "a", 1, 1)])
         assert [record.headers for record in running.read_output("out")] == [tuple(given)]
+
+
+class Forwarding:
+    def __init__(self, headers: Headers | None = None) -> None:
+        self.headers = headers
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+
+    def process(self, record: StreamRecord) -> None:
+        self.context.forward(record.value, headers=self.headers)
+
+
+def test_a_processor_forwards_at_the_time_of_the_result_that_it_was_given() -> None:
+    def build(builder: StreamsBuilder) -> None:
+        builder.stream("in").group_by_key().count().to_stream().process_values(Forwarding).to("out")
+
+    assert results(build, [("in", "a", 1, 100), ("in", "a", 1, 50)]) == [("a", 1, 100), ("a", 2, 100)]
+
+
+def test_a_processor_forwards_with_the_headers_that_it_was_given() -> None:
+    signed = (("signed", b"yes"),)
+
+    def build(builder: StreamsBuilder) -> None:
+        first = builder.stream("in").process_values(lambda: Forwarding(signed))
+        first.process_values(Forwarding).to("out")
+
+    with driver(build) as tested:
+        pipe(tested, [("in", "a", 1, 100)])
+        assert [one.headers for one in tested.read_output("out", StrSerde(), JsonSerde())] == [signed]
 
 
 def test_a_processor_sees_where_its_record_comes_from() -> None:

@@ -171,3 +171,23 @@ def test_it_is_called_as_in_kafka_streams() -> None:
     (topology,) = made.build().sub_topologies
     assert topology.store_names == ("kept",)
     assert "Processor: KTABLE-TRANSFORMVALUES-0000000003 (stores: [kept])" in made.build().describe()
+
+
+class Timed:
+    """Puts behind each value the time that it finds."""
+
+    def init(self, context: Any) -> None:
+        self.context = context
+
+    def transform(self, _key: Any, value: Any) -> Any:
+        return [value, self.context.timestamp]
+
+
+def test_a_transformer_finds_the_time_of_the_update_and_not_that_of_the_record_behind_it() -> None:
+    def build(builder: StreamsBuilder) -> None:
+        builder.stream("in").group_by_key().count().transform_values(Timed).to_stream().to("out")
+
+    assert results(build, [("in", "a", 1, 100), ("in", "a", 1, 50)]) == [
+        ("a", [1, 100], 100),
+        ("a", [2, 100], 100),
+    ]

@@ -30,7 +30,7 @@ from store.streams.task import apply
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, TopicPartition
 from tests.clusters import Cluster
-from tests.streams.dsl.running import CACHED, UNCACHED, driver, pipe
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -438,3 +438,17 @@ def test_an_unlimited_window_is_never_closed() -> None:
         windowed.count().suppress(Suppressed.until_window_closes())
     with pytest.raises(ConfigError, match="retention"):
         windowed.count(materialized=Materialized("c", retention=1_000))
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["uncached", "cached"])
+def test_a_late_record_of_a_window_without_a_value_has_its_own_time(config: Mapping[str, object]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        windowed = b.stream("in").group_by_key().windowed_by(TimeWindows.of_size(1000, grace=5000))
+        sums = windowed.aggregate(lambda: 0, lambda _key, new, total: total + new if new else None)
+        sums.to_stream(lambda key, _: key.key).to("out")
+
+    assert results(build, [("in", "a", 1, 100), ("in", "a", 0, 120), ("in", "a", 2, 50)], config)[-1] == (
+        "a",
+        2,
+        50,
+    )
