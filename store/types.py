@@ -42,6 +42,19 @@ class Record(NamedTuple):
     headers: Headers = ()
 
 
+def checked_headers(headers: Headers) -> Headers:
+    """The headers that a user's function gives, which may be any sequence of pairs.
+
+    Raises `TypeError` for others: whoever holds the record back can write them down, and would not read them again.
+    """
+    pairs = tuple(headers)
+    for pair in pairs:
+        name, value = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
+        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
+            raise TypeError(f"headers are pairs of a name and of bytes or None, not {pair!r}")
+    return pairs
+
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

@@ -41,6 +41,7 @@ from store.streams.handlers import (
     Faults,
     Handlers,
     Response,
+    ask,
     digest,
     shortened,
 )
@@ -585,7 +586,7 @@ class TaskContext:
         handler = None if self._handlers is None else self._handlers.production
         if handler is None:
             return False
-        response = handler.handle_error(self._at_record(), error)
+        response = ask(handler, self._at_record(), error)
         if not response.resumes:
             failed = LogError(f"an output cannot be sent: {error}")
             self.failure = self.failure or failed
@@ -595,7 +596,7 @@ class TaskContext:
 
     def decide(self, handler: ExceptionHandler, error: Exception) -> Response:
         """What `handler` makes of an error of the record being processed."""
-        return handler.handle_error(self._at_record(), error)
+        return ask(handler, self._at_record(), error)
 
     def bury(self, dead_letters: Iterable[DeadLetter]) -> None:
         """Send dead letters in the task's transaction, for a record or output that is left out."""
@@ -652,7 +653,7 @@ class TaskContext:
         if handler is None or not self.is_of_a_function(error):
             return False
         result = held()
-        response = handler.handle_error(self._at_record(result), error)
+        response = ask(handler, self._at_record(result), error)
         if not response.resumes:
             return False
         if self._aborts:

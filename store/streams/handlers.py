@@ -59,7 +59,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from store.clock import Sparingly, SystemClock
 from store.config import StreamsConfig
 from store.errors import ConfigError, LogError, RecordLostError, RecordRefusedError
-from store.types import Content, Headers, Record, TopicPartition
+from store.types import Content, Headers, Record, TopicPartition, checked_headers
 
 _log = logging.getLogger(__name__)
 
@@ -159,6 +159,29 @@ class ExceptionHandler(Protocol):
     raised instead of the error."""
 
     def handle_error(self, context: ErrorHandlerContext, error: Exception) -> Response: ...
+
+
+def ask(handler: ExceptionHandler, context: ErrorHandlerContext, error: Exception) -> Response:
+    """What `handler` decides.
+
+    Raises `TypeError` for what is no decision, at once: dead letters that cannot be sent would come up as an error of
+    the record that they stand for each time it is read again.
+    """
+    response: object = handler.handle_error(context, error)
+    of = f"handle_error of {type(handler).__qualname__}"
+    if not isinstance(response, Response):
+        raise TypeError(f"{of} returned {response!r}, and is to return Response.fail() or Response.resume()")
+    for letter in response.dead_letters:
+        if not isinstance(letter, DeadLetter):
+            raise TypeError(f"{of} returned {letter!r} as a dead letter, which is to be a DeadLetter")
+        topic, key, value, timestamp, headers = letter
+        right = type(topic) is str and type(timestamp) is int
+        if not (right and all(part is None or type(part) is bytes for part in (key, value))):
+            raise TypeError(
+                f"{of} returned {letter!r}: a topic is text, a time a whole number, key and value are bytes or None"
+            )
+        checked_headers(headers)
+    return response
 
 
 class LogAndFailExceptionHandler:

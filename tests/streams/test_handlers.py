@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -220,6 +220,35 @@ def test_a_handler_of_ones_own_decides_record_by_record(handler: object) -> None
     cluster.broker.append(SOURCE.topic, b"bad", b"value", partition=0)
     with pytest.raises(ValueError, match="bad record"):
         run(cluster, config(processing_exception_handler=handler))
+
+
+def dead_letter(**changes: Any) -> Response:
+    return Response.resume([handlers.DeadLetter("dead", None, b"", 1, ())._replace(**changes)])
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "returned None, and is to return Response"),
+        (True, "returned True"),
+        (Response.resume(cast(Any, [("dead", None, b"")])), "is to be a DeadLetter"),
+        (dead_letter(key="text"), "key and value are bytes or None"),
+        (dead_letter(timestamp=None), "a time a whole number"),
+        (dead_letter(headers=(("name", "text"),)), "headers are pairs"),
+    ],
+)
+def test_an_answer_that_is_none_ends_the_task_and_is_not_asked_for_over_and_over(
+    answer: Any, message: str, guarantee: str
+) -> None:
+    class Wrong:
+        def handle_error(self, *_: object) -> Response:
+            return cast(Response, answer)
+
+    cluster = cluster_of(poisoned, b"bad")
+    with pytest.raises(TypeError, match=message):
+        run(cluster, config(processing_guarantee=guarantee, processing_exception_handler=Wrong()))
+    assert dead(cluster) == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from store.streams.dsl.operators import Getter, View
 from store.streams.dsl.punctuation import PunctuationType
 from store.streams.dsl.record_cache import UNKNOWN, Found
 from store.suppliers import Duration, milliseconds
-from store.types import Headers
+from store.types import Headers, checked_headers
 
 if TYPE_CHECKING:
     from store.streams.dsl.graph import Forward, Place
@@ -128,7 +128,7 @@ class _Context:
         if headers is None:
             headers = () if current is None else current.headers
         else:
-            headers = _checked(headers)
+            headers = checked_headers(headers)
         forward = self._forward if to is None else self._child(to)
         try:
             forward(key, value, timestamp, headers)
@@ -178,16 +178,6 @@ class _Context:
     def commit(self) -> None:
         """Ask for a commit of the whole task after this record."""
         self._task.commit()
-
-
-def _checked(headers: Headers) -> Headers:
-    """Raises `TypeError`: whoever holds the record back can write them down, and would not read others again."""
-    pairs = tuple(headers)
-    for pair in pairs:
-        name, value = pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None)
-        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
-            raise TypeError(f"headers are pairs of a name and of bytes or None, not {pair!r}")
-    return pairs
 
 
 class ProcessorContext(_Context):
