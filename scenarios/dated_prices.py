@@ -11,8 +11,10 @@ in `rated` of its time, once the stream time of orders is 8 s beyond that, so th
 where it is so already. In `rated` each price with a number that counts the updates of the product, deletions too, as
 they come; a table of these goes back 16 s, and what is older is not in it. In `bargains` each low price, null for any
 other update. In `demand` price and number of orders of each product that has both; a price that is not the latest
-changes nothing there. In `busy`, keyed by product and start of a window, as in `ann@20000`, how many orders there were
-in it, and how many prices: two groups, each of which has a stream time.
+changes nothing there. In `dated` the number of orders with the largest of their times, by a transformer. In `busy`,
+keyed by product and start of a window, as in `ann@20000`, how many orders there were in it, and how many prices: two
+groups, each of which has a stream time. A high price leaves a
+window without a value, so that it begins anew.
 
 Orders are let go in the order of their times, those of one time by their keys, those of one key as they came. All goes
 by the largest times of orders and of prices that have a value. Processors keep these in a store of their own, for the
@@ -50,6 +52,7 @@ LONG = timedelta(days=3_650)
 PRICES, RATED, ORDERED, WAITING = "prices-table", "rated-table", "ordered-table", "settled-Buffer"
 UPDATES, BUSY, CLOCK = "updates", "busy-windows", "clock"
 LOW = 5
+HIGH = 6
 TAX = 3
 
 
@@ -100,6 +103,16 @@ class Rate:
         return None if price is None else [price, number]
 
 
+class Date:
+    """A transformer of counts that puts behind each the time of its update."""
+
+    def init(self, context: TransformContext) -> None:
+        self.context = context
+
+    def transform(self, _product: str, orders: int) -> list[int]:
+        return [orders, self.context.timestamp]
+
+
 def both(one: Json, other: Json) -> list[Json]:
     return [one, other]
 
@@ -117,9 +130,9 @@ def one_order_more(_product: str, _wanted: int, busy: list[int]) -> list[int]:
     return [orders + 1, prices]
 
 
-def one_price_more(_product: str, _price: int, busy: list[int]) -> list[int]:
+def one_price_more(_product: str, price: int, busy: list[int]) -> list[int] | None:
     orders, prices = busy
-    return [orders, prices + 1]
+    return None if price > HIGH else [orders, prices + 1]
 
 
 def window_of(key: Windowed[str], _busy: list[int]) -> str:
@@ -134,7 +147,7 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 8_000
     durations_ms = (GRACE_MS, HISTORY_MS, RATED_HISTORY_MS, SIZE_MS, SIZE_MS + WINDOW_GRACE_MS)
-    updates: ClassVar[frozenset[str]] = frozenset({"busy"})
+    updates: ClassVar[frozenset[str]] = frozenset({"busy", "dated"})
     joins: ClassVar[frozenset[str]] = frozenset({"demand"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
@@ -157,6 +170,7 @@ class Scenario(scenarios.Scenario):
         grouped = orders.process_values(Bare).group_by_key(value_serde=values)
         ordered = grouped.count(materialized=Materialized(ORDERED, value_serde=values))
         prices.join(ordered, both).to_stream().to(f"{application_id}-demand")
+        ordered.transform_values(Date).to_stream().to(f"{application_id}-dated")
         orders.join_table(prices, both).to(f"{application_id}-sold")
         orders.left_join_table(bargains, both).to(f"{application_id}-cheap")
         settled = orders.left_join_table(
@@ -221,11 +235,12 @@ class Scenario(scenarios.Scenario):
         number, latest = state[ORDERED].get(record.key, [0, -1])
         time = max(latest, record.timestamp)
         state[ORDERED][record.key] = [number + 1, time]
+        dated = Output("dated", record.key, [number + 1, time], time)
         price = state[PRICES].get(record.key)
         if price is None:
-            return []
+            return [dated]
         demand = [price.value, number + 1]
-        return [Output("demand", record.key, demand, max(time, price.timestamp))]
+        return [dated, Output("demand", record.key, demand, max(time, price.timestamp))]
 
     def _at_once(self, state: State, record: InputRecord) -> list[Output]:
         price = state[PRICES].get(record.key, record.timestamp)
@@ -266,10 +281,11 @@ class Scenario(scenarios.Scenario):
         key, start, group = record.key, record.timestamp // SIZE_MS * SIZE_MS, record.topic
         if start + SIZE_MS + WINDOW_GRACE_MS <= state[CLOCK][group]:
             return []
-        (orders, prices), latest = state[BUSY].get(key, start) or ([0, 0], -1)
-        busy = [orders + 1, prices] if group == "orders" else [orders, prices + 1]
+        counted, latest = state[BUSY].get(key, start) or ([0, 0], -1)
+        more = one_price_more if group == "prices" else one_order_more
+        busy = more(key, record.value, counted)
         time = max(latest, record.timestamp)
-        state[BUSY].put(key, [busy, time], start)
+        state[BUSY].put(key, None if busy is None else [busy, time], start)
         return [Output("busy", f"{key}@{start}", busy, time)]
 
     def accepts(self, record: InputRecord) -> bool:
