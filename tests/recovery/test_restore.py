@@ -16,6 +16,7 @@ from store.errors import (
     ChangelogLostError,
     HangingTransactionError,
     LogError,
+    RestoreBrokenOffError,
     RetriableError,
     StoreCorruptedError,
     StoreIOError,
@@ -417,6 +418,15 @@ def test_a_restore_that_is_cut_off_leaves_the_store_as_old_as_it_was() -> None:
     clock.sleep(DAY / 2 / 1000)
     with pytest.raises(StoreOutOfStepError, match="64800 s ago"):
         restore(store, CHANGELOG, COMPACTED, RestoreSettings(clock=clock))
+
+
+def test_a_restore_that_breaks_off_leaves_the_store_as_old_as_it_was() -> None:
+    store, clock = aged(DAY // 4)
+    before = store.last_caught_up_ms(CHANGELOG)
+    log = WrittenLog({2: (b"b", b"2"), 3: (b"a", None)}, end=5)
+    with pytest.raises(RestoreBrokenOffError):
+        restore(store, CHANGELOG, log, RestoreSettings(batch=1, clock=clock, breaks_off=lambda _: True))
+    assert (store.get_committed_offset(CHANGELOG), store.last_caught_up_ms(CHANGELOG)) == (2, before)
 
 
 def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
