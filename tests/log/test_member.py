@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, Popen
+from typing import Any
 
 import pytest
 
@@ -234,6 +235,51 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
         return True
 
     until(commits)
+    member.close()
+    admin.close()
+
+
+class ForgettingAsItCommits:
+    """A client that forgets its member id when it was asked for it, and before it commits."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.asked = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+    def memberid(self) -> str | None:
+        before, self.asked = self.asked, True
+        member_id: str | None = self.client.memberid() if before else "not yet"
+        return member_id
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_static_member_that_is_none_any_more_while_it_commits_joins_anew(
+    log: KafkaLog, unique: Callable[[str], str], assignor: Assignor
+) -> None:
+    topic, owner, admin = unique("in"), Owner(), log.admin()
+    admin.create_topics([TopicSpec(topic, 2)])
+    member = log.member(
+        topic,
+        [topic],
+        owner,
+        instance_id="one",
+        assignor=assignor,
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=6_000,
+    )
+    until_assigned(owner, member)
+    client: Any = member._consumer
+    until(lambda: not client.memberid())
+    forgets: Any = ForgettingAsItCommits(client)
+    member._consumer = forgets
+    with pytest.raises(FatalLogError, match="UNKNOWN_MEMBER_ID"):
+        member.commit_offsets({TopicPartition(topic, 0): 0})
+    owner.has = None
+    until_polled(lambda: owner.lost_some and owner.has, member)
+    member.commit_offsets({TopicPartition(topic, 0): 0})
     member.close()
     admin.close()
 

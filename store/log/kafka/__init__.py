@@ -87,8 +87,8 @@ class KafkaLog:
         often: Config = {"heartbeat.interval.ms": min(1_000, session_timeout_ms // 3)}
         if instance_id is not None:
             own["group.instance.id"] = instance_id
-        consumer = build(Consumer, client.config(CONSUMER, often, self._config, own))
-        return KafkaMember(client, consumer, group_id, topics, rebalance, assignor)
+        config = client.config(CONSUMER, often, self._config, own)
+        return KafkaMember(client, lambda: build(Consumer, config), group_id, topics, rebalance, assignor)
 
     def admin(self) -> KafkaAdmin:
         client = Client(self.bootstrap, self.timeout, self._config)

@@ -4,14 +4,17 @@ The group's assignment and what the client fetches are two things to it, so that
 may be told to fetch nothing: it keeps and gives up what the group says.
 
 Must survive: a broker that is down for a while (the client goes on by itself, and says what was lost), a member
-with the same `group.instance.id` that takes its place, and an owner that raises from within a callback (the
-error comes out of `poll`, and the client goes on with the rebalance), or commits from within one.
+with the same `group.instance.id` that takes its place, an owner that raises from within a callback (the
+error comes out of `poll`, and the client goes on with the rebalance), or commits from within one, and an owner that
+comes back too late: a client that waited for it in vain forgets its member id, and commits in nobody's name then. What
+a static one commits so is refused as if another one had its instance id, and the client is of no further use. That it
+has no member id tells the two apart, and it is replaced.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -49,19 +52,23 @@ class KafkaMember:
     def __init__(
         self,
         client: Client,
-        consumer: Consumer,
+        make: Callable[[], Consumer],
         group_id: str,
         topics: Sequence[str],
         rebalance: Rebalance,
         assignor: Assignor,
     ) -> None:
         self._client = client
+        self._make = make
+        consumer = make()
         self._consumer: Consumer | None = consumer
         self._group_id = group_id
         self._rebalance = rebalance
         self._assignor: Assignor = assignor
         self._has: set[TopicPartition] = set()
         self._fenced: str | None = None
+        self._useless = False
+        """Whether the client was refused for what it had sent in nobody's name."""
         self._topics = list(topics)
         self._subscribe(consumer)
 
@@ -72,6 +79,8 @@ class KafkaMember:
 
     def poll(self, seconds: float) -> None:
         consumer = self._live()
+        if self._useless:
+            consumer = self._replace()
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -105,15 +114,18 @@ class KafkaMember:
             # The commit takes no time limit, and without a broker it waits for one.
             ping(seconds)
             if not consumer.memberid():
-                # The client would send these in nobody's name, take the refusal of a static member's for a takeover,
-                # and be of no further use.
-                raise KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
+                raise _none_any_more()
             try:
                 for answer in consumer.commit(offsets=positions, asynchronous=False) or ():
                     if answer.error is not None:
                         raise KafkaException(answer.error)
             except KafkaException as exception:
-                if self._cooperative and cause_of(exception).code() == KafkaError.ILLEGAL_GENERATION:
+                code = cause_of(exception).code()
+                if code in _FENCED_INSTANCE and not consumer.memberid():
+                    # It has forgotten its id after it was asked.
+                    self._useless = True
+                    raise _none_any_more() from exception
+                if self._cooperative and code == KafkaError.ILLEGAL_GENERATION:
                     # Still one of the group, which would not know it else: its answer to joining again is on its way.
                     raise KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS)) from exception
                 raise
@@ -129,6 +141,17 @@ class KafkaMember:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+    def _replace(self) -> Consumer:
+        # The client may tell of it as it is closed, or not: it is told here.
+        lost, self._has = sorted(self._has), set()
+        if lost:
+            self._rebalance.lost(lost)
+        self.close()
+        self._consumer = consumer = self._make()
+        self._useless = False
+        self._subscribe(consumer)
+        return consumer
 
     def _take(self, error: KafkaError) -> None:
         """Raise what the owner has to know. The client repeats the rest by itself until it has joined."""
@@ -159,18 +182,22 @@ class KafkaMember:
         self._interrupt()
 
     def _on_revoke(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        with self._gone(consumer, partitions):
-            self._rebalance.revoked(_places(partitions))
+        with self._gone(consumer, partitions) as gone:
+            if gone:
+                self._rebalance.revoked(gone)
 
     def _on_lost(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
-        with self._gone(consumer, partitions):
-            self._rebalance.lost(_places(partitions))
+        with self._gone(consumer, partitions) as gone:
+            if gone:
+                self._rebalance.lost(gone)
 
     @contextmanager
-    def _gone(self, consumer: Consumer, partitions: list[ClientPartition]) -> Iterator[None]:
-        self._has.difference_update(_places(partitions))
+    def _gone(self, consumer: Consumer, partitions: list[ClientPartition]) -> Iterator[list[TopicPartition]]:
+        """Those of them that it still has."""
+        gone = [tp for tp in _places(partitions) if tp in self._has]
+        self._has.difference_update(gone)
         try:
-            yield
+            yield gone
         finally:
             # From here on they may be others'.
             if self._cooperative:
@@ -198,6 +225,10 @@ class KafkaMember:
         if self._fenced is not None:
             raise FencedError(self._fenced)
         return self._consumer
+
+
+def _none_any_more() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID))
 
 
 def _places(partitions: Sequence[ClientPartition]) -> list[TopicPartition]:
