@@ -129,7 +129,8 @@ def _behind(evidence: Evidence) -> Iterator[Finding]:
     if evidence.first_cleaning < len(evidence.events):
         return
     kept: dict[tuple[str, int], Mapping[str, Any] | None] = {}
-    """Task and host → the settings of the standby that had its copies last, and ended in order; None: another had."""
+    """Task and host → the settings of the standby that had its copies last, and ended in order. None: another had, or
+    there was a commit since, which a process that came back need not have a copy of."""
     running: dict[int, Started] = {}
     for index, event in evidence.among(Started, Ended, StateObserved):
         match event:
@@ -140,6 +141,8 @@ def _behind(evidence: Evidence) -> Iterator[Finding]:
                 began = running[incarnation]
                 if began.standby and event.reason is End.DONE:
                     kept[began.task, began.host] = began.settings
+            case StateObserved(task=task, moment=Moment.COMMITTED, standby=False):
+                kept.update(dict.fromkeys(place for place in kept if place[0] == task))
             case StateObserved(moment=Moment.FINAL) if (
                 settings := kept.get((event.task, event.host))
             ) is not None:
