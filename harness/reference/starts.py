@@ -163,6 +163,11 @@ class _Life(msgspec.Struct):
     """Store → least offset, and number, of the records it was given since it was opened, or made anew."""
     aside: set[str] = set()
 
+    def is_empty(self, store: str) -> bool:
+        """Whether it was seen without a row and an offset in this start."""
+        image = self.opened.get(store)
+        return image is not None and not image.rows and image.changelog_offset is None
+
     def taker(self, kind: Kind) -> Taker:
         if kind in _OWN:
             return Taker.TRANSACTIONAL
@@ -414,6 +419,9 @@ class Starts:
             if disk.left is Left.NOTHING:
                 disk.current_ms = None
         elif life.stage is _Stage.STARTING:
+            if event.store not in life.replayed and (event.store in life.aside or life.is_empty(event.store)):
+                # Its restore began at some time between, which is what it is as young as.
+                self._disk(event.task, life.host, event.store).current_ms = self._now_ms
             first, number = life.replayed.get(event.store, (event.first, 0))
             life.replayed[event.store] = min(first, event.first), number + event.records
 
@@ -441,7 +449,7 @@ class Starts:
                     if store not in life.opened:
                         life.opened[store] = image
                         life.opened_ms[store] = self._now_ms
-                        if not image.rows and image.changelog_offset is None:
+                        if life.is_empty(store):
                             self._disk(event.task, event.host, store).current_ms = self._now_ms
             return
         known = self._newest.get(event.task) == event.incarnation and (
