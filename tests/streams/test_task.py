@@ -554,7 +554,7 @@ def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_th
     cluster = Cluster(keys=[b"a", b"b", b"a"])
     config = StreamsConfig(processing_guarantee=guarantee, commit_records=1)
     with cluster.task(config) as task:
-        task.process_batch(cluster.records())
+        cluster.run(task)
         cluster.broker.delete_topic(CHANGELOG.topic)
         SimLog(cluster.broker).admin().create_topics(cluster.topology.internal_topics(1))
         cluster.feed(b"c")
@@ -613,7 +613,7 @@ def windowed(context: Context, record: Record) -> None:
 def test_a_window_store_whose_changelog_has_expired_still_says_that_there_was_input() -> None:
     cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a"])
     with cluster.task() as task:
-        task.process_batch(cluster.records())
+        cluster.run(task)
     cluster.clock.sleep(30 * 86_400.0)
     assert cluster.broker.retain(CHANGELOG) > 0
     cluster.broker.forget_group("app")
