@@ -195,6 +195,8 @@ class Process:
         then."""
         self._rested = False
         """Whether it has rested since the end of its last turn."""
+        self._seen_before_sleep: object = None
+        """What there was of its input when it slept first since it rested: it may not have looked again."""
         self._turn_began = run.broker.now
         self._clocks_set = run.clocks_set
         """How often clocks were set before its turn."""
@@ -530,6 +532,9 @@ class Process:
             self._tell_times([one for one in self.actor.crew if one.standby])
         self._rested = True
         self.run.rests(self.actor)
+        seen, self._seen_before_sleep = self._seen_before_sleep, None
+        if seen is not None and self.run.resting.get(self.actor) is not None:
+            self.run.resting[self.actor] = seen
         self.run.hub.switch()
         self._turn_began = self.run.broker.now
         self._clocks_set = self.run.clocks_set
@@ -537,6 +542,8 @@ class Process:
 
     def sleep(self, seconds: float) -> None:
         run = self.run
+        if self._seen_before_sleep is None:
+            self._seen_before_sleep = run.seen_by(self.actor)
         run.order += 1
         heappush(run.sleepers, (run.broker.now + max(1, round(seconds * 1000)), run.order, self))
         run.hub.switch()
