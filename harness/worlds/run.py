@@ -358,14 +358,16 @@ class Run(DirectorStage, ABC):
                 return actor
         return runnable.popleft()
 
-    def rests(self, actor: Actor) -> None:
-        """The process has nothing to do, as far as it knows."""
+    def rests(self, actor: Actor, seen: object = None) -> None:
+        """The process has nothing to do, as far as it knows. `seen`: what `seen_by` said when it looked last, if not
+        now."""
         if actor.gave_way:
             actor.gave_way = False
             self.runnable.append(actor)
             return
         standby = any(one.standby for one in actor.crew)
-        self.resting[actor] = self.seen_by(actor) if self.wakes or standby else None
+        looks = self.wakes or standby
+        self.resting[actor] = (self.seen_by(actor) if seen is None else seen) if looks else None
 
     def seen_by(self, actor: Actor) -> object:
         """What `input_of` was when the process looked last."""

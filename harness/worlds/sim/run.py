@@ -531,10 +531,8 @@ class Process:
         if self.run.clocks_set:
             self._tell_times([one for one in self.actor.crew if one.standby])
         self._rested = True
-        self.run.rests(self.actor)
         seen, self._seen_before_sleep = self._seen_before_sleep, None
-        if seen is not None and self.run.resting.get(self.actor) is not None:
-            self.run.resting[self.actor] = seen
+        self.run.rests(self.actor, seen)
         self.run.hub.switch()
         self._turn_began = self.run.broker.now
         self._clocks_set = self.run.clocks_set
