@@ -31,18 +31,15 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import Headers, InputRecord, Json, Output, Sample, State, Stores
+from scenarios import InputRecord, Json, Output, Sample, State, Stores
+from scenarios.readings import said_of
 from scenarios.top_k import as_headers, as_json, name_of_window, update_that_waits
 from store.serdes import JsonSerde, StrSerde
 from store.state.windowed import Windowed
 from store.streams.dsl import Materialized, StreamsBuilder, Suppressed, TimeWindows
 from store.streams.handlers import (
-    EXCEPTION,
     MESSAGE,
-    OFFSET,
-    PARTITION,
     STACKTRACE,
-    TIMESTAMP,
     TOPIC,
     ErrorHandlerContext,
     LogAndContinueExceptionHandler,
@@ -226,7 +223,7 @@ def _closed(card: str, row: Json) -> list[Output]:
     end, time, told, _, spent = row
     start, bill, headers = end - SIZE_MS, spent[1], as_headers(told)
     if bill % UNLUCKY == 0:
-        said = _said("", -1, -1, time)
+        said = said_of(RefusedError, "", -1, -1, time)
         return [Output("unbilled", card, spent, time, (*headers, *said, ("window", str(start))))]
     topics = ("bills", "unbilled") if bill >= LARGE else ("bills",)
     return [Output(topic, f"{card}@{start}", bill, time, headers) for topic in topics]
@@ -234,14 +231,8 @@ def _closed(card: str, row: Json) -> list[Output]:
 
 def _one_too_many(record: InputRecord) -> Output:
     """The dead letter of a record."""
-    said = _said(record.topic, record.partition, record.offset, record.timestamp)
+    said = said_of(RefusedError, record.topic, record.partition, record.offset, record.timestamp)
     return Output("dead", record.key, record.value, headers=(*record.headers, *said))
-
-
-def _said(topic: str, partition: int, offset: int, time: int) -> Headers:
-    error = f"{RefusedError.__module__}.{RefusedError.__name__}"
-    about = {EXCEPTION: error, TOPIC: topic, PARTITION: partition, OFFSET: offset, TIMESTAMP: time}
-    return tuple((name, str(said)) for name, said in about.items())
 
 
 SCENARIO = Scenario()

@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, ClassVar
 
 import scenarios
-from scenarios import InputRecord, Output, Sample, State, Stores
+from scenarios import Headers, InputRecord, Output, Sample, State, Stores
 from store.errors import DeserializationError, RecordRefusedError, SerdeError
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import StreamsBuilder
@@ -230,15 +230,15 @@ class Scenario(scenarios.Scenario):
 
 def _dead(record: InputRecord, time: int, why: str, error: type[Exception]) -> Output:
     """A dead letter, with the headers of the record and its own."""
-    said = {
-        EXCEPTION: f"{error.__module__}.{error.__name__}",
-        TOPIC: record.topic,
-        PARTITION: str(record.partition),
-        OFFSET: str(record.offset),
-        TIMESTAMP: str(time),
-        "why": why,
-    }
-    return Output("dead", record.key, record.value, max(EARLIEST, time), (*record.headers, *said.items()))
+    said = (*said_of(error, record.topic, record.partition, record.offset, time), ("why", why))
+    return Output("dead", record.key, record.value, max(EARLIEST, time), (*record.headers, *said))
+
+
+def said_of(error: type[Exception], topic: str, partition: int, offset: int, time: int) -> Headers:
+    """What a dead letter says of an error and of its record, whatever the machine."""
+    name = f"{error.__module__}.{error.__name__}"
+    about = {EXCEPTION: name, TOPIC: topic, PARTITION: partition, OFFSET: offset, TIMESTAMP: time}
+    return tuple((header, str(said)) for header, said in about.items())
 
 
 SCENARIO = Scenario()
