@@ -16,6 +16,7 @@ from harness.worlds.sim.broker import SimBroker, SimLog
 from store.errors import ConfigError, FatalLogError, LogError, ProtocolError, RetriableError
 from store.log import Assignor, Groups, Log, Member, TopicSpec
 from store.log.kafka import KafkaLog
+from store.log.kafka.member import KafkaMember
 from store.types import TopicPartition
 from tests.waiting import until
 
@@ -187,6 +188,37 @@ def test_a_cooperative_rebalance_takes_back_what_goes_to_others_and_nothing_else
     member.close()
 
 
+def impatient(
+    log: KafkaLog, topic: str, owner: Owner, assignor: Assignor, instance_id: str | None
+) -> KafkaMember:
+    """A member whose client waits for its owner for six seconds, once it has partitions."""
+    member = log.member(
+        topic,
+        [topic],
+        owner,
+        instance_id=instance_id,
+        assignor=assignor,
+        session_timeout_ms=6_000,
+        rebalance_timeout_ms=6_000,
+    )
+    until_assigned(owner, member)
+    return member
+
+
+def until_committed(member: Member, topic: str) -> None:
+    """It may be too late once more."""
+
+    def commits() -> bool:
+        member.poll(0.1)
+        try:
+            member.commit_offsets({TopicPartition(topic, 0): 0})
+        except LogError:
+            return False
+        return True
+
+    until(commits)
+
+
 @pytest.mark.parametrize("instance_id", [None, "one"], ids=["dynamic", "static"])
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_anew(
@@ -200,16 +232,7 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
 
     topic, owner, admin = unique("in"), Told(), log.admin()
     admin.create_topics([TopicSpec(topic, 2)])
-    member = log.member(
-        topic,
-        [topic],
-        owner,
-        instance_id=instance_id,
-        assignor=assignor,
-        session_timeout_ms=6_000,
-        rebalance_timeout_ms=6_000,
-    )
-    until_assigned(owner, member)
+    member = impatient(log, topic, owner, assignor, instance_id)
     until_polled(lambda: admin.group_members(topic), member)
 
     def is_none() -> bool:
@@ -225,16 +248,7 @@ def test_a_member_whose_owner_does_not_come_back_in_time_has_lost_all_and_joins_
     until_polled(lambda: owner.lost_some and owner.has, member)
     assert owner.has == [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
-    def commits() -> bool:
-        """It may be too late once more."""
-        member.poll(0.1)
-        try:
-            member.commit_offsets({TopicPartition(topic, 0): 0})
-        except LogError:
-            return False
-        return True
-
-    until(commits)
+    until_committed(member, topic)
     member.close()
     admin.close()
 
@@ -261,16 +275,7 @@ def test_a_static_member_that_is_none_any_more_while_it_commits_joins_anew(
 ) -> None:
     topic, owner, admin = unique("in"), Owner(), log.admin()
     admin.create_topics([TopicSpec(topic, 2)])
-    member = log.member(
-        topic,
-        [topic],
-        owner,
-        instance_id="one",
-        assignor=assignor,
-        session_timeout_ms=6_000,
-        rebalance_timeout_ms=6_000,
-    )
-    until_assigned(owner, member)
+    member = impatient(log, topic, owner, assignor, "one")
     client: Any = member._consumer
     until(lambda: not client.memberid())
     forgets: Any = ForgettingAsItCommits(client)
@@ -279,7 +284,7 @@ def test_a_static_member_that_is_none_any_more_while_it_commits_joins_anew(
         member.commit_offsets({TopicPartition(topic, 0): 0})
     owner.has = None
     until_polled(lambda: owner.lost_some and owner.has, member)
-    member.commit_offsets({TopicPartition(topic, 0): 0})
+    until_committed(member, topic)
     member.close()
     admin.close()
 
@@ -364,6 +369,7 @@ ASKS = """
 import sys
 from store.errors import LogError
 from store.log.kafka import KafkaLog
+from store.log.kafka.member import KafkaMember
 
 answers = 0
 for line in sys.stdin:
