@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.mutants.edit import Edit
 from harness.mutants.mutant import OWN, Mutant
 
-_MERGED = "store.transaction.merge:_merged"
+_MERGING = "store.engine.merge:Merging"
 _BATCH = "store.transaction.indexed_batch:_Batch"
 _INDEXED = "store.transaction.indexed_batch:IndexedBatchTransaction"
 _SECONDARY = "store.transaction.secondary:SecondaryTransaction"
@@ -32,8 +32,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_INDEXED}.scan",
-                "return merge(base, overlay, reverse=reverse)",
-                "return merge(base, (pair for pair in overlay if pair[1] is not None), reverse=reverse)",
+                "reverse=reverse, overlay=overlay)",
+                "reverse=reverse, overlay=(pair for pair in overlay if pair[1] is not None))",
             ),
         ),
     ),
@@ -41,13 +41,25 @@ MUTANTS = (
         "backward-ranges-end-with-the-committed-rows",
         OWN,
         "A range that is read backward ends with the last committed row, whatever uncommitted ones follow.",
-        (Edit(_MERGED, "while newer is not None:", "while newer is not None and not reverse:"),),
+        (
+            Edit(
+                f"{_MERGING}.parts",
+                "chunk[-1][0] if more else None",
+                '(chunk[-1][0] if chunk else b"\\xff" * 64) if more or self._reverse else None',
+            ),
+        ),
     ),
     Mutant(
         "ranges-prefer-committed-rows",
         OWN,
         "A range shows the committed value of a row that the open transaction has replaced.",
-        (Edit(_MERGED, "                yield key, value\n", "                yield pair\n"),),
+        (
+            Edit(
+                f"{_MERGING}.parts",
+                "part.append((key, value))",
+                "part.append(chunk[at] if at < len(chunk) and chunk[at][0] == key else (key, value))",
+            ),
+        ),
     ),
     Mutant(
         "open-iterators-see-later-writes",

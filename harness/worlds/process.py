@@ -363,9 +363,9 @@ class _Failing:
         self._read(family)
         return self._inner.get(family, key)
 
-    def scan(self, family: Family, *bounds: bytes | None, reverse: bool = False) -> Pairs:
+    def scan(self, family: Family, *bounds: bytes | None, **how: Any) -> Pairs:
         self._read(family)
-        return self._inner.scan(family, *bounds, reverse=reverse)
+        return self._inner.scan(family, *bounds, **how)
 
     def snapshot(self) -> Snapshot:
         self._read(Family.DATA)

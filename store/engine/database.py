@@ -32,7 +32,8 @@ from rocksdict import (
     ReadOptions,
 )
 
-from store.engine.protocol import Pairs
+from store.engine.merge import Merging
+from store.engine.protocol import Chunk, Overlay, Pairs
 from store.errors import (
     StateLockedError,
     StoreClosedError,
@@ -43,7 +44,6 @@ from store.errors import (
 
 EARLIER_VERSION: Final = "it was written by an earlier version of this project and has to be rebuilt"
 
-Chunk = list[tuple[bytes, bytes]]
 Decode = Callable[[Chunk], Chunk]
 """What turns stored pairs into those that the reader gets, a chunk at a time."""
 
@@ -96,7 +96,12 @@ class Database:
         self._held.pop(view, None)
 
     def scan(
-        self, lower: bytes | None, upper: bytes | None, reverse: bool, decode: Decode | None = None
+        self,
+        lower: bytes | None,
+        upper: bytes | None,
+        reverse: bool,
+        decode: Decode | None = None,
+        overlay: Overlay | None = None,
     ) -> Pairs:
         """See `store.engine.protocol.View.scan`."""
         read = ReadOptions()
@@ -110,15 +115,21 @@ class Database:
                 self._held[taken] = None
         except Exception as error:
             raise self.error(error) from error
-        return self._start(taken, lower, upper, reverse, decode)
+        return self._start(taken, lower, upper, reverse, decode, overlay)
 
     def scan_view(
-        self, view: View, lower: bytes | None, upper: bytes | None, reverse: bool, decode: Decode
+        self,
+        view: View,
+        lower: bytes | None,
+        upper: bytes | None,
+        reverse: bool,
+        decode: Decode,
+        overlay: Overlay | None,
     ) -> Pairs:
         """The pairs of a range as `view` keeps them, see `scan`; about half as fast."""
         taken = _Range(view, None)
         self._held[taken] = None
-        return self._start(taken, lower, upper, reverse, decode)
+        return self._start(taken, lower, upper, reverse, decode, overlay)
 
     def close_readers(self) -> None:
         """Every open range and view ends with `StoreClosedError`, and no other can be opened."""
@@ -140,18 +151,31 @@ class Database:
             raise self.closed()
 
     def _start(
-        self, taken: _Range, lower: bytes | None, upper: bytes | None, reverse: bool, decode: Decode | None
+        self,
+        taken: _Range,
+        lower: bytes | None,
+        upper: bytes | None,
+        reverse: bool,
+        decode: Decode | None,
+        overlay: Overlay | None,
     ) -> Pairs:
-        pairs = self._pairs(taken, lower, upper, reverse, decode)
+        pairs = self._pairs(taken, lower, upper, reverse, decode, overlay)
         next(pairs)
         return pairs
 
     def _pairs(
-        self, taken: _Range, lower: bytes | None, upper: bytes | None, reverse: bool, decode: Decode | None
+        self,
+        taken: _Range,
+        lower: bytes | None,
+        upper: bytes | None,
+        reverse: bool,
+        decode: Decode | None,
+        overlay: Overlay | None,
     ) -> Pairs:
         """The pairs after a first one that only starts the generator, so that `finally` runs in any case."""
         try:
             yield b"", b""
+            merging = None if overlay is None else Merging(overlay, reverse=reverse)
             size = _FIRST_CHUNK
             while True:
                 try:
@@ -163,17 +187,20 @@ class Database:
                     lower, upper = _after(chunk, lower, upper, reverse)
                 if decode is not None:
                     chunk = decode(chunk)
-                taken.chunk = chunk
-                yield from chunk
-                # `close` empties the chunk, so that a range ends at once when its database is closed.
-                if taken.closed:
-                    raise self.closed()
+                for part in (chunk,) if merging is None else merging.parts(chunk, more=more):
+                    taken.chunk = part
+                    yield from part
+                    # `close` empties the part, so that a range ends at once when its database is closed.
+                    if taken.closed:
+                        raise self.closed()
                 if not more:
                     return
                 size = min(size * 2, _LARGEST_CHUNK)
         finally:
             self._held.pop(taken, None)
             taken.close()
+            if overlay is not None:
+                overlay.close()
 
 
 class View:

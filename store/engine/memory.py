@@ -18,7 +18,8 @@ from typing import Final, Protocol
 from sortedcontainers import SortedDict
 
 from store.engine.footprint import counter_bytes, dict_bytes, object_bytes, sorted_list_bytes
-from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
+from store.engine.merge import merge
+from store.engine.protocol import NO_DATA, Family, KeyRange, Overlay, Pairs, Write
 from store.errors import StoreClosedError, StoreIOError
 
 _FEW_ROWS: Final = 64
@@ -175,10 +176,17 @@ class MemoryEngine:
         return value
 
     def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        overlay: Overlay | None = None,
     ) -> Pairs:
         with self._lock:
-            return (self._contents or self._open()).pairs(family, lower, upper, reverse, self)
+            pairs = (self._contents or self._open()).pairs(family, lower, upper, reverse, self)
+        return pairs if overlay is None else merge(pairs, overlay, reverse=reverse)
 
     def rows(self, family: Family) -> list[tuple[bytes, bytes]]:
         """All pairs at once, in order."""
@@ -292,11 +300,18 @@ class MemorySnapshot:
         return value
 
     def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        overlay: Overlay | None = None,
     ) -> Pairs:
         contents = self._open()
         with self._engine._lock:
-            return contents.pairs(family, lower, upper, reverse, self._engine)
+            pairs = contents.pairs(family, lower, upper, reverse, self._engine)
+        return pairs if overlay is None else merge(pairs, overlay, reverse=reverse)
 
     def close(self) -> None:
         """Idempotent."""

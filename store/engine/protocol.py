@@ -30,8 +30,14 @@ Write = tuple[Family, bytes, bytes | None]
 KeyRange = tuple[bytes, bytes]
 """Keys of `Family.DATA` with lower <= key < upper."""
 
+Chunk = list[tuple[bytes, bytes]]
+"""Keys with their values, some that follow each other."""
+
 Pairs = Generator[tuple[bytes, bytes], None, None]
 """Keys with their values. `close()` releases what a scan holds; running to the end does so too."""
+
+Overlay = Generator[tuple[bytes, bytes | None], None, None]
+"""Pairs in which a value of None says that the key is deleted, to be seen in the place of others."""
 
 
 class View(Protocol):
@@ -41,9 +47,18 @@ class View(Protocol):
         """The value, None if there is none."""
 
     def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        overlay: Overlay | None = None,
     ) -> Pairs:
         """Pairs with lower <= key < upper in ascending (or descending) byte order; None is unbounded.
+
+        Those of the overlay, which has the same bounds and order, are seen in the place of those of the view, and what
+        it deletes is not. It is closed with the result.
 
         Raises `StoreCorruptedError` or `StoreIOError` when the scan could not be completed; it never ends
         early in silence. The view is that of the moment of this call, whatever is written later. One

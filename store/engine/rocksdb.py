@@ -33,7 +33,6 @@ from rocksdict import (
 
 from store.engine.database import (
     EARLIER_VERSION,
-    Chunk,
     Database,
     Decode,
     View,
@@ -42,7 +41,7 @@ from store.engine.database import (
     typed,
 )
 from store.engine.logfile import damaged_length
-from store.engine.protocol import NO_DATA, Family, KeyRange, Pairs, Write
+from store.engine.protocol import NO_DATA, Chunk, Family, KeyRange, Overlay, Pairs, Write
 from store.engine.scratch import RocksScratch
 from store.engine.staged import StagedCommit
 from store.errors import StoreError, StoreIOError
@@ -100,7 +99,13 @@ class _Reader:
     _view: View | None = None
 
     def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        overlay: Overlay | None = None,
     ) -> Pairs:
         decode: Decode
         if family is _DATA:
@@ -116,8 +121,8 @@ class _Reader:
             lower = _META + (lower or b"")
             upper = None if upper is None else _META + upper
         if self._view is not None:
-            return self._database.scan_view(self._view, lower, upper, reverse, decode)
-        return self._database.scan(lower, upper, reverse, decode)
+            return self._database.scan_view(self._view, lower, upper, reverse, decode, overlay)
+        return self._database.scan(lower, upper, reverse, decode, overlay)
 
     counts_exactly = False
 

@@ -15,7 +15,18 @@ from threading import Lock
 from types import TracebackType
 from typing import NoReturn, Protocol, Self, runtime_checkable
 
-from store.engine.protocol import NO_DATA, Engine, Family, KeyRange, Pairs, Scratch, Snapshot, View, Write
+from store.engine.protocol import (
+    NO_DATA,
+    Engine,
+    Family,
+    KeyRange,
+    Overlay,
+    Pairs,
+    Scratch,
+    Snapshot,
+    View,
+    Write,
+)
 from store.engine.rocksdb import ReadOnlyRocksEngine
 from store.errors import ProtocolError, StoreClosedError, StoreError
 from store.query.answer import Queryable, is_queryable
@@ -166,9 +177,15 @@ class _Followed(Engine):
         return self._engine.get(family, key)
 
     def scan(
-        self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+        self,
+        family: Family,
+        lower: bytes | None,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        overlay: Overlay | None = None,
     ) -> Pairs:
-        return self._engine.scan(family, lower, upper, reverse=reverse)
+        return self._engine.scan(family, lower, upper, reverse=reverse, overlay=overlay)
 
     def snapshot(self) -> Snapshot:
         return self._engine.snapshot()

@@ -36,7 +36,7 @@ class StoreIterator(Generic[K, V]):
         store = self._store
         while (pair := next(self, None)) is not None:
             yield pair
-            if self._head is not None:
+            if self._head is not None or not store.is_open():
                 continue
             for pair in self._pairs or ():
                 yield pair

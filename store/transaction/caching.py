@@ -23,9 +23,9 @@ from typing import Final
 from sortedcontainers import SortedList
 
 from store.engine.footprint import OBJECT_BYTES
+from store.engine.merge import merge
 from store.engine.protocol import KeyRange, Pairs, Write
 from store.transaction.changelogging import ChangeloggingLayer
-from store.transaction.merge import merge
 from store.transaction.protocol import Transaction
 
 ROW_OVERHEAD = 168

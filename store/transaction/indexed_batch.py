@@ -19,8 +19,8 @@ from typing import Final
 from sortedcontainers import SortedList
 
 from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, sorted_list_bytes
-from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
-from store.transaction.merge import Overlay, growth, merge
+from store.engine.merge import growth
+from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Write
 
 _FIRST_CHUNK = 4
 _LARGEST_CHUNK = 512
@@ -160,12 +160,11 @@ class IndexedBatchTransaction:
             if not batch.entries:
                 return self._engine.scan(_DATA, lower, upper, reverse=reverse)
             overlay = batch.scan(lower, upper, reverse)
-            base = self._engine.scan(_DATA, lower, upper, reverse=reverse)
+            pairs = self._engine.scan(_DATA, lower, upper, reverse=reverse, overlay=overlay)
             if self._batch is batch:
-                return merge(base, overlay, reverse=reverse)
+                return pairs
             # Should it have committed twice, the engine's are newer than those of this batch, so both are taken anew.
-            base.close()
-            overlay.close()
+            pairs.close()
 
     def flush_cache(self) -> None:
         """Nothing is held back."""

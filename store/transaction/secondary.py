@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
-from store.engine.protocol import Engine, Family, KeyRange, Pairs, Scratch, Write
-from store.transaction.merge import Overlay, growth, merge
+from store.engine.merge import growth
+from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Scratch, Write
 
 _DELETED = b"\0"
 _VALUE = b"\1"
@@ -48,12 +48,11 @@ class SecondaryTransaction:
                 return self._engine.scan(Family.DATA, lower, upper, reverse=reverse)
             overlay = _overlay(self._scratch.scan(lower, upper, reverse=reverse))
             next(overlay)
-            base = self._engine.scan(Family.DATA, lower, upper, reverse=reverse)
+            pairs = self._engine.scan(Family.DATA, lower, upper, reverse=reverse, overlay=overlay)
             if self._transaction == transaction:
-                return merge(base, overlay, reverse=reverse)
+                return pairs
             # Another thread committed or discarded meanwhile: the two views may be of different moments.
-            base.close()
-            overlay.close()
+            pairs.close()
 
     def put(self, key: bytes, value: bytes | None, /) -> None:
         if value is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from store.engine import Engine, Family, Write
+from store.engine.protocol import Overlay
 from store.errors import StoreClosedError
 from tests.engine.engines import OpenEngine
 
@@ -86,6 +89,63 @@ def test_a_bound_that_is_freed_after_the_call_still_bounds_the_scan(engine: Engi
     gc.collect()
     assert len(list(scan)) == 500
     assert len(garbage) == 1000
+
+
+def overlay_of(rows: Mapping[int, bytes | None], *, reverse: bool, ended: list[bool]) -> Overlay:
+    """Closed, or read to its end, it says so."""
+    try:
+        for number in sorted(rows, reverse=reverse):
+            yield b"%04d" % number, rows[number]
+    finally:
+        ended.append(True)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    held=st.sets(st.integers(0, 3000).map(lambda number: number // 2)),
+    newer=st.dictionaries(st.integers(0, 1500), st.sampled_from([None, b"", b"newer"])),
+    dense=st.booleans(),
+    bounds=st.tuples(st.none() | st.integers(0, 1500), st.none() | st.integers(0, 1500)),
+    reverse=st.booleans(),
+)
+def test_a_scan_shows_the_pairs_of_its_overlay_in_the_place_of_its_own(
+    engine: Engine,
+    held: set[int],
+    newer: dict[int, bytes | None],
+    dense: bool,
+    bounds: tuple[int | None, int | None],
+    reverse: bool,
+) -> None:
+    """Of several chunks, where it is `dense`."""
+    if dense:
+        held |= set(range(1200, 1500))
+        newer = {number: newer.get(number, b"newer") for number in {*range(0, 1300, 2), *newer}}
+    engine.write([], drop=[(b"", b"9999")])
+    engine.write((DATA, b"%04d" % number, b"held") for number in held)
+    lower, upper = bounds
+    within = [
+        number
+        for number in range(1501)
+        if (lower is None or number >= lower) and (upper is None or number < upper)
+    ]
+    rows = {number: newer.get(number, b"held") for number in held | newer.keys()}
+    expected = [(b"%04d" % number, value) for number in within if (value := rows.get(number)) is not None]
+    ended: list[bool] = []
+    overlay = overlay_of({n: newer[n] for n in within if n in newer}, reverse=reverse, ended=ended)
+    first, last = (None if bound is None else b"%04d" % bound for bound in bounds)
+    found = list(engine.scan(DATA, first, last, reverse=reverse, overlay=overlay))
+    assert found == (expected[::-1] if reverse else expected)
+    assert ended == [True]
+
+
+def test_a_scan_that_is_closed_closes_its_overlay(engine: Engine) -> None:
+    fill(engine, range(10))
+    ended: list[bool] = []
+    overlay = overlay_of(dict.fromkeys(range(2000), b"newer"), reverse=False, ended=ended)
+    pairs = engine.scan(DATA, None, None, overlay=overlay)
+    assert (next(pairs), ended) == ((b"0000", b"newer"), [])
+    pairs.close()
+    assert ended == [True]
 
 
 def test_an_open_scan_keeps_its_view(engine: Engine) -> None:

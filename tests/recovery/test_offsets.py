@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from store.engine.memory import MemoryEngine
-from store.engine.protocol import Checkpointed, Family, Pairs
+from store.engine.protocol import Checkpointed, Family, Overlay, Pairs
 from store.errors import StoreCorruptedError
 from store.recovery import checkpoint as checkpoint_file
 from store.recovery.directory import StateDirectory
@@ -623,9 +623,17 @@ def test_the_suspect_is_the_store_that_cannot_be_read_and_else_none(tmp_path: Pa
 
     class Damaged(MemoryEngine):
         def scan(
-            self, family: Family, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+            self,
+            family: Family,
+            lower: bytes | None,
+            upper: bytes | None,
+            *,
+            reverse: bool = False,
+            overlay: Overlay | None = None,
         ) -> Pairs:
-            raise StoreCorruptedError(f"{family} {lower!r} {upper!r} {reverse}: block checksum mismatch")
+            raise StoreCorruptedError(
+                f"{family} {lower!r} {upper!r} {reverse} {overlay}: block checksum mismatch"
+            )
 
     with directory.lock("0_0"):
         for name in ("orders", "totals"):
