@@ -1245,7 +1245,7 @@ class KTable:
             said,
             self.key_serde,
             said.value_serde or builder.value_serde,
-            ForeignKeyResult(store_name, materialized=False),
+            None if left else ForeignKeyResult(store_name, materialized=False),
         )
 
     def _result_store(self, said: Materialized, value_serde: Serde[Any] | None) -> DslStore | None:

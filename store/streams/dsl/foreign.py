@@ -327,7 +327,7 @@ class JoinAnswers:
 
 @dataclass
 class ForeignKeyResult(TableSource):
-    """The result as a table. Where it is kept, a deletion of what is not there is not forwarded."""
+    """The result of an inner join as a table. Where it is kept, a deletion of what is not there is not forwarded."""
 
     def bind(self, place: Place) -> Forward:
         keep: Forward = super().bind(place)

@@ -217,6 +217,18 @@ def test_a_row_without_a_partner_is_deleted_from_a_result_only_where_it_is_or_ma
     assert steps(joined(), records) == [[("1", None, 2)], [("2", None, 3)], [("2", None, 3)]]
 
 
+@pytest.mark.parametrize("materialized", [None, "kept"])
+def test_a_left_join_deletes_a_row_of_which_its_joiner_makes_nothing(materialized: str | None) -> None:
+    def build(made: StreamsBuilder) -> None:
+        result = made.table("orders").left_join(
+            made.table("people"), foreign_key, lambda _row, other: other, materialized=materialized
+        )
+        result.to_stream().to("out")
+
+    records = [("orders", "1", ["ann", 1], 2), ("people", "ann", "Ann", 3), ("people", "ann", None, 4)]
+    assert steps(build, records) == [[("1", None, 2)], [("1", "Ann", 3)], [("1", None, 4)]]
+
+
 def test_a_deletion_of_nothing_is_nothing() -> None:
     assert steps(joined(), [("orders", "1", None, 1), ("people", "ann", None, 2)]) == [[], []]
 
