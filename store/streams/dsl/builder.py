@@ -709,7 +709,7 @@ class BranchedKStream:
     def branch(self, predicate: Callable[[Any, Any], bool], *, name: str | None = None) -> BranchedKStream:
         """The records for which `predicate(key, value)` holds, and none of those before. Its name in the result is
         that of the split with `name`, or with its number from 1 on."""
-        child = self._child(str(len(self._branches) + 1) if name is None else name)
+        child = self._child(str(len(self._operator.predicates) + 1) if name is None else name)
         self._operator.predicates.append((predicate, child))
         return self
 

@@ -93,6 +93,12 @@ def test_a_record_goes_to_the_first_branch_that_takes_it() -> None:
     ]
 
 
+def test_a_branch_after_the_default_one_has_the_number_that_it_has_without_that() -> None:
+    split = StreamsBuilder("app").stream("in").split(name="by-")
+    split.default_branch(name="rest")
+    assert list(split.branch(lambda _, v: v > 2).no_default_branch()) == ["by-rest", "by-1"]
+
+
 def test_without_a_default_branch_the_rest_is_dropped() -> None:
     def build(b: StreamsBuilder) -> None:
         (large,) = b.stream("in").split().branch(lambda _, v: v > 2).no_default_branch().values()
