@@ -40,30 +40,35 @@ def partitions_of_tasks(
     partitions_of: Callable[[str], int],
 ) -> tuple[tuple[int, ...], dict[str, int]]:
     """How many tasks each sub-topology has, and how many partitions each repartition topic; see
-    `Application.partitions`, which raises the same."""
+    `Application.partitions`, which raises the same.
+
+    As in Kafka Streams, a topic of which nothing is said has first what its writers read, and only then what is joined
+    is made equal: so a topic further down has what was the most before that.
+    """
     declared = {one.topic: one.partitions for one in repartitions}
-    known: dict[str, int] = {}
-    counts: list[int] = []
-
-    def written_with(topic: str) -> int:
-        """The most tasks that one of those has who write the topic."""
-        writers = zip(sub_topologies, counts, strict=False)
-        return max((count for topology, count in writers if topic in topology.sinks), default=1)
-
+    read = dict.fromkeys(topic for topology in sub_topologies for topic in topology.sources)
+    fixed = {
+        topic: count
+        for topic in read
+        if (count := declared[topic] if topic in declared else partitions_of(topic)) is not None
+    }
+    known = dict(fixed)
+    while len(known) < len(read):
+        found = len(known)
+        for topic in read:
+            if topic not in known:
+                writers = [topology for topology in sub_topologies if topic in topology.sinks]
+                above = [known[one] for topology in writers for one in topology.sources if one in known]
+                known |= {topic: max(above)} if above else {}
+        if len(known) == found:
+            known = dict.fromkeys(read, 1) | known
     for topology in sub_topologies:
-        found = {
-            topic: count
-            for topic in topology.sources
-            if (count := declared[topic] if topic in declared else partitions_of(topic)) is not None
-        }
-        topology.check_joined(found)
+        topology.check_joined(fixed)
         for group in topology.joined:
-            fixed = [found[topic] for topic in group if topic in found]
-            count = fixed[0] if fixed else max(written_with(topic) for topic in group)
-            found |= dict.fromkeys(group, count)
-        known |= {topic: count for topic, count in found.items() if topic in declared}
-        counts.append(max(found.values()))
-    return tuple(counts), known
+            said = [fixed[topic] for topic in group if topic in fixed]
+            known |= dict.fromkeys(group, said[0] if said else max(known[topic] for topic in group))
+    counts = tuple(max(known[topic] for topic in topology.sources) for topology in sub_topologies)
+    return counts, {topic: count for topic, count in known.items() if topic in declared}
 
 
 def internal_topics(

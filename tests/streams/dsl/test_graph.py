@@ -218,6 +218,32 @@ def test_a_repartition_topic_has_as_many_partitions_as_what_it_is_joined_with() 
     assert b.build().partitions({"orders": 3, "customers": 5}.__getitem__) == (3, 5)
 
 
+def test_a_repartition_topic_has_as_many_partitions_as_the_rest_of_what_reads_it_where_that_writes_it_too() -> (
+    None
+):
+    b = StreamsBuilder("app")
+    stream = b.stream("in")
+    stream.group_by(lambda _, v: v).count(materialized="counts")
+    stream.process(Mock(), "counts").to("out")
+    application = b.build()
+    assert application.partitions(lambda _: 3) == (3,)
+    assert {spec.partitions for spec in application.internal_topics(lambda _: 3)} == {3}
+
+
+def test_a_repartition_topic_after_a_join_has_what_its_inputs_had_before_they_were_made_equal() -> None:
+    b = StreamsBuilder("app")
+    fewer = b.stream("customers").repartition(name="fewer", number_of_partitions=2)
+    more = b.stream("orders").repartition(name="more")
+    joined = fewer.join(more, lambda one, two: one + two, JoinWindows.of_time_difference(5))
+    joined.select_key(lambda _, v: v).group_by_key(name="next").count()
+    topics = b.build().internal_topics(COUNTS.__getitem__)
+    assert {spec.name: spec.partitions for spec in topics if spec.name.endswith("-repartition")} == {
+        "app-fewer-repartition": 2,
+        "app-more-repartition": 2,
+        "app-next-repartition": 3,
+    }
+
+
 def test_inputs_of_a_join_with_different_partitions_are_refused_with_the_numbers() -> None:
     b = StreamsBuilder("app")
     b.stream("orders").join_table(b.table("customers"), lambda one, two: one + two)
