@@ -23,7 +23,10 @@ import java.util.TreeSet;
 import java.util.function.BiFunction;
 import java.util.function.Function;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.Configurable;
+import org.apache.kafka.common.Node;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -33,6 +36,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.AppInfoParser;
 import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
@@ -41,6 +45,7 @@ import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.TopologyDescription;
 import org.apache.kafka.streams.TopologyTestDriver;
 import org.apache.kafka.streams.errors.StreamsException;
+import org.apache.kafka.streams.errors.TopologyException;
 import org.apache.kafka.streams.kstream.Aggregator;
 import org.apache.kafka.streams.kstream.Branched;
 import org.apache.kafka.streams.kstream.BranchedKStream;
@@ -93,7 +98,11 @@ import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.ProcessorSupplier;
 import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.processor.internals.InternalTopicConfig;
+import org.apache.kafka.streams.processor.internals.InternalTopicManager;
 import org.apache.kafka.streams.processor.internals.InternalTopologyBuilder;
+import org.apache.kafka.streams.processor.internals.RepartitionTopics;
+import org.apache.kafka.streams.processor.internals.TopologyMetadata;
+import org.apache.kafka.streams.processor.internals.assignment.CopartitionedTopicsEnforcer;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.Stores;
@@ -104,8 +113,8 @@ import org.apache.kafka.streams.test.TestRecord;
  * Runs pipelines in Kafka Streams' test driver and prints what they forward.
  *
  * <p>Each line of the input is one pipeline, as {@code pipelines.py} describes it, and each line of the output what came
- * of it: the names of its operators, stores and topics, and the records of each of its outputs in order, or
- * {"error": the exception}. The first line of the output is the version of Kafka Streams.
+ * of it: the names of its operators, stores and topics, the partitions of its repartition topics, and the records of each
+ * of its outputs in order, or {"error": the exception}. The first line of the output is the version of Kafka Streams.
  */
 public final class Pipelines {
     private static final JsonNodeFactory JSON = JsonNodeFactory.instance;
@@ -134,12 +143,7 @@ public final class Pipelines {
     }
 
     private static void run(JsonNode pipeline, ObjectNode answer) throws ReflectiveOperationException {
-        StreamsBuilder builder = new StreamsBuilder();
-        List<Object> made = new ArrayList<>();
-        for (JsonNode step : pipeline.get("steps")) {
-            made.add(make(builder, made, step));
-        }
-        Topology topology = builder.build();
+        Topology topology = build(pipeline);
         names(topology, answer);
         Properties properties = new Properties();
         properties.put(StreamsConfig.APPLICATION_ID_CONFIG, "app");
@@ -153,6 +157,7 @@ public final class Pipelines {
         properties.put("__emit.interval.ms.kstreams.outer.join.spurious.results.fix__", "0");
         properties.put("__emit.interval.ms.kstreams.windowed.aggregation__", "0");
         properties.put(StreamsConfig.STATE_DIR_CONFIG, pipeline.get("directory").asText());
+        partitions(build(pipeline), new StreamsConfig(properties), pipeline.get("partitions"), answer);
         TreeMap<String, TestInputTopic<String, String>> inputs = new TreeMap<>();
         if (pipeline.has("times")) {
             properties.put(StreamsConfig.DEFAULT_TIMESTAMP_EXTRACTOR_CLASS_CONFIG, Timed.class);
@@ -184,6 +189,47 @@ public final class Pipelines {
                 }
             }
         }
+    }
+
+    private static Topology build(JsonNode pipeline) {
+        StreamsBuilder builder = new StreamsBuilder();
+        List<Object> made = new ArrayList<>();
+        for (JsonNode step : pipeline.get("steps")) {
+            made.add(make(builder, made, step));
+        }
+        return builder.build();
+    }
+
+    /** How many partitions each repartition topic has where the inputs have those; none where they do not fit together. */
+    private static void partitions(Topology topology, StreamsConfig config, JsonNode inputs, ObjectNode answer) throws ReflectiveOperationException {
+        Field field = Topology.class.getDeclaredField("internalTopologyBuilder");
+        field.setAccessible(true);
+        TopologyMetadata metadata = new TopologyMetadata((InternalTopologyBuilder) field.get(topology), config);
+        metadata.buildAndRewriteTopology();
+        List<PartitionInfo> each = new ArrayList<>();
+        inputs.fields().forEachRemaining(topic -> {
+            for (int partition = 0; partition < topic.getValue().asInt(); partition++) {
+                each.add(new PartitionInfo(topic.getKey(), partition, Node.noNode(), new Node[0], new Node[0]));
+            }
+        });
+        InternalTopicManager topics = new InternalTopicManager(Time.SYSTEM, null, config) {
+            @Override
+            public Set<String> makeReady(Map<String, InternalTopicConfig> wanted) {
+                return Set.of();
+            }
+        };
+        RepartitionTopics repartitions = new RepartitionTopics(metadata, topics, new CopartitionedTopicsEnforcer(""),
+            new Cluster("cluster", List.of(Node.noNode()), each, Set.of(), Set.of()), "");
+        try {
+            repartitions.setup();
+        } catch (TopologyException refused) {
+            return;
+        }
+        TreeMap<String, Integer> found = new TreeMap<>();
+        repartitions.topicPartitionsInfo().keySet()
+            .forEach(one -> found.merge(one.topic().substring("app-".length()), 1, Integer::sum));
+        ObjectNode said = answer.putObject("partitions");
+        found.forEach(said::put);
     }
 
     /** Those of the input record of that number: some have several, or one without a value. */
@@ -291,9 +337,11 @@ public final class Pipelines {
         String called = step.has("called") ? step.get("called").asText() : null;
         Named named = called == null ? NamedInternal.empty() : Named.as(called);
         boolean keyed = has(step, "keyed");
-        ValueJoiner<String, String, String> joiner = (left, right) -> last(left + "+" + right);
+        boolean nothing = has(step, "nothing");
+        ValueJoiner<String, String, String> joiner =
+            (left, right) -> nothing && "x".equals(right) ? null : last(left + "+" + right);
         ValueJoinerWithKey<String, String, String, String> joinerWithKey =
-            (key, left, right) -> last((keyed ? key : "") + left + "+" + right);
+            (key, left, right) -> nothing && "x".equals(right) ? null : last((keyed ? key : "") + left + "+" + right);
         Materialized<String, String, KeyValueStore<Bytes, byte[]>> kept =
             step.has("stored") ? stored(step, Serdes.String()) : null;
         switch (operator) {

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 from store.config import StoreType, StreamsConfig
-from store.errors import BufferFullError
+from store.errors import BufferFullError, ConfigError
 from store.serdes import StrSerde
 from store.state.windowed import LATEST, Windowed
 from store.streams.application import Application
@@ -98,6 +99,9 @@ def run(
         ),
         "topics": _internal(application),
     }
+    partitions = _partitions(application, pipeline["partitions"])
+    if partitions is not None:
+        answer["partitions"] = partitions
     with (_CommittingEach if commit_every == 1 else TestDriver)(
         application, _config(pipeline), auto_commit=False
     ) as driver:
@@ -139,6 +143,19 @@ def _internal(application: Application) -> dict[str, list[str]]:
             settings = sorted(f"{name}={value}" for name, value in spec.config.items() if name not in _OF_ALL)
             topics.setdefault(" ".join(settings), []).append(spec.name.removeprefix("app-"))
     return topics
+
+
+def _partitions(application: Application, inputs: dict[str, int]) -> dict[str, int] | None:
+    """How many each repartition topic has where the inputs have those; None where they do not fit together."""
+    try:
+        topics = application.internal_topics(inputs.__getitem__)
+    except ConfigError:
+        return None
+    return {
+        spec.name.removeprefix("app-"): spec.partitions
+        for spec in topics
+        if spec.name in application.repartition_topics
+    }
 
 
 def _config(pipeline: Pipeline) -> dict[str, Any]:
@@ -188,7 +205,10 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
     kept = _stored(step) if "stored" in step else None
     name = step.get("called")
     keyed = bool(step.get("keyed"))
-    joiner = _joined_of_key if keyed else _joined
+    joined: Callable[..., str | None] = _joined
+    joiner: Callable[..., str | None] = _joined_of_key if keyed else _joined
+    if step.get("nothing"):
+        joined, joiner = _but_for_x(joined), _but_for_x(joiner)
     match step["do"], *of:
         case ["stream"]:
             return builder.stream(how.split("+"), timestamp_extractor=_timed(step), name=name)
@@ -308,7 +328,7 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             return one.suppress(Suppressed.until_time_limit(step["wait"], _buffer(step), name=name))
         case "join_tables", one, other:
             return {"inner": one.join, "left": one.left_join, "outer": one.outer_join}[how](
-                other, _joined, materialized=kept, name=name
+                other, joined, materialized=kept, name=name
             )
         case "join_foreign", one, other:
             none = step.get("none", "")
@@ -318,7 +338,7 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
 
             join = one.join if how == "inner" else one.left_join
             sent = {f"{which}partitioner": _first_partition for which in step.get("sent_by", ())}
-            return join(other, foreign, _joined, with_key=keyed, materialized=kept, name=name, **sent)
+            return join(other, foreign, joined, with_key=keyed, materialized=kept, name=name, **sent)
         case "to_stream", one:
             mapper = (lambda _key, value: _first(value)) if step.get("mapped") else None
             return one.to_stream(mapper, name=name)
@@ -559,6 +579,11 @@ def _joined_of_key(key: str | None, left: str | None, right: str | None) -> str:
     return _last(f"{_said(key)}{_said(left)}+{_said(right)}")
 
 
+def _but_for_x(joiner: Callable[..., str | None]) -> Callable[..., str | None]:
+    """The same, but that it makes nothing of an x of the other side."""
+    return lambda *row: None if row[-1] == "x" else joiner(*row)
+
+
 def _added(total: str, value: str) -> str:
     return _last(total + value)
 
@@ -594,6 +619,9 @@ _KEPT = {
     "join_foreign",
 }
 """What has a store if it is given one."""
+
+_JOINED = {"join_streams", "join_table", "join_global", "join_tables", "join_foreign"}
+"""What may have a joiner that makes nothing of some values."""
 
 _KEYED = {
     "map_values",
@@ -743,7 +771,7 @@ class _Making:
         # Windows that are joined are forwarded in another order.
         joins = any(step["do"] == "join_windows" for step in self.steps)
         cache = 0 if deletes or joins else rng.choice((0, 10_000_000))
-        return {
+        pipeline = {
             "steps": self.steps,
             "cache": cache,
             **self.times(0.1),
@@ -755,6 +783,32 @@ class _Making:
             "records": self.records(topics),
             "outputs": outputs,
         }
+        for step in self.steps:
+            if step["do"] in _JOINED and rng.random() < 0.2:
+                step["nothing"] = True
+        return {**pipeline, "partitions": self.partitions()}
+
+    def partitions(self) -> dict[str, int]:
+        """How many the inputs have, and what is sent to and read again: alike where what is joined is another matter
+        there, or sub-topologies write for each other, which are counted in any order there."""
+        rng = self.rng
+        read = [
+            *[
+                topic
+                for step in self.steps
+                if step["do"] in {"stream", "table", "global", "through"}
+                for topic in step["how"].split("+")
+            ],
+            *[step["written"] for step in self.steps if "written" in step],
+        ]
+        count = rng.randint(1, 5)
+        done = {step["do"] for step in self.steps}
+        alike = (
+            not done.isdisjoint({"cogroup", "suppress", "join_foreign"})
+            or read.count("s0") > 1
+            or rng.random() < 0.3
+        )
+        return {topic: count if alike else rng.randint(1, 5) for topic in read}
 
     def to(self, index: int, outputs: dict[str, str], how: str) -> None:
         """`how` says how an output is to be compared."""
