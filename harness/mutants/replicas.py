@@ -34,8 +34,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_STANDBY}._follow",
-                "place.position = decision.first_offset()",
-                "place.position = decision.first_offset() + (place.position > 0)",
+                "place.begin(decision.first_offset(), bounds)",
+                "place.begin(decision.first_offset() + (place.position > 0), bounds)",
             ),
         ),
         oracle="standby",

@@ -146,8 +146,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_RESTORE}:restore",
-                "    place.position = start\n",
-                "    place.position = bounds.earliest\n",
+                "    place.begin(start, bounds)\n",
+                "    place.begin(bounds.earliest, bounds)\n",
             ),
         ),
         oracle="restore",

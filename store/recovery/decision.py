@@ -27,8 +27,9 @@ What a task, a standby or a global store finds after each crash, and why going o
 * *Killed while restoring.* Whole batches are there, each with its offset, or with an older entry: CONTINUE.
 * *Killed while a store was set aside.* Its entry goes first: data without an offset, REBUILD; or nothing at all,
   restored from the start.
-* *Away for long.* Retention may have cut the log behind the store's offset (REBUILD), or compaction may have
-  removed deletions that the store never saw, which shows in no offset; that is judged by time, see below.
+* *Away for long.* Retention may have cut the log behind the store's offset (REBUILD), or have taken all of it, with
+  nothing that the store lacked (CONTINUE); or compaction may have removed deletions that the store never saw, which
+  shows in no offset; that is judged by time, see below.
 * *The log was deleted, made anew or truncated.* It then ends before the store. Of a changelog, the store is the
   only whole copy that is left: REFUSE, nothing is changed. A global store is only a copy of its topic: REBUILD.
 * *Bytes were damaged* (`StoreCorruptedError` at open, while restoring, or at a later read). Nothing in the store can
@@ -164,6 +165,8 @@ class Known:
     now_ms: int
     tombstone_retention_ms: Callable[[], int | None]
     """How long the log keeps deletions, None if it is never compacted."""
+    exactly_once: bool = False
+    """Whether the log is written by transactions alone, so that its last offset is a marker."""
 
 
 def decide(known: Known) -> Decision:
@@ -198,6 +201,8 @@ def decide(known: Known) -> Decision:
             f"and reset the group's offsets",
         )
     at = f"it is at offset {held.offset}"
+    if known.exactly_once and stable.earliest == stable.end and at_end(start, stable):
+        return Decision(Action.CONTINUE, stable.end, f"{at}, and had all of {tp} before that expired")
     if start < stable.earliest:
         return Decision(
             Action.REBUILD, 0, f"{at}, and {tp} now starts at {stable.earliest}: the records between are gone"

@@ -93,7 +93,7 @@ class TaskOffsets:
         self.task_id = task_id
         self._storage = storage
         self._clock = clock or SystemClock()
-        self._exactly_once = exactly_once
+        self.exactly_once = exactly_once
         self._held: dict[TopicPartition, Checkpointed] = {}
         """What the stores hold that do not keep their own offsets, at the last commit."""
         self._stores: dict[TopicPartition, StateStore] = {}
@@ -126,7 +126,7 @@ class TaskOffsets:
             inherited=inherited is not None,
             entry=entry,
             empty=store.is_empty,
-            exactly_once=self._exactly_once,
+            exactly_once=self.exactly_once,
             recovers=store.recover,
         )
         self._held.pop(changelog, None)
@@ -172,7 +172,7 @@ class TaskOffsets:
         if not self._entries or not self._stores:
             return
         direct = self._direct()
-        if self._exactly_once:
+        if self.exactly_once:
             self._forget(direct)
         else:
             inexact = {tp: self._entries[tp]._replace(exact=False) for tp in direct if tp in self._entries}
@@ -194,14 +194,14 @@ class TaskOffsets:
             exact = held is None or held.exact
             if tp in ends:
                 self._held[tp] = Checkpointed(ends[tp], now, exact)
-            elif held is not None and self._exactly_once:
+            elif held is not None and self.exactly_once:
                 # Nobody else can have written to its changelog: without changes it is as young as the commit.
                 self._held[tp] = held._replace(last_caught_up_ms=now)
         direct = self._direct()
         self._write_entries(
             [tp for tp in self._stores if tp not in direct and (tp in ends or self._outdated(tp, now))]
         )
-        if not self._exactly_once:
+        if not self.exactly_once:
             self._write_entries([tp for tp in direct if tp in ends], exact=False)
 
     def _outdated(self, tp: TopicPartition, now: int) -> bool:

@@ -198,7 +198,7 @@ def restore(
     if listener is not None:
         listener.on_restore_start(changelog, name, start, bounds.end)
     total = 0
-    place.position = start
+    place.begin(start, bounds)
     while place.position < bounds.end:
         try:
             fetch = _read(changelog, place.position, settings.batch, reader, waiting)
@@ -359,8 +359,19 @@ class Place:
                 end=end,
                 now_ms=now_ms,
                 tombstone_retention_ms=self._tombstone_retention_ms,
+                exactly_once=self._offsets is not None and self._offsets.exactly_once,
             )
         )
+
+    def begin(self, start: int, bounds: Offsets) -> None:
+        """Go on there. Where retention has taken all that the store holds, note that it lacks nothing before: what is
+        written next does not follow on its own offset, and a store that lacks that would seem to lack more."""
+        self.position = start
+        if self.committed is not None and self.committed.offset + 1 < start == bounds.earliest == bounds.end:
+            self.committed = self.committed._replace(offset=start - 1)
+            self.store.restore_batch((), {self.changelog: start - 1})
+            if not self._own and self._offsets is not None:
+                self._offsets.restoring(self.changelog, self.committed, 0)
 
     def take(self, fetch: Fetch, began: int) -> None:
         """Write what was read, and the offset that it reaches.

@@ -152,7 +152,7 @@ class Standby:
         decision = decide(bounds)
         if decision.action is Action.WAIT:
             return 0
-        place.position = decision.first_offset()
+        place.begin(decision.first_offset(), bounds)
         total = 0
         while place.position < bounds.end:
             if max_records is not None and total >= max_records:

@@ -276,6 +276,26 @@ def test_a_store_whose_next_record_retention_removed_is_out_of_step(store: KeyVa
     assert contents(store) == {b"kept": b"1"}
 
 
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_store_that_had_all_of_a_log_before_retention_removed_it_goes_on(
+    tmp_path: Path, exactly_once: bool
+) -> None:
+    """The first commit after that may reach the log alone."""
+    directory = StateDirectory(tmp_path, "app")
+    last = 3 if exactly_once else 4
+    log = WrittenLog({last: (b"kept", b"1")}, end=5)
+    for expected in ({b"kept": b"1"}, {b"kept": b"1"}, {b"kept": b"1", b"a": b"1"}):
+        with directory.lock("0_0"):
+            offsets = TaskOffsets(directory, "0_0", exactly_once=exactly_once)
+            store, result = open_and_restore(LoggedStore("orders", CHANGELOG, maker(directory)), offsets, log)
+            assert (contents(store), result.set_aside) == (expected, None)
+            store.close()
+        if not log.records:
+            log.append((b"a", b"1"))
+        elif log.earliest == 0:
+            log.records, log.earliest = {}, 5
+
+
 class Cut(WrittenLog):
     """A log whose beginning retention removes before the read that would be the second one or, `at_once`, the first."""
 
