@@ -204,7 +204,7 @@ class VersionedSupplier(_EngineSupplier[VersionedKeyValueStore]):
     def changelog_config(self) -> Mapping[str, str]:
         # Compaction would remove the older versions of a key, which are history until they expire.
         lag = min(self.history_retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-        return {**_compacted(), "min.compaction.lag.ms": str(lag)}
+        return {**_compacted(), "min.compaction.lag.ms": str(lag), **_SEGMENTS}
 
 
 @dataclass(frozen=True)
@@ -608,6 +608,14 @@ def _check_timestamped(supplier: StoreSupplier[Any], wanted: bool) -> None:
         raise _refused("supplier", supplier.name, f"the supplier of a store that is {kind}")
 
 
+_SEGMENTS: Mapping[str, str] = {
+    # A segment is deleted, or compacted, by the newest time in it. Markers have that of the wall clock, and by default
+    # begin another segment behind records that are a week older, which were cleaned as soon as they are written then.
+    "segment.ms": str(_LONGEST_MS),
+    "segment.bytes": str(50 << 20),
+}
+
+
 def _compacted() -> dict[str, str]:
     # Times of records are data: with those of the broker a restored value would have another one than it was put with.
     return {
@@ -619,7 +627,12 @@ def _compacted() -> dict[str, str]:
 
 def _expiring(retention_ms: int) -> Mapping[str, str]:
     retention = min(retention_ms + CHANGELOG_SLACK_MS, _LONGEST_MS)
-    return {**_compacted(), "cleanup.policy": "compact,delete", "retention.ms": str(retention)}
+    return {
+        **_compacted(),
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(retention),
+        **_SEGMENTS,
+    }
 
 
 def milliseconds(argument: str, value: object, *, lowest: int = 0) -> int:

@@ -17,6 +17,7 @@ import pytest
 from harness.worlds.local.broker import BrokerError, LocalBroker, PortInUseError
 from store.log.kafka import KafkaLog
 from store.log.protocol import TopicSpec
+from store.suppliers import persistent_window_store
 from store.types import IsolationLevel, TopicPartition
 from tests.waiting import ended, settle, until
 
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.xdist_group("own-broker")
 
 NEVER_MS = 600_000
 """Longer than any transaction is open here, on a machine that stands still for a while too."""
+
+DAY_MS = 86_400_000
 
 STARTS_A_BROKER = """
 import sys, time
@@ -134,6 +137,30 @@ def test_records_of_any_time_stay(tmp_path: Path) -> None:
             await_removed(log, TopicPartition("swept", 0), offset)
         producer.close()
         assert values(log, "kept") == [b"0", b"1"]
+
+
+def test_a_changelog_of_windows_keeps_what_was_committed_with_times_of_long_ago(tmp_path: Path) -> None:
+    """As of an application that reads the history of its input."""
+    changelog = persistent_window_store("counts", 600_000, 60_000).changelog_config()
+    begun_anew = {**changelog, "segment.ms": str(DAY_MS)}
+    with LocalBroker(directory=tmp_path, settings={"log.initial.task.delay.ms": DAY_MS}) as broker:
+        log = KafkaLog(broker.bootstrap)
+        log.admin().create_topics([TopicSpec("kept", 1, changelog), TopicSpec("swept", 1, begun_anew)])
+        producer = log.producer("writer", NEVER_MS)
+        producer.init_transactions()
+        producer.begin_transaction()
+        for topic in ("kept", "swept"):
+            producer.produce(topic, b"key", b"1", timestamp=1)
+        reached = producer.flush()
+        producer.commit_transaction()
+        producer.close()
+        reader = log.reader()
+        for tp in reached:
+            settle(reader, tp)
+        reader.close()
+        broker.restart({"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 50})
+        await_removed(log, TopicPartition("swept", 0), 0)
+        assert values(log, "kept") == [b"1"]
 
 
 def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -401,6 +401,7 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         "delete.retention.ms": str(30 * day),
         "message.timestamp.type": "CreateTime",
     }
+    by_time = {**compact, "segment.ms": str((1 << 63) - 1), "segment.bytes": str(50 << 20)}
     stores = (
         "plain",
         persistent_window_store("window", 1_000, 10),
@@ -415,15 +416,15 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         "app-plain-changelog": (3, compact),
         "app-window-changelog": (
             3,
-            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
+            {**by_time, "cleanup.policy": "compact,delete", "retention.ms": str(1_000 + day)},
         ),
         "app-session-changelog": (
             3,
-            {**compact, "cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
+            {**by_time, "cleanup.policy": "compact,delete", "retention.ms": str(2_000 + day)},
         ),
         "app-versioned-changelog": (
             3,
-            {**compact, "min.compaction.lag.ms": str(3_000 + day)},
+            {**by_time, "min.compaction.lag.ms": str(3_000 + day)},
         ),
         "app-configured-changelog": (3, {**compact, "cleanup.policy": "delete", "segment.ms": "7"}),
     }
