@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 from store.clock import Clock, SystemClock
@@ -90,6 +90,8 @@ class RestoreResult:
     end: int
     set_aside: str | None = None
     """Where the store went that could not be continued, None if it could."""
+    cut: bool = False
+    """Whether it began with nothing, at a changelog that has lost its beginning."""
 
 
 S = TypeVar("S", bound=StateStore)
@@ -198,6 +200,7 @@ def restore(
     if listener is not None:
         listener.on_restore_start(changelog, name, start, bounds.end)
     total = 0
+    cut = place.committed is None and start > 0
     place.begin(start, bounds)
     while place.position < bounds.end:
         try:
@@ -229,7 +232,7 @@ def restore(
     _log.info("%s: restored %d records in %.1f s", whose, total, clock.monotonic() - began_s)
     if listener is not None:
         listener.on_restore_end(changelog, name, total)
-    return RestoreResult(total, start, bounds.end)
+    return RestoreResult(total, start, bounds.end, cut=cut)
 
 
 def open_and_restore(
@@ -276,7 +279,7 @@ def open_and_restore(
                 raise
             # Retention has cut the log behind the rebuild, which stood still for long.
             reason = str(error)
-    return store, RestoreResult(result.records, result.start, result.end, aside)
+    return store, replace(result, set_aside=aside)
 
 
 def set_aside_to_rebuild(logged: LoggedStore[StateStore], offsets: TaskOffsets, reason: str) -> str | None:

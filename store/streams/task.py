@@ -131,7 +131,7 @@ from store.streams.handlers import Faults, Handlers
 from store.streams.steps import Steps, complete
 from store.streams.timestamps import extractor_of, invalid_timestamp
 from store.streams.topology import Processing, Topology, bind
-from store.suppliers import StoreSupplier
+from store.suppliers import CHANGELOG_SLACK_MS, StoreSupplier
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -644,8 +644,33 @@ class Task:
             tombstone_retention(self._log, changelog.topic),
             None if self._metrics is None else lambda records: measured[-1].restored(records),
         )
-        self.stores[name], _ = open_and_restore(logged, offsets, reader, self._restore_settings)
+        self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)
         closing.callback(self.stores[name].close)
+        if result.cut:
+            self._warn_of_cut(name, supplier, result.start)
+
+    def _warn_of_cut(self, name: str, supplier: StoreSupplier[StateStore], begins: int) -> None:
+        """Say that retention, which goes by the wall clock, may have taken what has not expired by the stream time.
+
+        A changelog keeps records for as long as the store, and `CHANGELOG_SLACK_MS`, by which the stream time may lag.
+        """
+        topic, wanted = self.topology.changelog_topic(name), supplier.changelog_config()
+        lag_ms = self._clock.time_ms() - self._committed_stream_time
+        if self._committed_stream_time < 0 or "retention.ms" not in wanted or lag_ms <= CHANGELOG_SLACK_MS:
+            return
+        _log.warning(
+            "store %s of task %s was restored from nothing, and its changelog %s has lost what was before offset %d. "
+            "The broker deletes what has expired by the wall clock (retention.ms=%s), and the stream time of the task "
+            "is %.1f days behind that: results that are still open may lack what they had. Where input is so old, "
+            "give that topic a longer retention.ms, by kafka-configs.sh or with_logging_enabled, and keep copies by "
+            "num.standby.replicas",
+            name,
+            self.task_id,
+            topic,
+            begins,
+            wanted["retention.ms"],
+            lag_ms / 86_400_000,
+        )
 
     @property
     def _restore_settings(self) -> RestoreSettings:

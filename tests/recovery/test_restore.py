@@ -105,7 +105,7 @@ def test_a_store_with_nothing_but_a_marker_before_it_is_not_written_to(end: int)
 
 
 def test_an_empty_changelog_that_begins_late_restores_nothing(store: KeyValueStore) -> None:
-    assert restore(store, CHANGELOG, WrittenLog({}, end=9, earliest=9)) == RestoreResult(0, 9, 9)
+    assert restore(store, CHANGELOG, WrittenLog({}, end=9, earliest=9)) == RestoreResult(0, 9, 9, cut=True)
     assert store.get_committed_offset(CHANGELOG) is None
 
 

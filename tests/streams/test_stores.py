@@ -394,6 +394,9 @@ def test_a_worker_whose_transaction_is_aborted_goes_on_with_stores_of_either_kin
 # -- topologies -----------------------------------------------------------------------------------------------
 
 
+DAY_MS = 86_400_000
+
+
 def test_changelogs_are_configured_as_their_stores_need_it() -> None:
     day = 86_400_000
     compact = {
@@ -428,6 +431,30 @@ def test_changelogs_are_configured_as_their_stores_need_it() -> None:
         ),
         "app-configured-changelog": (3, {**compact, "cleanup.policy": "delete", "segment.ms": "7"}),
     }
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "cut", "warns"), [(2 * DAY_MS, True, True), (2 * DAY_MS, False, False), (1, True, False)]
+)
+def test_windows_restored_from_a_changelog_that_was_cut_before_they_expired_by_the_stream_time_are_told_of(
+    age_ms: int, cut: bool, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def put(context: Context, record: Record) -> None:
+        context.store(STORE).put(record.key, b"1", record.timestamp)
+
+    cluster = Cluster(pipeline(put, persistent_window_store(STORE, 60_000, 1_000)))
+    cluster.clock.now = 10 * DAY_MS / 1000
+    for key in (b"a", b"b"):
+        cluster.broker.append(SOURCE.topic, key, b"", partition=0, timestamp=cluster.clock.time_ms() - age_ms)
+    with cluster.task() as task:
+        cluster.run(task)
+    if cut:
+        cluster.broker.delete_records(CHANGELOG, 1)
+    with cluster.task(host=Host(1)):
+        pass
+    told = [one for one in caplog.messages if "has lost what was before offset 1" in one]
+    assert len(told) == warns
+    assert all("is 2.0 days behind that" in one for one in told)
 
 
 def test_a_store_without_logging_has_no_changelog_and_keeps_what_it_committed() -> None:
