@@ -31,6 +31,7 @@ from store.errors import (
     LogError,
     OutcomeUnknownError,
     ProtocolError,
+    RecordLostError,
     RetriableError,
     UnreachableError,
 )
@@ -449,6 +450,23 @@ def test_a_record_too_large_for_the_topic_asks_for_an_abort(place: Place) -> Non
     producer.begin_transaction()
     producer.produce(place.topic, b"key", b"small", partition=1)
     producer.commit_transaction()
+
+
+def test_a_record_that_is_too_large_is_told_of_with_its_topic_and_with_what_limits_it(place: Place) -> None:
+    limits = r".*message\.max\.bytes.*max\.message\.bytes"
+    producer, plain = place.producer(), place.log.plain_producer()
+    producer.begin_transaction()
+    for one in (producer, plain):
+        with pytest.raises(LogError, match=f"{place.topic}{limits}"):
+            one.produce(place.topic, b"key", b"x" * 2_000_000, partition=0)
+    place.put(producer, b"x" * 200_000)
+    with pytest.raises(AbortRequiredError, match=f"a record for {place.topic} was not delivered{limits}"):
+        producer.flush()
+    producer.abort_transaction()
+    plain.produce(place.topic, b"key", b"x" * 200_000, partition=0)
+    with pytest.raises(RecordLostError, match=f"a record for {place.topic} was not delivered{limits}"):
+        plain.flush()
+    plain.close()
 
 
 def test_commit_without_flush_reports_a_refused_record(place: Place) -> None:

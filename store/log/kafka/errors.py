@@ -75,10 +75,22 @@ MISSING = frozenset(
 )
 
 
+def text_of(error: KafkaError, doing: str) -> str:
+    """What went wrong in doing what; of a record that is too large, which settings say so."""
+    text = f"{doing}: {error.str()} ({error.name()})"
+    if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+        return text
+    # The client says that the broker has refused it, also where it does so itself.
+    return (
+        f"{text}. The client takes up to its message.max.bytes, which kafka={{'message.max.bytes': …}} sets, and a "
+        "topic up to its max.message.bytes"
+    )
+
+
 def translate(error: KafkaError, doing: str) -> CrashproofError:
     """What an error of the client asks the caller to do. The order of the cases matters."""
     code = error.code()
-    text = f"{doing}: {error.str()} ({error.name()})"
+    text = text_of(error, doing)
     if code in FENCED:
         return FencedError(
             f"{text}. A newer producer has this transactional id, or its transaction timed out"

@@ -28,7 +28,7 @@ from store.errors import (
     RetriableError,
 )
 from store.log.kafka.client import LOGGER, STEP, Client, number, repeat
-from store.log.kafka.errors import FENCED, REFUSED, cause_of, translate
+from store.log.kafka.errors import FENCED, REFUSED, cause_of, text_of, translate
 from store.log.kafka.member import KafkaMembership
 from store.log.protocol import Membership
 from store.types import Content, Headers, TopicPartition
@@ -68,6 +68,12 @@ class _Deliveries:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
             self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
+
+    @property
+    def which(self) -> str:
+        """A record that was not delivered, in words."""
+        topics = sorted({topic for topic, *_ in self.refused})
+        return "a record" + (f" for {' or '.join(topics)}" if topics else "")
 
     def last(self) -> dict[TopicPartition, int]:
         """The last offset in each partition."""
@@ -419,7 +425,7 @@ class KafkaProducer(_Sender):
         if failure is not None:
             if failure.code() not in FENCED:
                 self._check_fatal("a record was not delivered")
-            error = translate(failure, f"{self._id}: a record was not delivered")
+            error = translate(failure, f"{self._id}: {self._deliveries.which} was not delivered")
             if failure.code() in REFUSED and not failure.fatal():
                 refused = self._deliveries
                 raise RecordRefusedError(str(error), refused.refused, by_time=refused.by_time)
@@ -491,7 +497,7 @@ class KafkaPlainProducer(_Sender):
         # A record that did not arrive is not sent again; only from the committed position on it is made anew.
         failure = self._deliveries.failure
         if failure is not None:
-            text = f"{self._id}: a record was not delivered: {failure.str()} ({failure.name()})"
+            text = text_of(failure, f"{self._id}: {self._deliveries.which} was not delivered")
             if self._deliveries.refused:
                 raise RecordLostError(text, self._deliveries.refused, by_time=self._deliveries.by_time)
             raise FatalLogError(text)
