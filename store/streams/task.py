@@ -1190,14 +1190,27 @@ class Task:
 
     def why_unreadable(self, error: LogError) -> LogError:
         """What it means that its input cannot be read: what a newer incarnation has processed may be deleted, or what
-        was there before anything was processed. A new incarnation begins then where the input begins by now."""
+        was there before anything was processed. A new incarnation begins then where the input begins by now. Of what
+        was deleted before it was processed it says how to go on."""
         if moved := self._moved_elsewhere():
             return FencedError(f"{error}. {moved}")
         reader = self._require_reader()
         for tp in self._begun_at_earliest:
             if self._positions[tp] == self._committed[tp] < self._earliest(reader, tp):
                 return RetriableError(f"{error}. Nothing of {tp} was processed before")
-        return error
+        group = self.topology.application_id
+        cut = [tp for tp in self.inputs if self._positions[tp] < self._earliest(reader, tp)]
+        if not cut:
+            return error
+        resets = "; ".join(
+            f"kafka-consumer-groups.sh --group {group} --topic {tp.topic}:{tp.partition} --reset-offsets --to-earliest "
+            "--execute"
+            for tp in cut
+        )
+        return LogError(
+            f"{error}. What lay between in {', '.join(map(str, cut))} is gone, and task {self.task_id} has not "
+            f"processed it. To go on without it, stop the application and set the positions of its group: {resets}"
+        )
 
     def _moved_elsewhere(self) -> str | None:
         """Where the group has other positions than this incarnation has committed, in words."""

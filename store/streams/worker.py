@@ -238,9 +238,9 @@ class Worker:
 
     def _outlives(self, error: LogError) -> bool:
         """Give up the tasks that newer incarnations have, by the group's positions, and begin those anew that have
-        processed nothing of an input that is gone. Whether there are any."""
+        processed nothing of an input that is gone. Whether there are any. Raises what says more than the error."""
         found = {partition: (task, task.why_unreadable(error)) for partition, task in self.tasks.items()}
-        outlived = False
+        outlived, said = False, error
         for partition, (task, why) in found.items():
             enter(self._topology.task_id(partition))
             if isinstance(why, FencedError):
@@ -248,8 +248,11 @@ class Worker:
             elif why is not error and isinstance(why, RetriableError):
                 self._begin_anew(partition, task, why)
             else:
+                said = why if said is error else said
                 continue
             outlived = True
+        if said is not error and not outlived:
+            raise said from error
         return outlived
 
     def _due(self) -> Iterator[int]:

@@ -153,6 +153,20 @@ def test_an_input_that_is_cut_beyond_what_was_processed_of_it_ends_the_worker(st
     worker.close()
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_who_finds_its_input_cut_is_told_how_to_go_on(streams: bool) -> None:
+    cluster = Cluster(keys=[b"a"], partitions=2)
+    worker = streaming(cluster) if streams else cluster.worker(LONG, partitions=(0, 1))
+    drain(worker)
+    cluster.feed(b"b", b"c")
+    SimLog(cluster.broker).admin().delete_records({SOURCE: 2})
+    with pytest.raises(
+        LogError, match=r"between in in-0 is gone.* --group app --topic in:0 --reset-offsets --to-earliest"
+    ):
+        drain(worker)
+    worker.close()
+
+
 def test_a_worker_closes_what_it_has_lent_to_its_tasks() -> None:
     cluster = Cluster(keys=[b"a"], partitions=2)
     reader = SimLog(cluster.broker).reader()
