@@ -62,6 +62,7 @@ FAULTS = (
         "A second incarnation of the task starts on another host while the first one runs on.",
         Where.POINT,
         needs=_HOSTS,
+        rivals=True,
         yields=True,
         apply=lambda stage, actor, _: stage.start_another(actor),
     ),

@@ -134,6 +134,8 @@ class _Ledger:
         """Those in the middle of a restore. A member of a group breaks one off to be heard of, and begins anew."""
         self._suspended: set[int] = set()
         """Those that stood still once, while time may have passed for their transactions."""
+        self._rivalled: set[int] = set()
+        """Those whose task another incarnation is to take from them."""
         self._open: set[int] = set()
         """Those in the middle of a transaction."""
         self._tried: set[int] = set()
@@ -287,7 +289,7 @@ class _Ledger:
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         taken = self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation)
-        if taken or self._may_be_refused(incarnation) or self._was_struck(incarnation):
+        if taken or incarnation in self._rivalled or self._may_be_refused(incarnation) or self._was_struck(incarnation):
             return
         # A host that moves its stores fences the tasks of their former ordinals, which may have begun anew elsewhere.
         if self._once[incarnation, Excuse.FENCED]:
@@ -332,6 +334,8 @@ class _Ledger:
             self._suspended.add(event.incarnation)
         if fault.asks_to_end and event.incarnation is not None:
             self._stopping.add(event.incarnation)
+        if fault.rivals and event.incarnation is not None:
+            self._rivalled.add(event.incarnation)
         if fault.needs & _OF_THE_CLUSTER:
             self._standing.update((one, excuse) for one in self._alive for excuse in fault.excuses)
             self._blocked_for_all |= Excuse.BLOCKED in fault.excuses
