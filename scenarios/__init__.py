@@ -230,6 +230,10 @@ class Scenario(ABC):
     """About how much time lies between two input records."""
     durations_ms: ClassVar[tuple[int, ...]] = ()
     """Spans of time at which something changes: windows, gaps, retentions. Some records lie just so far apart."""
+    retentions_ms: ClassVar[Mapping[str, int]] = {}
+    """Store of windows or sessions → how long a row is kept after the time it begins, as worked out by hand where the
+    DSL works it out for the pipeline. The reference has its tables keep rows so long, and those of other stores as long
+    as the stores are made to."""
 
     least_partitions: ClassVar[int] = 1
     """How many partitions its topics have at least."""

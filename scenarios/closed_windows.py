@@ -95,6 +95,7 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 9_000
     durations_ms = (SIZE_MS, ADVANCE_MS, SIZE_MS + GRACE_MS, SIZE_MS + WEIGHED_GRACE_MS)
+    retentions_ms: ClassVar[Mapping[str, int]] = {COLLECTED: SIZE_MS + GRACE_MS, WEIGHED: RETENTION_MS}
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         windows = TimeWindows.of_size_with_no_grace(SIZE_MS).advance_by(ADVANCE_MS).with_grace(GRACE_MS)

@@ -126,6 +126,11 @@ class Scenario(scenarios.Scenario):
     )
     time_step_ms = 5_000
     durations_ms = (GAP_MS, SOON_MS)
+    retentions_ms: ClassVar[Mapping[str, int]] = {
+        VISITS: 2 * GAP_MS + LONG_MS + 1,
+        SOON_ERRANDS: 2 * SOON_MS + LONG_MS,
+        SOON_RUNNERS: 2 * SOON_MS + LONG_MS,
+    }
     updates: ClassVar[frozenset[str]] = frozenset({"since"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:

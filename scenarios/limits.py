@@ -144,6 +144,7 @@ class Scenario(scenarios.Scenario):
     aborts = True
     time_step_ms = 5_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS)
+    retentions_ms: ClassVar[Mapping[str, int]] = {SPENT: SIZE_MS + GRACE_MS}
     updates: ClassVar[frozenset[str]] = frozenset({"spent", "refunds"})
     noted: ClassVar[frozenset[str]] = frozenset({TIMES})
 

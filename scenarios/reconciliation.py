@@ -81,6 +81,12 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 7_000
     durations_ms = (BEFORE_MS, AFTER_MS, BEFORE_MS + GRACE_MS, AFTER_MS + GRACE_MS, EARLIEST_MS, LATEST_MS)
+    retentions_ms: ClassVar[Mapping[str, int]] = {
+        INVOICES: BEFORE_MS + AFTER_MS + GRACE_MS,
+        PAYMENTS: BEFORE_MS + AFTER_MS + GRACE_MS,
+        PAYABLE: LATEST_MS - EARLIEST_MS + GRACE_MS,
+        PAYING: LATEST_MS - EARLIEST_MS + GRACE_MS,
+    }
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())

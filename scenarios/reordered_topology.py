@@ -76,6 +76,7 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (SIZE_MS, SIZE_MS + GRACE_MS)
+    retentions_ms: ClassVar[Mapping[str, int]] = {COLLECTED: SIZE_MS + GRACE_MS}
     updates: ClassVar[frozenset[str]] = frozenset({"counted"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:

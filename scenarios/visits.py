@@ -120,6 +120,12 @@ class Scenario(scenarios.Scenario):
     settings: ClassVar[Mapping[str, Any]] = {"processing.guarantee": "exactly_once_v2"}
     time_step_ms = 6_000
     durations_ms = (GAP_MS, GAP_MS + SESSION_GRACE_MS, SIZE_MS, APART_MS, APART_MS + ROLL_GRACE_MS)
+    # Of sessions and sliding windows what may still be changed, and what that is merged with or has to be looked at.
+    retentions_ms: ClassVar[Mapping[str, int]] = {
+        **dict.fromkeys((GOING, SUMS, OVER), 2 * GAP_MS + SESSION_GRACE_MS + 1),
+        **dict.fromkeys((ROLLING, CHANGING), 3 * APART_MS + ROLL_GRACE_MS + 2),
+        HOPS: SIZE_MS + HOP_GRACE_MS,
+    }
     updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops", "rolling"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:

@@ -381,7 +381,7 @@ class Fault:
     suspends: bool = False
     """Whether the process stands still until it is told to go on, and time may pass for its transactions meanwhile."""
     rivals: bool = False
-    """Whether another incarnation of the task takes it from a process that runs on, which may end before it hears so."""
+    """Whether another incarnation of the task takes it from a process that runs on, and may end before it hears so."""
     yields: bool = False
     """Whether the process that reached the place lets all others go on first, until they rest."""
     figures: frozenset[Figure] = frozenset()

@@ -199,4 +199,40 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "join-stores-keep-no-grace",
+        OWN,
+        "The stores of a join of streams keep records for as long as its windows are, and not for the grace.",
+        (
+            Edit(
+                "store.streams.dsl.joins:JoinWindows.retention_ms",
+                "self.size_ms + self.grace_ms",
+                "self.size_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        "sliding-windows-kept-as-said",
+        OWN,
+        "The store of sliding windows keeps them for no longer than is said, and not for what a late record looks for.",
+        (
+            Edit(
+                "store.streams.dsl.windows:store_retention_of",
+                "max(said, 3 * windows.difference_ms + windows.grace_ms + 2)",
+                "said",
+            ),
+        ),
+    ),
+    Mutant(
+        "sessions-kept-as-said",
+        OWN,
+        "The store of sessions keeps them for no longer than is said, and not for what a late record is merged with.",
+        (
+            Edit(
+                "store.streams.dsl.windows:store_retention_of",
+                "max(said, 2 * windows.gap_ms + windows.grace_ms + 1)",
+                "said",
+            ),
+        ),
+    ),
 )

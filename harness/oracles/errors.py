@@ -289,7 +289,12 @@ class _Ledger:
 
     def _let_go(self, event: Ended, incarnation: int) -> Iterator[Finding]:
         taken = self._awaited(event.task, incarnation) or self._overtaken(event.task, incarnation)
-        if taken or incarnation in self._rivalled or self._may_be_refused(incarnation) or self._was_struck(incarnation):
+        if (
+            taken
+            or incarnation in self._rivalled
+            or self._may_be_refused(incarnation)
+            or self._was_struck(incarnation)
+        ):
             return
         # A host that moves its stores fences the tasks of their former ordinals, which may have begun anew elsewhere.
         if self._once[incarnation, Excuse.FENCED]:

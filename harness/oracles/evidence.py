@@ -55,6 +55,7 @@ class _Pipeline:
 
     def __init__(self, scenario: Scenario, config: StreamsConfig) -> None:
         self.config = config
+        self._retentions_ms = scenario.retentions_ms
         self.topologies = {
             str(topology.ordinal): topology for topology in topologies(scenario, APPLICATION, config)
         }
@@ -89,7 +90,10 @@ class _Pipeline:
     def empty(self) -> dict[str, dict[str, Table]]:
         """Ordinal → store → a table for it, of which every task has a copy."""
         return {
-            ordinal: {name: table_of(supplier) for name, supplier in suppliers.items()}
+            ordinal: {
+                name: table_of(supplier, self._retentions_ms.get(name))
+                for name, supplier in suppliers.items()
+            }
             for ordinal, suppliers in self.suppliers.items()
         }
 

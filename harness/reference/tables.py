@@ -479,17 +479,19 @@ class GlobalTable(dict[str, Json]):
         return other
 
 
-def table_of(supplier: StoreSupplier[Any]) -> Table:
-    """An empty table for what a supplier or a builder opens. Raises `ValueError` for a store of a user's own."""
+def table_of(supplier: StoreSupplier[Any], retention_ms: int | None = None) -> Table:
+    """An empty table for what a supplier or a builder opens, whose windows or sessions are kept as long as it says, or
+    as long as is given. Raises `ValueError` for a store of a user's own."""
     while isinstance(supplier, StoreBuilder):
         supplier = supplier.supplier
     match supplier:
         case KeyValueSupplier():
             return KeyValueTable()
         case WindowSupplier():
-            return WindowTable(supplier.retention_ms, retain_duplicates=supplier.retain_duplicates)
+            kept_ms = supplier.retention_ms if retention_ms is None else retention_ms
+            return WindowTable(kept_ms, retain_duplicates=supplier.retain_duplicates)
         case SessionSupplier():
-            return SessionTable(supplier.retention_ms)
+            return SessionTable(supplier.retention_ms if retention_ms is None else retention_ms)
         case VersionedSupplier():
             return VersionedTable(supplier.history_retention_ms)
         case ListValueSupplier():

@@ -138,7 +138,8 @@ class Run:
         rows: dict[str, dict[str, Json]] = {}
         for topology, records in zip(self.topologies, self.seen, strict=True):
             state: dict[str, Table] = {
-                name: table_of(supplier) for name, supplier in topology.suppliers().items()
+                name: table_of(supplier, self.scenario.retentions_ms.get(name))
+                for name, supplier in topology.suppliers().items()
             }
             state |= {store.name: self._global_table(store.topic) for store in topology.global_stores}
             state |= {name: KeyValueTable() for name in self.scenario.noted}
