@@ -12,14 +12,15 @@ is handed on by another one, which finds it as the table has it.
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
 light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
 and sets all balances of its task to 0 when that one is too low; of this the table tells nobody. In `due` everything
-once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all
-that is due, what came first first, with the stream time. In `rounds` is how many had come at each of its calls: with
-the first parcel, and with each that is at or beyond a full 20 s at which there was no call yet. In `reminders` is how
-many had come, at the next full 20 s after the first parcel since the last reminder: a punctuator of stream time that
-is scheduled with that parcel, and cancelled when it has reminded. In `turns` is the same at each call of one that is
-to start at 70 s: with the first parcel at or beyond it, and then at every 20 s from there on. In `ticks` is, by a
-punctuator of the wall clock, how many had come at some time. Output of the third one, keyed by receiver: in `heaviest`
-the greatest weight of the odd ones.
+once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all that
+is due, what came first first, with the stream time. In `rounds` is how many had come at each of its calls: with the
+first parcel, and with each that is at or beyond a full 20 s at which there was no call yet. In `reminders` is how many
+had come, at the next full 20 s after the first parcel since the last reminder: a punctuator of stream time that is
+scheduled with that parcel, and cancelled when it has reminded. In `rounds` is the same too at each call of one that is
+to start at 70 s, as a turn: with the first parcel at or beyond it, and then at every 20 s from there on. Of a round
+and a turn with one parcel that comes first which was due first. In `ticks` is, by a punctuator of the wall clock, how
+many had come at some time. Output of the third one, keyed by receiver: in `heaviest` the greatest weight of the odd
+ones.
 
 The processor keeps the stream time in its store for the reference to find. It is noted beside the positions, which may
 be older than the stores after a crash under at least once: exactly once is set.
@@ -106,7 +107,7 @@ class Deliver:
             self.context.forward(name.split(" ")[2], parcel, to="due-sink")
 
     def turn(self, _now: int) -> None:
-        self.context.forward("turn", self.timers.get(SEEN), to="turns-sink")
+        self.context.forward("turn", self.timers.get(SEEN), to="rounds-sink")
 
     def remind(self, now: int) -> None:
         # The first call comes with the next record, also after a restart.
@@ -258,7 +259,6 @@ class Scenario(scenarios.Scenario):
         delivered.to(f"{application_id}-due", name="due-sink")
         delivered.to(f"{application_id}-rounds", name="rounds-sink")
         delivered.to(f"{application_id}-reminders", name="reminders-sink")
-        delivered.to(f"{application_id}-turns", name="turns-sink")
         delivered.to(f"{application_id}-ticks", name="ticks-sink")
         odd.foreach(look)
         others = odd.group_by(other_receiver, value_serde=values, name="odd")
@@ -320,10 +320,12 @@ class Scenario(scenarios.Scenario):
         if timers.setdefault(REMIND, due) <= now:
             del timers[REMIND]
             outputs.append(Output("reminders", "reminder", seen, now))
+        calls = []
         if now // DELIVERY_MS > before // DELIVERY_MS:
-            outputs.append(Output("rounds", "round", seen, now))
+            calls.append(((before // DELIVERY_MS + 1) * DELIVERY_MS, "round"))
         if turn_at(now) > turn_at(before):
-            outputs.append(Output("turns", "turn", seen, now))
+            calls.append((FIRST_TURN_MS + (turn_at(before) + 1) * DELIVERY_MS, "turn"))
+        outputs += [Output("rounds", name, seen, now) for _, name in sorted(calls)]
         for name in sorted(timers.keys() - {NOW, SEEN, REMIND}):
             at, _, whom = name.split(" ")
             if int(at) <= now:

@@ -235,4 +235,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "punctuators-in-the-order-of-scheduling",
+        OWN,
+        "Of two punctuators that are due at once the one is called first that was scheduled first.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:_run",
+                "min(due, key=lambda schedule: schedule.next_ms)",
+                "due[0]",
+            ),
+        ),
+    ),
 )
