@@ -200,20 +200,20 @@ class Scenario(scenarios.Scenario):
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, value, counted = record.key, record.value, state[COUNTED]
         if isinstance(value, str):
-            return [_dead(record, record.timestamp, "unreadable", DeserializationError)]
+            return [buried(record, record.timestamp, "unreadable", DeserializationError)]
         time = self.time_of(state, record)
         if value == PASSED_OVER:
             return []
         now = state[TIMES][NOW] = max(state[TIMES].get(NOW, 0), time)
         if value < 0:
-            return [_dead(record, time, "refused", RefusedError)]
+            return [buried(record, time, "refused", RefusedError)]
         counted[key] = counted.get(key, 0) + 1
         counted[NOW] = now
         outputs = [Output("output", key, [counted[key], counted[NOW]], time, record.headers, (0,))]
         if value == UNWRITABLE:
-            return [*outputs, _dead(record, time, "unwritable", SerdeError)]
+            return [*outputs, buried(record, time, "unwritable", SerdeError)]
         if value == TOO_LONG:
-            outputs.append(_dead(record, time, "unwritable", RecordRefusedError))
+            outputs.append(buried(record, time, "unwritable", RecordRefusedError))
         if value >= LARGE:
             outputs.append(Output("dead", key, value, time, record.headers))
         return outputs
@@ -228,7 +228,7 @@ class Scenario(scenarios.Scenario):
         return record.topic == "input" and type(record.value) in (int, str)
 
 
-def _dead(record: InputRecord, time: int, why: str, error: type[Exception]) -> Output:
+def buried(record: InputRecord, time: int, why: str, error: type[Exception]) -> Output:
     """A dead letter, with the headers of the record and its own."""
     said = (*said_of(error, record.topic, record.partition, record.offset, time), ("why", why))
     return Output("dead", record.key, record.value, max(EARLIEST, time), (*record.headers, *said))

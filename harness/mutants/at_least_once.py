@@ -65,4 +65,22 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "no-dead-letter-of-what-stays",
+        OWN,
+        "Under at least once a record that is refused, and of which nothing is taken back, has no dead letter.",
+        (
+            Edit(
+                "store.streams.task:Task._goes_on",
+                "context.bury(response.dead_letters)",
+                "context.bury(response.dead_letters if untouched else ())",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-is-refused-is-refused-again",
+        OWN,
+        "Under at least once a record that was refused ends the task at the next one.",
+        (Edit("store.streams.task:Task._goes_on", "context.failure = None", "context.failure = error"),),
+    ),
 )

@@ -108,6 +108,7 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         "orders_payments",
         "readings",
         "reconciliation",
+        "refusals",
         "reordered_topology",
         "unpaid_orders",
         "word_counts",
