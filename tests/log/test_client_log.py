@@ -7,6 +7,8 @@ from unittest.mock import patch
 import pytest
 
 from store.clock import SAID_EVERY_S
+from store.errors import LogError
+from store.log.kafka import KafkaLog
 from store.log.kafka.client import LOGGER
 
 REFUSED = (
@@ -39,3 +41,31 @@ def test_all_else_that_a_client_says_is_told_each_time(caplog: pytest.LogCapture
     for _ in range(3):
         LOGGER.warning("SESSTMOUT [app#consumer-1] [thrd:main]: Consumer group session timed out")
     assert len(caplog.messages) == 3
+
+
+def test_a_property_of_producers_or_of_consumers_is_not_said_to_be_ignored_by_the_other_clients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What else is wrong with a property is said, such as that it is deprecated."""
+    config: dict[str, str | int] = {
+        "compression.type": "lz4",
+        "linger.ms": 5,
+        "fetch.min.bytes": 1,
+        "reconnect.backoff.jitter.ms": 0,
+    }
+    log = KafkaLog("127.0.0.1:1", timeout=0.2, config=config)
+    reader, admin, producer = log.reader(), log.admin(), log.plain_producer()
+    with pytest.raises(LogError):
+        reader.partitions("in")
+    with pytest.raises(LogError):
+        admin.topic_ids(["in"])
+    producer.produce("out", b"a", b"1")
+    with pytest.raises(LogError):
+        producer.flush()
+    for client in (reader, admin, producer):
+        client.close()
+    warned = [line for line in caplog.messages if line.startswith("CONFWARN")]
+    assert {line.split("]: ")[1].split(": ")[0] for line in warned} == {
+        "Configuration property reconnect.backoff.jitter.ms is deprecated"
+    }
+    assert len(warned) == 3

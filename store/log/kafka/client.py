@@ -34,9 +34,14 @@ _AFTER = re.compile(r" \(after .*")
 
 _MOST_TOLD = 1_000
 
+_OTHER_KIND = re.compile(r"CONFWARN .* is a (producer|consumer) property and will be ignored by this ")
+"""What each client says of properties of the other kind. A log has clients of both, and gives all the same ones: each
+property is meant for some of them."""
+
 
 class _Sparing(logging.Filter):
-    """Has a client tell of a connection that fails again and again once in `SAID_EVERY_S`.
+    """Has a client tell of a connection that fails again and again once in `SAID_EVERY_S`, and of properties that are
+    other clients' not at all.
 
     One that has lost all brokers begins with its addresses anew at each attempt, and has then said nothing of them
     (librdkafka#5546).
@@ -50,7 +55,7 @@ class _Sparing(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
         if not text.startswith("FAIL "):
-            return True
+            return _OTHER_KIND.match(text) is None
         what = _AFTER.sub("", text)
         with self._lock:
             told = self._told.setdefault(what, Sparingly())
