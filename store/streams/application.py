@@ -6,7 +6,7 @@ the numbers), before anything is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,13 @@ from store.config import StreamsConfig
 from store.errors import ConfigError, LogError
 from store.log import Log, Reader, TopicSpec
 from store.streams.description import mermaid, text
-from store.streams.internal_topics import Repartition, check_kept, internal_topics, partitions_of_tasks
+from store.streams.internal_topics import (
+    Repartition,
+    check_kept,
+    internal_topics,
+    other_partitions,
+    partitions_of_tasks,
+)
 from store.streams.topology import Topology
 
 
@@ -80,8 +86,9 @@ class Application:
     def prepare(self, log: Log, config: StreamsConfig | None = None) -> dict[str, int]:
         """Make the internal topics that are missing, and check those that exist, those that `config` names among them.
 
-        Returns how many partitions each source has. Raises `LogError` naming inputs and outputs that do not exist, and
-        `ConfigError` for inputs that do not fit together.
+        Returns how many partitions each source has. Raises `LogError` naming inputs and outputs that do not exist,
+        `InputChangedError` for inputs with other partitions than when the topics were made, and `ConfigError` for
+        inputs that do not fit together.
         """
         reader = log.reader()
         admin = log.admin()
@@ -100,13 +107,33 @@ class Application:
                     f"these topics do not exist: {', '.join(missing)}. Create them, or check the names"
                 )
             specs = self.internal_topics(found.__getitem__)
-            admin.create_topics(specs)
+            try:
+                admin.create_topics(specs)
+            except LogError as error:
+                self._check_partitions(error, specs, reader, found)
+                raise
             for spec in specs:
                 check_kept(spec, admin.topic_config(spec.name))
         finally:
             admin.close()
             reader.close()
         return found | {spec.name: spec.partitions for spec in specs if spec.name in internal}
+
+    def _check_partitions(
+        self, error: LogError, specs: Iterable[TopicSpec], reader: Reader, found: Mapping[str, int]
+    ) -> None:
+        """Raise `InputChangedError` where topics could not be made since they are there, with other partitions."""
+        if type(error) is not LogError:
+            return
+        there: dict[str, int] = {}
+        for spec in specs:
+            _count(reader, spec.name, there, [])
+        wanted = {
+            one.name: one.partitions for one in specs if there.get(one.name, one.partitions) != one.partitions
+        }
+        if wanted:
+            inputs = {topic: found[topic] for topic in self.sources}
+            raise other_partitions(self.application_id, inputs, there, wanted) from error
 
     def describe(self, format: Literal["text", "mermaid"] = "text") -> str:
         """The sub-topologies with their operators, as Kafka Streams prints them, or as a Mermaid diagram."""

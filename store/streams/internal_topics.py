@@ -1,7 +1,7 @@
 """The topics of an application's own: repartition topics between its sub-topologies, changelogs, topics of positions.
 
-Must survive: topics that somebody else has made, or has configured so that they lose what they must keep (refused, with
-the way out).
+Must survive: topics that somebody else has made, or has configured so that they lose what they must keep, and inputs
+that get partitions (refused, with the way out).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from store.errors import LogError
+from store.errors import InputChangedError, LogError
 from store.log import TopicSpec
 from store.streams.topology import Topology
 
@@ -86,6 +86,28 @@ def internal_topics(
     for topology, count in zip(sub_topologies, counts, strict=True):
         specs += topology.internal_topics(count)
     return specs
+
+
+def other_partitions(
+    application_id: str, inputs: Mapping[str, int], own: Mapping[str, int], wanted: Mapping[str, int]
+) -> InputChangedError:
+    """What it means that topics of the application's `own` do not have as many partitions as its inputs ask for."""
+    has = ", ".join(f"{topic} has {count}" for topic, count in inputs.items())
+    wrong = ", ".join(
+        f"{topic} exists with {own[topic]} partitions, {count} were asked for"
+        for topic, count in wanted.items()
+    )
+    alter = "; ".join(
+        f"kafka-topics.sh --alter --topic {topic} --partitions {count}" for topic, count in wanted.items()
+    )
+    return InputChangedError(
+        f"the inputs of {application_id} have other partitions now than its own topics were made for: {has}; {wrong}. "
+        "Partitions were added to an input, or repartition() was given another number, and records of a key may come "
+        "in another partition than the one that has its state. Start with another application_id; or, to start over "
+        f"with this one, stop all processes of {application_id}, move its state directories away, and delete its own "
+        "topics and the group's positions; or, where nothing is kept by key, or the records of each key have stayed in "
+        f"their partition, give its own topics as many, and start again: {alter}"
+    )
 
 
 def check_kept(spec: TopicSpec, found: Mapping[str, str]) -> None:

@@ -128,6 +128,7 @@ from store.streams import ordinals, positions
 from store.streams.arrivals import in_time
 from store.streams.context import TaskContext
 from store.streams.handlers import Faults, Handlers
+from store.streams.internal_topics import other_partitions
 from store.streams.steps import Steps, complete
 from store.streams.timestamps import extractor_of, invalid_timestamp
 from store.streams.topology import Processing, Topology, bind
@@ -281,7 +282,8 @@ class Task:
         Raises `StateLockedError` when a live process holds the state of this task on this host,
         `HangingTransactionError` when the changelog cannot be read to its end, `PositionLostError` when the
         group's positions are behind the stores, `InputChangedError` when they are of another topic of the name of an
-        input, `RestoreBrokenOffError` when a restore is told to end.
+        input, or when an input has got more partitions than changelogs have, `RestoreBrokenOffError` when a restore is
+        told to end.
         """
         if self._state is not _State.NEW:
             raise ProtocolError(f"task {self.task_id} was opened before; make a new one")
@@ -644,7 +646,12 @@ class Task:
             tombstone_retention(self._log, changelog.topic),
             None if self._metrics is None else lambda records: measured[-1].restored(records),
         )
-        self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)
+        try:
+            self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)
+        except LogError as error:
+            if type(error) is LogError:
+                self._check_partitions(changelog, reader, error)
+            raise
         closing.callback(self.stores[name].close)
         if result.cut:
             self._warn_of_cut(name, supplier, result.start)
@@ -760,9 +767,22 @@ class Task:
                 "Topology.internal_topics says how to make it"
             ) from error
         if partitions <= at.partition:
+            self._check_partitions(at, reader)
             raise LogError(
                 f"{at} does not exist: the topic {at.topic} has {partitions} partitions, one for each task"
             )
+
+    def _check_partitions(self, own: TopicPartition, reader: Reader, cause: LogError | None = None) -> None:
+        """Raise `InputChangedError` where a topic of the application's own has no partition for this task, which has
+        one since an input got more."""
+        counts = {
+            topic: self._retry(partial(reader.partitions, topic))
+            for topic in (own.topic, *self.topology.sources)
+        }
+        has, asked = counts.pop(own.topic), max(counts.values())
+        if has <= own.partition < asked:
+            group = self.topology.application_id
+            raise other_partitions(group, counts, {own.topic: has}, {own.topic: asked}) from cause
 
     def _earliest(self, reader: Reader, tp: TopicPartition) -> int:
         return self._retry(lambda: reader.offsets(tp, IsolationLevel.READ_COMMITTED)).earliest

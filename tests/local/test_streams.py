@@ -15,9 +15,10 @@ from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from harness.worlds.local.broker import LocalBroker
-from store.errors import LogError, ProtocolError, ShutdownRequestedError
+from store.errors import InputChangedError, LogError, ProtocolError, ShutdownRequestedError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.query import FailureReason, KeyQuery, RangeQuery, StoreQueryParameters
@@ -435,6 +436,33 @@ def test_a_changelog_that_is_not_compacted_is_refused(place: Place) -> None:
     with pytest.raises(
         LogError, match=f"{changelog} .* exists with cleanup.policy=delete, and has to have compact"
     ):
+        place.streams("a").start()
+
+
+def test_partitions_that_an_input_gets_end_who_runs_and_who_starts_with_the_numbers_and_the_ways_out(
+    place: Place,
+) -> None:
+    changelog = f"{place.name}-{streaming.STORE}-changelog"
+    said = (
+        f"{place.name}-in has {PARTITIONS + 1}; {changelog} exists with {PARTITIONS} partitions, "
+        f"{PARTITIONS + 1} were asked for.* Start with another application_id; or"
+    )
+    place.feed(1)
+    running = Streams(
+        streaming.application(place.name),
+        bootstrap=place.bootstrap,
+        state_dir=place.directory,
+        kafka={"topic.metadata.refresh.interval.ms": 200},
+    )
+    with running:
+        until(lambda: running.state is State.RUNNING)
+        more = NewPartitions(f"{place.name}-in", PARTITIONS + 1)
+        admin = AdminClient({"bootstrap.servers": place.bootstrap})
+        admin.create_partitions([more])[more.topic].result()
+        until(lambda: running.state is State.ERROR)
+        with pytest.raises(InputChangedError, match=said):
+            running.wait()
+    with pytest.raises(InputChangedError, match=said):
         place.streams("a").start()
 
 

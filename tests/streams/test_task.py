@@ -20,6 +20,7 @@ from store.errors import (
     ChangelogLostError,
     ConfigError,
     FencedError,
+    InputChangedError,
     LogError,
     OutcomeUnknownError,
     PositionLostError,
@@ -29,7 +30,8 @@ from store.errors import (
     StoreIOError,
 )
 from store.log import Offsets
-from store.streams.task import apply
+from store.streams.application import Application
+from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.suppliers import persistent_key_value_store, persistent_window_store
 from store.types import IsolationLevel, Record, TopicPartition
@@ -563,6 +565,25 @@ def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_th
     assert cluster.position() == 3
     with pytest.raises(ChangelogLostError):
         cluster.task(config).open()
+
+
+@pytest.mark.parametrize("kept", ["changelog", "positions"])
+def test_a_task_of_a_partition_that_an_input_got_since_says_what_lacks_it(kept: str) -> None:
+    stores = (STORE,) if kept == "changelog" else ()
+    broker, topology = SimBroker(), Topology("app", ("in",), ("out",), stores, count)
+    broker.create_topic("in", 3)
+    broker.create_topic("out", 1)
+    (own,) = topology.internal_topics(2)
+    SimLog(broker).admin().create_topics([own])
+    clock, storage = VirtualClock(), HostStorage(Host(0), 0)
+    task = Task(topology, 2, SimLog(broker), storage, StreamsConfig(), clock)
+    said = (
+        rf"in has 3; {own.name} exists with 2 partitions, 3 were asked for.*--topic {own.name} --partitions 3"
+    )
+    with pytest.raises(InputChangedError, match=said):
+        task.open()
+    with pytest.raises(InputChangedError, match=said):
+        Application.of(topology).prepare(SimLog(broker))
 
 
 class WhenRestored:
