@@ -650,7 +650,7 @@ class Task:
             self.stores[name], result = open_and_restore(logged, offsets, reader, self._restore_settings)
         except LogError as error:
             if type(error) is LogError:
-                self._check_partitions(changelog, reader, error)
+                self._check_changelog_is_there(changelog, reader, error)
             raise
         closing.callback(self.stores[name].close)
         if result.cut:
@@ -1303,6 +1303,28 @@ class Task:
                     "and reset the group's offsets"
                 )
 
+    def _check_changelog_is_there(self, changelog: TopicPartition, reader: Reader, error: LogError) -> None:
+        """Raise what it means that a changelog cannot be read, where that is known."""
+        try:
+            self._count_partitions(changelog.topic)
+        except LogError as missing:
+            processed = any(one is not None for one in self._committed_positions(reader).values())
+            if type(missing) is LogError and processed:
+                raise self._changelog_deleted(changelog) from error
+            raise error from None
+        self._check_partitions(changelog, reader, error)
+
+    def _changelog_deleted(self, changelog: TopicPartition) -> ChangelogLostError:
+        """What it means that a changelog is not there, of a task that has committed what it processed."""
+        (name,) = [one for one, topic in self.topology.changelogs.items() if topic == changelog.topic]
+        return ChangelogLostError(
+            f"the changelog of store {name} was deleted: task {self.task_id} has committed before, and {changelog} is "
+            "not there any more. Nothing since the last commit is committed. Bring the topic back as it was; "
+            "or, if the store is new and its changelog was never made, make it as Topology.internal_topics says; or, "
+            f"to start over, stop all processes of {self.topology.application_id}, move its state directories away, "
+            "delete its other changelog topics and reset the group's offsets"
+        )
+
     def _write_positions(self, producer: Producer | PlainProducer) -> None:
         if self._positions_at is not None:
             topic, partition = self._positions_at
@@ -1400,7 +1422,13 @@ class Task:
     def _check_last_commit(self) -> None:
         reader = self._require_reader()
         for tp, last in self._acknowledged.items():
-            if reader.offsets(tp, IsolationLevel.READ_COMMITTED).end <= last:
+            try:
+                end = reader.offsets(tp, IsolationLevel.READ_COMMITTED).end
+            except LogError as error:
+                if type(error) is LogError and tp in self._changelogs:
+                    raise self._changelog_deleted(tp) from error
+                raise
+            if end <= last:
                 raise RetriableError(f"the commit that ends at {tp} offset {last} is not visible yet")
 
     def last_commit_is_visible(self) -> bool:

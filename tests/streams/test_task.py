@@ -567,6 +567,22 @@ def test_a_changelog_that_is_made_anew_under_a_running_task_is_noticed_before_th
         cluster.task(config).open()
 
 
+@pytest.mark.parametrize("guarantee", [Guarantee.EXACTLY_ONCE_V2, Guarantee.AT_LEAST_ONCE])
+def test_a_changelog_that_is_deleted_under_a_running_task_is_told_of_with_its_store(
+    guarantee: Guarantee,
+) -> None:
+    cluster = Cluster(keys=[b"a", b"b", b"a"])
+    worker = cluster.worker(StreamsConfig(processing_guarantee=guarantee, commit_records=1))
+    while worker.poll():
+        pass
+    cluster.broker.delete_topic(CHANGELOG.topic)
+    cluster.feed(b"c")
+    said = f"the changelog of store {STORE} was deleted: task 0_0 .* and {CHANGELOG} is not .* Nothing since"
+    with pytest.raises(ChangelogLostError, match=said):
+        worker.run(lambda: False)
+    assert cluster.position() == 3
+
+
 @pytest.mark.parametrize("kept", ["changelog", "positions"])
 def test_a_task_of_a_partition_that_an_input_got_since_says_what_lacks_it(kept: str) -> None:
     stores = (STORE,) if kept == "changelog" else ()
