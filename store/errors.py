@@ -109,7 +109,10 @@ class FatalLogError(LogError):
 
 
 class RecordLostError(FatalLogError):
-    """What `RecordRefusedError` is, of a producer without transactions: the record is not there, and others may be."""
+    """What `RecordRefusedError` is, of a producer without transactions: the record is not there, and others may be.
+
+    Where a flush raises it that was of one record alone, nothing else is lost, and the producer goes on.
+    """
 
     def __init__(
         self,

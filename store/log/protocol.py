@@ -142,7 +142,8 @@ class PlainProducer(Protocol):
     def flush(self) -> Mapping[TopicPartition, int]:
         """Wait until the broker holds all queued records.
 
-        Returns the offset of the last record since the `flush` before in each partition written to.
+        Returns the offset of the last record since the `flush` before in each partition written to. Where the only
+        record since then is refused, a `RecordLostError` says so, and the producer goes on.
         """
 
     def commit_offsets(

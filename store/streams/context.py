@@ -557,21 +557,26 @@ class TaskContext:
                 self._producer.flush()
             self._produce(topic, key, value, partition=partition, timestamp=timestamp, headers=headers)
             if alone:
-                self._flush_alone(timed)
+                return self._flush_alone(timed)
         except (RecordRefusedError, RecordLostError) as error:
             # Here, for a dead letter may be sent while another error is dealt with.
             self.blames(error)
             raise
         return None
 
-    def _flush_alone(self, sent: bytes) -> None:
-        """Flush one output. If it is refused for its time it is recognised by that, too, from now on."""
+    def _flush_alone(self, sent: bytes) -> LogError | None:
+        """Flush one output. If it is refused for its time it is recognised by that, too, from now on.
+
+        Returns why it was refused where that is all that is lost: without a transaction."""
         try:
             self._producer.flush()
         except (RecordRefusedError, RecordLostError) as error:
             if error.by_time:
                 self._faults.refused[sent] = error
+            if isinstance(error, RecordLostError) and self.blames(error):
+                return error
             raise
+        return None
 
     def _not_sent(self, error: LogError) -> None:
         """Raise it, but for an output that is left out."""

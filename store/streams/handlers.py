@@ -18,9 +18,10 @@ only when they are flushed, and a crash between any two steps. The argument:
 * An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted (under at
   least once the task begins anew). The input is read again, and the output, recognised by its topic, key, value and
   headers, is left out then; no cluster refuses it for its partition. The cluster refuses whole batches; where a batch
-  had several records each of them is sent alone first, to find the one at fault. So is what was refused for its time,
-  which a client does not say again: it is recognised by that too, since the same key and value may come with another
-  one. All this is forgotten with the commit that has it.
+  had several records each of them is sent alone first, to find the one at fault. Under at least once that one is left
+  out at once then: all that was sent before has arrived, and nothing that arrived is taken back. Sent alone, too, is
+  what was refused for its time, which a client does not say again: it is recognised by that as well, since the same key
+  and value may come with another one. All this is forgotten with the commit that has it.
 * A record for a changelog is never left out: the store would hold what its changelog does not.
 * Where an operator has held a result back, and forwards it at a commit or to make room, the record at fault is the last
   one that went into it. Without that one an earlier one may be it, until none is left. Under at least once such an

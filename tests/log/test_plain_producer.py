@@ -8,7 +8,7 @@ import pytest
 
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
-from store.errors import FatalLogError, ProtocolError
+from store.errors import FatalLogError, ProtocolError, RecordLostError
 from store.log import Log, PlainProducer, Reader, TopicSpec
 from store.log.kafka import KafkaLog
 from store.types import IsolationLevel, Record, TopicPartition
@@ -121,13 +121,29 @@ def test_a_transaction_that_is_open_in_front_of_them_holds_plain_records_back(
     transactional.close()
 
 
-def test_a_record_that_the_broker_refuses_ends_the_producer(place: Place) -> None:
+def test_records_that_the_broker_refuses_with_others_end_the_producer(place: Place) -> None:
     producer = place.producer()
-    producer.produce(place.tp.topic, b"k", bytes(200_000), partition=0)
+    for value in (b"v", bytes(200_000)):
+        producer.produce(place.tp.topic, b"k", value, partition=0)
     for call in (producer.flush, producer.flush):
         with pytest.raises(FatalLogError):
             call()
-    assert place.values(place.tp) == []
+
+
+def test_a_record_that_the_broker_refuses_alone_is_told_of_once_and_the_producer_goes_on(
+    place: Place,
+) -> None:
+    producer = place.producer()
+    for value in (b"1", b"2"):
+        producer.produce(place.tp.topic, b"k", value, partition=0)
+        producer.flush()
+        producer.produce(place.tp.topic, b"k", bytes(200_000), partition=0)
+        with pytest.raises(RecordLostError):
+            producer.flush()
+    assert producer.flush() == {}
+    producer.produce(place.tp.topic, b"k", b"3", partition=0)
+    assert producer.flush() == {place.tp: 2}
+    assert place.values(place.tp) == [b"1", b"2", b"3"]
 
 
 def test_a_closed_producer_takes_nothing(place: Place) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.worlds.local.broker import LocalBroker
 from store.clock import SystemClock
 from store.config import Guarantee, StreamsConfig
 from store.errors import DeserializationError
@@ -150,3 +151,33 @@ def test_dead_letters_that_are_too_large_are_sent_without_the_value(
         assert letters == [(b"%d" % number, b"value") for number in BAD]
     else:
         assert set(letters) == {(b"%d" % number, b"value") for number in BAD}
+
+
+def test_at_least_once_outputs_that_are_refused_when_sent_alone_are_left_out_by_one_new_incarnation(
+    broker: LocalBroker, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = unique("refused")
+    source, sink = f"{name}-in", f"{name}-out"
+
+    def process(context: Context, record: Record) -> None:
+        large = Random(record.offset).randbytes(20_000)
+        context.forward(sink, record.key, large if record.offset in BAD else b"v")
+
+    topology = Topology(name, (source,), (sink,), (), process)
+    config = StreamsConfig(
+        processing_guarantee=Guarantee.AT_LEAST_ONCE, production_exception_handler="continue", **SELDOM
+    )
+    # All that is sent between two commits is one batch.
+    log = KafkaLog(broker.bootstrap, config={"linger.ms": 60_000})
+    run(
+        topology,
+        [TopicSpec(sink, 1, {"max.message.bytes": "10000"})],
+        config,
+        log,
+        tmp_path,
+        [b"v"] * RECORDS,
+    )
+    assert [int(key or b"") for key, _ in outputs(log, sink)] == [
+        number for number in range(RECORDS) if number not in BAD
+    ]
+    assert len([line for line in caplog.messages if "starting a new incarnation" in line]) == 1

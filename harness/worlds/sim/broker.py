@@ -925,7 +925,7 @@ class SimProducer:
 class SimPlainProducer:
     """A producer without transactions. A crash is to drop the object: what it had queued is gone."""
 
-    __slots__ = ("_broker", "_closed", "_error", "_known", "_queue", "_written")
+    __slots__ = ("_alone", "_broker", "_closed", "_error", "_known", "_queue", "_written")
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
@@ -933,6 +933,8 @@ class SimPlainProducer:
         self._written: dict[TopicPartition, int] = {}
         self._known: dict[str, list[Partition]] = {}
         self._error: FatalLogError | None = None
+        # Whether what was delivered last was one record, and nothing before it since the last flush.
+        self._alone = False
         self._closed = False
 
     def produce(
@@ -959,8 +961,11 @@ class SimPlainProducer:
             self.deliver()
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        self._check()
+        self._check_open()
         self.deliver()
+        if self._alone and isinstance(self._error, RecordLostError):
+            error, self._error = self._error, None
+            raise error
         self._check()
         if self._queue:
             raise RetriableError(f"{self._queue[0][0].tp} was deleted, so that records for it wait")
@@ -982,6 +987,8 @@ class SimPlainProducer:
 
     def deliver(self) -> None:
         """Send what is queued, as the thread of a real client may do at any moment. Raises nothing."""
+        if self._error is None:
+            self._alone = len(self._queue) == 1 and not self._written
         queue, self._queue = self._queue, []
         for queued in queue:
             log, key, value, timestamp, headers = queued
@@ -999,9 +1006,12 @@ class SimPlainProducer:
                 topic, key, value, partition=number, timestamp=timestamp, headers=headers
             )
 
-    def _check(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise ProtocolError("this producer is closed")
+
+    def _check(self) -> None:
+        self._check_open()
         if self._error is not None:
             raise copy(self._error)
 

@@ -39,7 +39,7 @@ _SERVE_EVERY = 1000
 class _Deliveries:
     """What became of the records of one transaction. Reports that come too late go to its own object."""
 
-    __slots__ = ("by_time", "failure", "lost", "reached", "refused")
+    __slots__ = ("by_time", "failed", "failure", "lost", "reached", "refused")
 
     def __init__(self) -> None:
         self.refused: list[Content] = []
@@ -48,6 +48,8 @@ class _Deliveries:
         self.reached: dict[tuple[str | None, int | None], int] = {}
         """By topic and partition, as the client has them: it is told of every record."""
         self.failure: KafkaError | None = None
+        self.failed = 0
+        """How many records were not delivered."""
         self.lost: TopicPartition | None = None
 
     def __call__(self, error: KafkaError | None, message: Message, *, headers: Headers = ()) -> None:
@@ -62,12 +64,18 @@ class _Deliveries:
             return
         # One refused record makes the client purge the others: the first report has the reason, except
         # that a successor's fencing explains everything.
+        self.failed += 1
         if self.failure is None or error.code() in FENCED:
             self.failure = error
         if error.code() in REFUSED:
             topic, key, value = message.topic() or "", _bytes(message.key()), _bytes(message.value())
             self.refused.append((topic, key, value, headers))
             self.by_time = self.by_time or error.code() == KafkaError.INVALID_TIMESTAMP
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether one record was refused, and no other was sent."""
+        return len(self.refused) == self.failed == 1 and not self.reached and self.lost is None
 
     @property
     def which(self) -> str:
@@ -453,7 +461,12 @@ class KafkaPlainProducer(_Sender):
         self._committers: dict[str, Consumer] = {}
 
     def flush(self) -> Mapping[TopicPartition, int]:
-        reached = self._drain()
+        try:
+            reached = self._drain()
+        except RecordLostError:
+            if self._deliveries.is_of_one and not len(self._live()):
+                self._begin_deliveries()
+            raise
         self._begin_deliveries()
         return reached
 
