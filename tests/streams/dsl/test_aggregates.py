@@ -206,6 +206,14 @@ def test_what_leaves_a_group_is_subtracted_and_what_comes_is_added() -> None:
     ]
 
 
+def test_an_update_within_a_group_takes_the_old_value_off_before_it_adds_the_new_one() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = by_team(b).aggregate(str, lambda _, p, agg: f"{agg}+{p}", lambda _, p, agg: f"{agg}-{p}")
+        table.to_stream().to("out")
+
+    assert results(build, MOVES[:3])[-1] == ("x", "+1+2-1+5", 3)
+
+
 def test_a_grouped_table_reduces_with_adder_and_subtractor() -> None:
     def build(b: StreamsBuilder) -> None:
         by_team(b).reduce(lambda agg, p: agg + p, lambda agg, p: agg - p).to_stream().to("out")

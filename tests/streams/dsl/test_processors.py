@@ -437,6 +437,26 @@ def test_what_a_punctuator_writes_has_the_time_of_the_call(kind: PunctuationType
     assert set(seen) == {(0, "", -1, -1)}
 
 
+@pytest.mark.parametrize("kind", PunctuationType)
+def test_of_punctuators_that_are_due_at_once_the_earliest_runs_first(kind: PunctuationType) -> None:
+    seen: list[int] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            def schedule(start_ms: int) -> None:
+                context.schedule(100, kind, lambda _: seen.append(start_ms), start_ms=start_ms)
+
+            for start_ms in (30, 20, 40):
+                schedule(start_ms)
+
+        b.stream("in").process(lambda: Calling(begin=begin))
+
+    with driver(build, wall_clock_ms=5) as running:
+        running.advance_wall_clock(45)
+        pipe(running, [("in", "a", 1, 50)])
+    assert seen == [20, 30, 40]
+
+
 def test_a_punctuator_that_is_cancelled_runs_no_more() -> None:
     seen: list[int] = []
 

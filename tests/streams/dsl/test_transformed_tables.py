@@ -96,6 +96,23 @@ def test_old_values_are_those_of_the_store_or_transformed_anew() -> None:
 
 
 @EACH
+def test_a_row_that_was_not_there_has_an_old_value_too_where_it_is_not_kept(
+    config: dict[str, object],
+) -> None:
+    class TenForNone:
+        def transform(self, _key: Any, value: Any) -> Any:
+            return 10 if value is None else value
+
+    def build(made: StreamsBuilder) -> None:
+        grouped = made.table("in").transform_values(TenForNone).group_by(lambda _, value: ("all", value))
+        total = grouped.aggregate(int, lambda _, v, agg: agg + v, lambda _, v, agg: agg - v)
+        total.to_stream().to("out")
+
+    # The first has nothing yet to be taken off from.
+    assert results(build, [("in", "a", 1, 1), ("in", "b", 2, 2)], config)[-1] == ("all", 1 - 10 + 2, 2)
+
+
+@EACH
 @KEPT
 def test_joins_look_up_what_it_gives(config: dict[str, object], materialized: str | None) -> None:
     def build(made: StreamsBuilder) -> None:
