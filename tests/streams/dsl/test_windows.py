@@ -281,6 +281,28 @@ def test_a_session_that_is_closed_takes_no_record_that_is_not_late_itself(
 
 
 @pytest.mark.parametrize("config", [UNCACHED, CACHED])
+@pytest.mark.parametrize("retention", [None, 20])
+def test_a_record_makes_the_window_after_an_earlier_one_however_long_ago_that_began_to_count(
+    config: dict[str, object], retention: int | None
+) -> None:
+    """The window of the earlier one is closed by then: what the store keeps is more than windows that still change."""
+    windows = SlidingWindows.of_time_difference(10)
+
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key().windowed_by(windows)
+        table = group.reduce(lambda one, two: one + two, materialized=Materialized(retention=retention))
+        table.to_stream().to("out")
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("in", "k", "a", 89), ("in", "j", "x", 99), ("in", "j", "y", 100)])
+        running.commit()
+        read(running, windows)
+        pipe(running, [("in", "k", "b", 95)])
+        running.commit()
+        assert read(running, windows) == [("k", 90, 100, "b", 95)]
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED])
 def test_a_session_is_open_until_stream_time_is_past_its_end_gap_and_grace(config: dict[str, object]) -> None:
     windows = SessionWindows.with_inactivity_gap(10, grace=2)
     with driver(lambda b: joined(b, windows), config, auto_commit=False) as running:
