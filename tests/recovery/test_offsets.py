@@ -192,6 +192,21 @@ def test_a_store_of_any_kind_becomes_one_of_any_other_whatever_the_moment_of_a_c
     )
 
 
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_store_of_any_kind_goes_on_behind_a_changelog_of_which_retention_has_taken_all(kind: Kind) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    task = Incarnation(disk, changelogs, {"orders": kind})
+    task.process(*FIRST)
+    task.close()
+    log.records, log.earliest = {}, log.end
+    Incarnation(disk, changelogs, {"orders": kind}).close()
+    log.append(*SECOND)
+    last = Incarnation(disk, changelogs, {"orders": kind})
+    assert contents(last.stores["orders"]) == {b"b": b"2", b"c": b"1"}
+    assert disk.aside == []
+
+
 @pytest.mark.requirement("844.5")
 def test_a_mix_of_all_kinds_in_one_task_is_right_after_a_crash_at_any_moment() -> None:
     mix = {kind: kind for kind in KINDS}

@@ -280,6 +280,44 @@ def test_markers_that_were_read_are_not_missed_when_the_log_no_longer_has_them()
     assert disk.aside == []
 
 
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_copy_goes_on_behind_a_log_of_which_retention_has_taken_all(kind: Kind) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    for _ in range(2):
+        with standby_over(disk, changelogs, {"orders": kind}) as standby:
+            standby.update()
+        log.records, log.earliest = {}, log.end
+    log.append(*SECOND)
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        assert standby.update() == 2
+        assert held(standby, "orders") == {b"b": b"2", b"c": b"1"}
+    assert disk.aside == []
+
+
+@pytest.mark.parametrize(
+    ("earliest", "appended", "offset", "writes"), [(0, (), 2, 0), (9, (), 8, 1), (9, SECOND, 10, 1)]
+)
+def test_that_markers_were_read_is_written_down_only_where_nothing_else_is_left(
+    earliest: int, appended: tuple[Pair, ...], offset: int, writes: int
+) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    log.end = log.stable = 9
+    with standby_over(disk, changelogs, {"orders": "own"}) as standby:
+        standby.update()
+        before = len(disk.files["orders"].batches)
+        log.earliest = earliest
+        if appended:
+            log.append(*appended)
+        for _ in range(2):
+            standby.update()
+        assert standby.stores["orders"].get_committed_offset(log.tp) == offset
+        assert len(disk.files["orders"].batches) - before == writes
+
+
 def contents_of_all(standby: Standby) -> dict[bytes, bytes]:
     return {key: value for name in standby.stores for key, value in held(standby, name).items()}
 
