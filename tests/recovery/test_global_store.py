@@ -19,6 +19,7 @@ from store.engine.memory import MemoryEngine
 from store.engine.protocol import Storage
 from store.errors import (
     ProtocolError,
+    RestoreBrokenOffError,
     RetriableError,
     StateLockedError,
     StoreClosedError,
@@ -278,6 +279,23 @@ def test_a_store_that_lacks_records_and_was_closed_for_too_long_is_rebuilt(
     with over(disk, topic, RestoreSettings(clock=clock)) as store:
         assert (b"deleted" not in shown(store)) == rebuilt
     assert len(disk.aside) == rebuilt
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None], ids=["own", "direct"])
+def test_a_store_whose_restore_was_broken_off_is_as_old_as_it_was_before(mechanism: Mechanism | None) -> None:
+    disk, topic, clock = CrashDisk(), Topic(), StepClock()
+    topic[0].append((b"deleted", b"1"), (b"kept", b"1"))
+    with over(disk, topic, RestoreSettings(clock=clock), mechanism=mechanism):
+        pass
+    topic[0].append((b"a", b"1"), (b"a", b"2"), (b"deleted", None))
+    clock.now += 0.4 * DAY
+    broken_off = RestoreSettings(batch=2, clock=clock, breaks_off=lambda _: True)
+    with pytest.raises(RestoreBrokenOffError):
+        over(disk, topic, broken_off, mechanism=mechanism).open()
+    clock.now += 0.4 * DAY
+    del topic[0].records[0], topic[0].records[3], topic[0].records[5]
+    with over(disk, topic, RestoreSettings(clock=clock), mechanism=mechanism) as store:
+        assert shown(store) == {b"kept": b"1", b"a": b"2"}
 
 
 def test_a_store_that_is_updated_stays_young_however_long_it_runs_and_is_killed() -> None:
