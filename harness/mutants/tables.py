@@ -104,7 +104,7 @@ MUTANTS = (
         "who-waits-comes-out-again",
         "KAFKA-10847",
         "A record that has come out alone goes on waiting.",
-        (Edit(f"{_WAITING}.forward_closed", "self._put(row, left, waiting[number:])", "pass"),),
+        (Edit(f"{_WAITING}.forward_closed", "self._store.put(row, None)", "pass"),),
     ),
     Mutant(
         "an-update-is-joined-with-what-was-forwarded",

@@ -10,13 +10,17 @@ Different from Kafka Streams, which looks for closed windows at most once a seco
 them: here each record that has the stream time does, so that the same input has the same output. And what is forwarded
 alone has no headers; there it has those of whichever record came when its window was closed.
 
-Must survive: a task that is closed after any record; a record of any time; both sides being one stream.
+Must survive: a task that is closed after any record; a record of any time; both sides being one stream; a joiner that
+raises. A row leaves its store once all of it is forwarded, as in Kafka Streams: under at least once it would be lost to
+the task that begins anew. Where a handler goes on without the record that let it go, what was forwarded of the row
+leaves with the next record or commit, and what raised too, which would raise again at each record to come. The rest
+goes on waiting.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from math import inf
@@ -291,6 +295,7 @@ class JoinSide:
                 self.key_serde.deserialize,
                 alone,
             )
+            place.at_flush(shared.go_on)
             place.graph.shared[self.join] = shared
         return shared
 
@@ -325,9 +330,12 @@ class Waiting:
         self._least = min(self._until.values())
         self.first: float = -inf
         """No waiting record is earlier."""
+        self._under_way: tuple[bytes, int] | None = None
+        """The row whose records are being forwarded, and how many of them are, with the one that is at it."""
 
     def observe(self, timestamp: int) -> int:
-        """The stream time, with a record of that time."""
+        """The stream time, with a record of that time. To be called before anything else is done for the record."""
+        self.go_on()
         latest = self._observed.get(self._name, -1)
         if timestamp > latest:
             self._observed[self._name] = latest = timestamp
@@ -368,22 +376,28 @@ class Waiting:
             time, left = _TIME_AND_SIDE.unpack_from(row)
             key_bytes = row[_TIME_AND_SIDE.size :]
             key = self._key_of(key_bytes)
-            waiting = list(_values(values, row))
-            for number, value in enumerate(waiting, 1):
-                # First it goes: under at least once a handler may go on where what follows raises, and what raised
-                # would raise again at each record to come.
-                self._put(row, left, waiting[number:])
+            for number, value in enumerate(_values(values, row), 1):
+                self._under_way = row, number
                 held = partial(result_of, key_bytes, value, time)
                 place.release(held, self._forward_alone, forward, key, left, value, time)
+            self._store.put(row, None)
+            self._under_way = None
         self.first = first
+
+    def go_on(self) -> None:
+        """Under at least once a handler may have gone on where a record that was forwarded raised: it waits no more."""
+        if self._under_way is None:
+            return
+        row, number = self._under_way
+        _, left = _TIME_AND_SIDE.unpack_from(row)
+        side = b"\1" if left else b"\0"
+        values = list(_values(self._store.get(row), row))[number:]
+        entries = b"".join([_LENGTH.pack(len(value) + 1) + side + value for value in values])
+        self._store.put(row, _LIST.pack(_ANY_SIZE, len(values)) + entries if values else None)
+        self._under_way = None
 
     def _forward_alone(self, forward: Forward, key: Any, left: bool, value: bytes, time: int) -> None:
         forward(key, self._alone(key, left, value), time, ())
-
-    def _put(self, row: bytes, left: bool, values: Sequence[bytes]) -> None:
-        side = b"\1" if left else b"\0"
-        entries = b"".join([_LENGTH.pack(len(value) + 1) + side + value for value in values])
-        self._store.put(row, _LIST.pack(_ANY_SIZE, len(values)) + entries if values else None)
 
 
 def _values(values: bytes, row: bytes) -> Iterator[bytes]:

@@ -132,9 +132,38 @@ def test_results_of_one_key_that_raise_one_after_the_other_are_all_passed_over()
         assert [time for *_, time in dead(running)] == list(range(10, 10 + 2 * MOST_DIFFERENT))
 
 
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_what_waits_beside_a_record_that_raises_is_forwarded_once(guarantee: str) -> None:
+    with driver(left_join, config(guarantee)) as running:
+        pipe(running, [("in", "a", value, 10) for value in (1, 0, 1)])
+        for time in (30, 50):
+            pipe(running, [("other", "b", 1, time)])
+        assert output(running) == [("a", 1, 10), ("a", 1, 10)]
+        assert len(dead(running)) == 1
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
+def test_what_waits_behind_a_record_that_raises_goes_on_waiting_where_the_one_that_let_it_go_is_passed_over(
+    *, crashes: bool
+) -> None:
+    class WithoutInputs:
+        def handle_error(self, context: ErrorHandlerContext, _: Exception) -> Response:
+            return Response.resume() if context.topic else Response.fail()
+
+    settings = config("at_least_once", **{"processing.exception.handler": WithoutInputs})
+    with driver(left_join, settings, auto_commit=crashes) as running:
+        pipe(running, [("in", "a", value, 10) for value in (1, 0, 1)])
+        for time, expected in (30, [("a", 1, 10)]), (50, [("a", 1, 10)]), (70, []):
+            pipe(running, [("other", "b", 1, time)])
+            assert output(running) == expected
+            if crashes:
+                running.crash()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 @pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)
-def test_without_a_handler_it_is_raised_each_time(build: Build) -> None:
-    with driver(build) as running:
+def test_without_a_handler_it_is_raised_each_time(build: Build, guarantee: str) -> None:
+    with driver(build, {**UNCACHED, "processing.guarantee": guarantee}) as running:
         pipe(running, [("in", "a", 0, 10)])
         for time in (30, 50):
             with pytest.raises(ZeroDivisionError):
