@@ -302,13 +302,15 @@ def test_expired_segments_that_a_crash_left_are_invisible_and_go_with_the_next_c
 
 
 @pytest.mark.requirement("844.4")
+@pytest.mark.parametrize("commits", [True, False])
 def test_rows_without_transactions_are_there_after_a_crash_that_lost_their_stream_time(
-    open_engine: OpenEngine, store_type: Any
+    open_engine: OpenEngine, store_type: Any, commits: bool
 ) -> None:
     context = context_over(open_engine, mechanism=None)
     store = store_type(context)
     store.write(200)
-    store.commit()
+    if commits:
+        store.commit()
     store.write(1030)
     store._engine.close()
     store = store_type(context)

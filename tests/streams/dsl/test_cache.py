@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
-from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl import Materialized, ProcessorContext, StreamRecord, StreamsBuilder
 from store.streams.dsl.record_cache import immutable, size_of
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
 
@@ -195,3 +195,45 @@ def test_the_order_of_times_does_not_matter_to_a_flush() -> None:
         running.commit()
         assert output(running) == [("b", 1, 1), ("a", 2, 9)]
         assert running.read_output("out", StrSerde()) == []
+
+
+# -- what a join has written and forwarded early -----------------------------------------------------------------
+
+
+def test_a_deletion_that_a_join_has_written_early_is_logged_with_its_own_time() -> None:
+    def build(b: StreamsBuilder) -> None:
+        table = b.table("in", materialized="rows")
+        table.left_join(b.table("other", materialized="others"), lambda one, two: [one, two])
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("other", "a", 1, 1)])
+        running.commit()
+        pipe(running, [("other", "a", None, 9), ("in", "a", 2, 5)])
+        running.commit()
+        assert output(running, "app-others-changelog") == [("a", 1, 1), ("a", None, 9)]
+
+
+def test_an_update_that_a_join_has_forwarded_early_comes_from_its_own_record_and_what_follows_does_not() -> (
+    None
+):
+    seen: list[tuple[str, str]] = []
+
+    class Telling:
+        def __init__(self, where: str) -> None:
+            self.where = where
+
+        def init(self, context: ProcessorContext) -> None:
+            self.context = context
+
+        def process(self, _: StreamRecord) -> None:
+            seen.append((self.where, self.context.record_metadata.topic))
+
+    def build(b: StreamsBuilder) -> None:
+        stream, others = b.stream("in"), b.table("other", materialized="others")
+        stream.to_table(materialized=Materialized("rows", caching=False)).join(others, lambda one, _: one)
+        stream.process(lambda: Telling("stream"))
+        others.to_stream().process(lambda: Telling("table"))
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("other", "a", 1, 9), ("in", "a", 2, 5)])
+        assert seen == [("table", "other"), ("stream", "in")]
