@@ -213,27 +213,47 @@ def test_a_deletion_that_a_join_has_written_early_is_logged_with_its_own_time() 
         assert output(running, "app-others-changelog") == [("a", 1, 1), ("a", None, 9)]
 
 
-def test_an_update_that_a_join_has_forwarded_early_comes_from_its_own_record_and_what_follows_does_not() -> (
-    None
-):
-    seen: list[tuple[str, str]] = []
+class Telling:
+    """Tells from where its records come."""
 
-    class Telling:
-        def __init__(self, where: str) -> None:
-            self.where = where
+    def __init__(self, where: str, seen: list[Any]) -> None:
+        self.where = where
+        self.seen = seen
 
-        def init(self, context: ProcessorContext) -> None:
-            self.context = context
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
 
-        def process(self, _: StreamRecord) -> None:
-            seen.append((self.where, self.context.record_metadata.topic))
+    def process(self, _: StreamRecord) -> None:
+        self.seen.append((self.where, *self.context.record_metadata))
+
+
+def test_an_update_that_is_held_back_is_forwarded_as_that_of_its_own_record() -> None:
+    seen: list[Any] = []
+
+    def build(b: StreamsBuilder) -> None:
+        b.table("in", materialized="rows").to_stream().process(lambda: Telling("table", seen))
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "b", 1, 2)])
+        running.commit()
+        assert seen == [("table", "in", 0, 0), ("table", "in", 0, 1)]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_update_that_a_join_has_forwarded_early_comes_from_its_own_record_and_what_follows_does_not(
+    *, written: bool
+) -> None:
+    seen: list[Any] = []
 
     def build(b: StreamsBuilder) -> None:
         stream, others = b.stream("in"), b.table("other", materialized="others")
         stream.to_table(materialized=Materialized("rows", caching=False)).join(others, lambda one, _: one)
-        stream.process(lambda: Telling("stream"))
-        others.to_stream().process(lambda: Telling("table"))
+        stream.process(lambda: Telling("stream", seen))
+        others.to_stream().process(lambda: Telling("table", seen))
 
     with driver(build, CACHED, auto_commit=False) as running:
-        pipe(running, [("other", "a", 1, 9), ("in", "a", 2, 5)])
-        assert seen == [("table", "other"), ("stream", "in")]
+        pipe(running, [("other", "a", 1, 9)])
+        if written:
+            assert running.get_store("others").get("a") == (1, 9)
+        pipe(running, [("in", "a", 2, 5)])
+        assert seen == [("table", "other", 0, 0), ("stream", "in", 0, 0)]
