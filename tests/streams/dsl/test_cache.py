@@ -28,6 +28,20 @@ def sums(b: StreamsBuilder, **said: Any) -> None:
     table.to_stream().to("out")
 
 
+class Telling:
+    """Tells from where its records come."""
+
+    def __init__(self, where: str, seen: list[Any]) -> None:
+        self.where = where
+        self.seen = seen
+
+    def init(self, context: ProcessorContext) -> None:
+        self.context = context
+
+    def process(self, _: StreamRecord) -> None:
+        self.seen.append((self.where, *self.context.record_metadata))
+
+
 def test_a_key_is_written_and_forwarded_once_a_commit() -> None:
     with driver(sums, CACHED, auto_commit=False) as running:
         pipe(running, [("in", "a", 1, 1), ("in", "b", 5, 2), ("in", "a", 2, 3)])
@@ -105,6 +119,58 @@ def test_a_cache_that_is_full_lets_go_of_what_was_updated_longest_ago() -> None:
         assert list(table.tables["sums"].dirty) == ["c", "d"]
         running.commit()
         assert output(running) == [("b", 1, 1), ("a", 2, 2), ("c", 1, 3), ("d", 1, 4)]
+
+
+@pytest.mark.parametrize("room", [1_100, 1 << 20], ids=["evicted", "flushed"])
+def test_a_deletion_that_was_held_back_is_logged_with_its_own_time(room: int) -> None:
+    config = {"statestore.cache.max.bytes": room}
+    with driver(lambda b: b.table("in", materialized="sums"), config, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        running.commit()
+        pipe(running, [("in", "a", None, 5)])
+        pipe(running, [("in", key, 1, 9) for key in "bcd"])
+        running.commit()
+        assert output(running, STORE)[:2] == [("a", 1, 1), ("a", None, 5)]
+
+
+def test_what_follows_an_eviction_comes_from_the_record_that_made_it() -> None:
+    seen: list[Any] = []
+
+    def build(b: StreamsBuilder) -> None:
+        stream = b.stream("in")
+        stream.to_table(materialized="rows").to_stream().process(lambda: Telling("evicted", seen))
+        stream.process(lambda: Telling("stream", seen))
+
+    with driver(build, {"statestore.cache.max.bytes": 500}, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "b", 1, 2)])
+        assert seen == [("stream", "in", 0, 0), ("evicted", "in", 0, 0), ("stream", "in", 0, 1)]
+
+
+def test_what_a_processor_has_written_early_leaves_it_at_its_own_record() -> None:
+    seen: list[Any] = []
+
+    class Asking(Telling):
+        def process(self, record: StreamRecord) -> None:
+            self.context.store("rows").get(record.key)
+            super().process(record)
+
+    def build(b: StreamsBuilder) -> None:
+        b.table("in", materialized="rows")
+        b.stream("other").process(lambda: Asking("stream", seen), "rows")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("other", "a", 1, 2)])
+        assert seen == [("stream", "other", 0, 0)]
+
+
+def test_an_update_that_is_held_back_has_the_headers_of_the_last_record() -> None:
+    with driver(
+        lambda b: b.table("in", materialized="rows").to_stream().to("out"), CACHED, auto_commit=False
+    ) as running:
+        for number in (b"1", b"2"):
+            running.pipe_input("in", "a", number, 1, (("n", number),))
+        running.commit()
+        assert [(one.value, one.headers) for one in running.read_output("out")] == [(b"2", (("n", b"2"),))]
 
 
 def test_a_cache_stays_within_its_capacity() -> None:
@@ -211,20 +277,6 @@ def test_a_deletion_that_a_join_has_written_early_is_logged_with_its_own_time() 
         pipe(running, [("other", "a", None, 9), ("in", "a", 2, 5)])
         running.commit()
         assert output(running, "app-others-changelog") == [("a", 1, 1), ("a", None, 9)]
-
-
-class Telling:
-    """Tells from where its records come."""
-
-    def __init__(self, where: str, seen: list[Any]) -> None:
-        self.where = where
-        self.seen = seen
-
-    def init(self, context: ProcessorContext) -> None:
-        self.context = context
-
-    def process(self, _: StreamRecord) -> None:
-        self.seen.append((self.where, *self.context.record_metadata))
 
 
 def test_an_update_that_is_held_back_is_forwarded_as_that_of_its_own_record() -> None:
