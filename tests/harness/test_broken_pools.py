@@ -26,7 +26,7 @@ def run(_scenario: str, _seed: int, start: int, *_: object) -> Part:
     return Part(WorldResult())
 
 
-def test_a_campaign_whose_processes_are_ended_while_it_is_given_up_ends_without_an_error_of_its_pool(
+def test_a_campaign_that_is_given_up_ends_its_processes_without_an_error_of_its_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     errors: list[threading.ExceptHookArgs] = []
@@ -34,7 +34,7 @@ def test_a_campaign_whose_processes_are_ended_while_it_is_given_up_ends_without_
     monkeypatch.setattr(spread, "simulate_part", run)
     # More than a pool takes out of reach of a cancellation.
     monkeypatch.setattr(spread, "AHEAD", 5)
-    before, threads = set(multiprocessing.active_children()), set(threading.enumerate())
+    threads = set(threading.enumerate())
     chunks = (Chunk("balances", number, number + 1) for number in range(20))
     parts = spread.Processes(2).parts(Plan(scenarios=("balances",), seed=1), chunks)
     for _ in range(QUICK):
@@ -43,9 +43,6 @@ def test_a_campaign_whose_processes_are_ended_while_it_is_given_up_ends_without_
     begun = set(threading.enumerate()) - threads
     [manager] = [one for one in begun if type(one).__name__ == "_ExecutorManagerThread"]
     parts.close()
-    until(lambda: len(set(multiprocessing.active_children()) - before) == 2)
-    for process in set(multiprocessing.active_children()) - before:
-        process.terminate()
     manager.join(LONGEST_S)
     assert not manager.is_alive()
     assert errors == []
