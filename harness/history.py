@@ -307,8 +307,8 @@ class Committing(msgspec.Struct, frozen=True, tag="committing", gc=False):
     idle: bool
     """Whether the task has found none of its inputs to have any more, when it looked last."""
     asked: bool
-    """Whether the process was asked to end, or to let go of the task or to open others, or the processing has asked
-    for a commit."""
+    """Whether the process was asked to end, or to let go of the task or to open others, or one of these waits to go
+    back to its last commit, or the processing has asked for a commit."""
 
 
 class Overdue(msgspec.Struct, frozen=True, tag="overdue", gc=False):

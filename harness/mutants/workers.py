@@ -40,7 +40,7 @@ MUTANTS = (
         "a-neighbour-hides-the-commit-of-one-that-aborts-until-it-is-due",
         OWN,
         "A task that aborts waits for the interval of a neighbour whose transaction hides its last commit.",
-        (Edit(f"{_WORKER}._process", " or bool(self._aborts)", ""),),
+        (Edit(f"{_WORKER}._process", " or self.aborting", ""),),
         oracle="progress",
     ),
     Mutant(

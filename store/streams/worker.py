@@ -394,6 +394,11 @@ class Worker:
         self._busy = arrivals.gather(positions, self._config.poll_records, wait_s)
 
     @property
+    def aborting(self) -> bool:
+        """Whether a task waits to go back to its last commit, which others that have not committed may hide."""
+        return bool(self._aborts)
+
+    @property
     def opening(self) -> bool:
         """Whether there are tasks that the next steps open."""
         return len(self.tasks) + len(self._waiting) < len(self._partitions)
@@ -696,7 +701,7 @@ class Worker:
                 self._held_back = True
         self._processed[partition] = self._processed.get(partition, 0) + applied
         progress = task.punctuate() or applied > 0
-        others_wait = (self._ends is None and self.opening) or bool(self._aborts)
+        others_wait = (self._ends is None and self.opening) or self.aborting
         if task.in_transaction and (task.should_commit() or others_wait or not (progress or self._busy)):
             yield from task.commit_steps()
             progress = True

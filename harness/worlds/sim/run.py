@@ -308,6 +308,7 @@ class Process:
                     self.actor.stopping
                     or actor.leaves_for is not None
                     or self._worker.opening
+                    or self._worker.aborting
                     or (opened is not None and opened.commit_requested),
                 )
             )
