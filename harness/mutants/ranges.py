@@ -57,7 +57,7 @@ MUTANTS = (
             Edit(
                 f"{_MERGING}.parts",
                 "part.append((key, value))",
-                "part.append(chunk[at] if at < len(chunk) and chunk[at][0] == key else (key, value))",
+                "part.append(chunk[done - 1] if done and chunk[done - 1][0] == key else (key, value))",
             ),
         ),
     ),
