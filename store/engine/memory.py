@@ -100,8 +100,15 @@ class _Contents:
         upper: bytes | None,
         reverse: bool,
         owner: _Owner,
+        overlay: Overlay | None = None,
     ) -> Pairs:
         """The pairs as they are now, to be read as long as the owner is open. The caller holds the lock."""
+        pairs = self._pairs(family, lower, upper, reverse, owner)
+        return pairs if overlay is None else merge(pairs, overlay, reverse=reverse)
+
+    def _pairs(
+        self, family: Family, lower: bytes | None, upper: bytes | None, reverse: bool, owner: _Owner
+    ) -> Pairs:
         rows = self.families[family]
         keys = self.keys(family, lower, upper, reverse=reverse)
         if len(rows) <= _FEW_ROWS:
@@ -185,8 +192,7 @@ class MemoryEngine:
         overlay: Overlay | None = None,
     ) -> Pairs:
         with self._lock:
-            pairs = (self._contents or self._open()).pairs(family, lower, upper, reverse, self)
-        return pairs if overlay is None else merge(pairs, overlay, reverse=reverse)
+            return (self._contents or self._open()).pairs(family, lower, upper, reverse, self, overlay)
 
     def rows(self, family: Family) -> list[tuple[bytes, bytes]]:
         """All pairs at once, in order."""
@@ -310,8 +316,7 @@ class MemorySnapshot:
     ) -> Pairs:
         contents = self._open()
         with self._engine._lock:
-            pairs = contents.pairs(family, lower, upper, reverse, self._engine)
-        return pairs if overlay is None else merge(pairs, overlay, reverse=reverse)
+            return contents.pairs(family, lower, upper, reverse, self._engine, overlay)
 
     def close(self) -> None:
         """Idempotent."""
