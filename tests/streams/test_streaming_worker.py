@@ -141,13 +141,19 @@ def test_an_input_that_is_cut_before_anything_of_it_was_processed_is_read_from_w
     worker.close()
 
 
-@pytest.mark.parametrize("streams", [True, False])
-def test_an_input_that_is_cut_beyond_what_was_processed_of_it_ends_the_worker(streams: bool) -> None:
+def behind_its_input(*, streams: bool) -> Worker:
+    """One whose input was cut beyond what it has processed."""
     cluster = Cluster(keys=[b"a"], partitions=2)
     worker = streaming(cluster) if streams else cluster.worker(LONG, partitions=(0, 1))
     drain(worker)
     cluster.feed(b"b", b"c")
     SimLog(cluster.broker).admin().delete_records({SOURCE: 2})
+    return worker
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_input_that_is_cut_beyond_what_was_processed_of_it_ends_the_worker(streams: bool) -> None:
+    worker = behind_its_input(streams=streams)
     with pytest.raises(LogError, match="out of range"):
         drain(worker)
     worker.close()
@@ -155,11 +161,7 @@ def test_an_input_that_is_cut_beyond_what_was_processed_of_it_ends_the_worker(st
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_who_finds_its_input_cut_is_told_how_to_go_on(streams: bool) -> None:
-    cluster = Cluster(keys=[b"a"], partitions=2)
-    worker = streaming(cluster) if streams else cluster.worker(LONG, partitions=(0, 1))
-    drain(worker)
-    cluster.feed(b"b", b"c")
-    SimLog(cluster.broker).admin().delete_records({SOURCE: 2})
+    worker = behind_its_input(streams=streams)
     with pytest.raises(
         LogError, match=r"between in in-0 is gone.* --group app --topic in:0 --reset-offsets --to-earliest"
     ):
