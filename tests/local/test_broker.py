@@ -39,11 +39,13 @@ time.sleep(600)
 """
 
 
-def write(log: KafkaLog, topic: str, value: bytes, transactional_id: str) -> None:
+def write(
+    log: KafkaLog, topic: str, value: bytes, transactional_id: str, *, timestamp: int | None = None
+) -> None:
     producer = log.producer(transactional_id, NEVER_MS)
     producer.init_transactions()
     producer.begin_transaction()
-    producer.produce(topic, b"key", value)
+    producer.produce(topic, b"key", value, timestamp=timestamp)
     reached = producer.flush()
     producer.commit_transaction()
     producer.close()
@@ -146,18 +148,8 @@ def test_a_changelog_of_windows_keeps_what_was_committed_with_times_of_long_ago(
     with LocalBroker(directory=tmp_path, settings={"log.initial.task.delay.ms": DAY_MS}) as broker:
         log = KafkaLog(broker.bootstrap)
         log.admin().create_topics([TopicSpec("kept", 1, changelog), TopicSpec("swept", 1, begun_anew)])
-        producer = log.producer("writer", NEVER_MS)
-        producer.init_transactions()
-        producer.begin_transaction()
         for topic in ("kept", "swept"):
-            producer.produce(topic, b"key", b"1", timestamp=1)
-        reached = producer.flush()
-        producer.commit_transaction()
-        producer.close()
-        reader = log.reader()
-        for tp in reached:
-            settle(reader, tp)
-        reader.close()
+            write(log, topic, b"1", f"writer of {topic}", timestamp=1)
         broker.restart({"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 50})
         await_removed(log, TopicPartition("swept", 0), 0)
         assert values(log, "kept") == [b"1"]
