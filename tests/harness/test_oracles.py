@@ -953,6 +953,25 @@ def test_a_transaction_left_open_is_found() -> None:
     assert "output-0" in finding.sentence
 
 
+def test_a_minute_that_nothing_takes_is_found() -> None:
+    finding = only(verdict(final=changed(RIGHT, elapsed_ms=60_065)))
+    assert (finding.oracle, finding.anomaly) == ("progress", Anomaly.STUCK)
+
+
+@pytest.mark.parametrize("dead", [2, 1])
+def test_only_an_elder_incarnation_waits_for_what_its_successor_left_open(dead: int) -> None:
+    schedule = Schedule("balances", INPUT, (Step("second_incarnation"), Step("kill")))
+    events = (
+        Started("0_0", 1, 0),
+        Injected(0, "second_incarnation", "0_0", 1, 0, Point.TRANSACTION_BEGUN),
+        Started("0_0", 2, 0),
+        Injected(1, "kill", "0_0", dead, 0, Point.COMMIT_STARTED),
+    )
+    final = msgspec.structs.replace(RIGHT, elapsed_ms=60_065)
+    found = [one.actual for one in ORACLES["progress"](Evidence(BALANCES, schedule, [*events, final], final))]
+    assert found == ([60_065] if dead == 1 else [])
+
+
 # -- queries ----------------------------------------------------------------------------------------------------
 
 RC, RU = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
