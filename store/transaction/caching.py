@@ -157,8 +157,9 @@ class CachingLayer:
     def num_cached_bytes(self) -> int:
         """The bytes of the rows held back, `row_bytes` of each, never more than `max_bytes`; 0 when there are none.
 
-        Within a quarter of the memory that a hundred rows or more take (as `tracemalloc` measures it). Tables do not
-        shrink when rows leave one by one, but with the next flush.
+        Within three tenths of the memory that a hundred rows or more take (as `tracemalloc` measures it): the smaller
+        rows are, the more it matters how full their tables are. Tables do not shrink when rows leave one by one, but
+        with the next flush.
         """
         return self._num_bytes
 
