@@ -56,8 +56,8 @@ MUTANTS = (
         (
             Edit(
                 f"{_MERGING}.parts",
-                "part.append((key, value))",
-                "part.append(chunk[done - 1] if done and chunk[done - 1][0] == key else (key, value))",
+                "chunk[at] = key, value",
+                "pass",
             ),
         ),
     ),

@@ -9,14 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from operator import itemgetter
 
 from store.engine.protocol import Chunk, Family, Overlay, Pairs, View
 
 _FIRST_CHUNK = 4
 _LARGEST_CHUNK = 512
-
-_KEY = itemgetter(0)
 
 
 class Merging:
@@ -27,48 +24,52 @@ class Merging:
         self._overlay = overlay
         self._reverse = reverse
         self._newer = next(overlay, None)
-        self._at_once = 1
+        self._most = _FIRST_CHUNK
+        """How many entries are taken at once: few at first, since most ranges are read to see their first pairs."""
 
     def parts(self, chunk: Chunk, *, more: bool) -> Iterator[Chunk]:
-        """The chunk with the overlay's pairs in it and, unless there is `more`, behind it. Each key is there once, the
-        overlay's value wins, and its deletions are left out."""
+        """The chunk, which is changed, with the overlay's pairs in it and, unless there is `more`, behind it. Each key
+        is there once, the overlay's value wins, and its deletions are left out."""
         end = chunk[-1][0] if more else None
-        length, done, reverse = len(chunk), 0, self._reverse
         while entries := self._until(end):
-            part: Chunk = []
+            done = 0
             for key, value in entries:
-                if done < length:
-                    found = chunk[done][0]
-                    if found > key if reverse else found < key:
-                        at = self._position(chunk, key, done)
-                        part += chunk[done:at]
-                        done = at
-                    if done < length and chunk[done][0] == key:
-                        done += 1
-                if value is not None:
-                    part.append((key, value))
-            yield part
-        yield chunk[done:] if done else chunk
+                at = self._position(chunk, key, done)
+                there = at < len(chunk) and chunk[at][0] == key
+                done = at + (value is not None)
+                if value is None:
+                    if there:
+                        del chunk[at]
+                elif there:
+                    chunk[at] = key, value
+                else:
+                    chunk.insert(at, (key, value))
+            if len(entries) < self._most:
+                break
+            self._most = min(self._most * 2, _LARGEST_CHUNK)
+            yield chunk[:done]
+            del chunk[:done]
+        yield chunk
 
     def _until(self, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
-        """The next entries up to that key, which may be among them; None has no end. Few at first: most ranges are read
-        to see their first pairs."""
+        """The next entries up to that key, which may be among them; None has no end. As many as `_most`, unless there
+        are fewer."""
         entries: list[tuple[bytes, bytes | None]] = []
-        newer, overlay, reverse, most = self._newer, self._overlay, self._reverse, self._at_once
-        while newer is not None and len(entries) < most:
-            if end is not None and (newer[0] < end if reverse else newer[0] > end):
-                break
+        newer, overlay, reverse, most = self._newer, self._overlay, self._reverse, self._most
+        while newer is not None and (end is None or (newer[0] >= end if reverse else newer[0] <= end)):
             entries.append(newer)
             newer = next(overlay, None)
+            if len(entries) == most:
+                break
         self._newer = newer
-        self._at_once = min(most * 2, _LARGEST_CHUNK)
         return entries
 
     def _position(self, chunk: Chunk, key: bytes, done: int) -> int:
         """Where the key is in the rest of the chunk, or would be."""
         if self._reverse:
             return bisect_left(chunk, True, done, key=lambda pair: pair[0] <= key)
-        return bisect_left(chunk, key, done, key=_KEY)
+        # Without a value it is less than the pair of that key, whatever that one's value.
+        return bisect_left(chunk, (key,), done)
 
 
 def growth(base: View, overlay: Iterable[tuple[bytes, bytes | None]]) -> int:

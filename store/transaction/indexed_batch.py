@@ -80,8 +80,19 @@ class _Batch:
             return num_bytes
         return num_bytes + dict_bytes(self._notes) + sorted_list_bytes(len(index))
 
-    def scan(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay:
-        overlay = self._range(lower, upper, reverse)
+    def scan(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay | None:
+        """The entries of a range as they are now, however long it takes to read them; None if there are none."""
+        notes: dict[bytes, _Entry] = {}
+        with self._lock:
+            reader = self._readers
+            self._readers += 1
+            self._notes[reader] = notes
+            keys = self._keys()
+            first = 0 if lower is None else keys.bisect_left(lower)
+            if first >= (len(keys) if upper is None else keys.bisect_left(upper)):
+                del self._notes[reader]
+                return None
+        overlay = self._range(reader, keys, lower, upper, reverse)
         next(overlay)
         return overlay
 
@@ -103,25 +114,21 @@ class _Batch:
                 continue
         return keys
 
-    def _range(self, lower: bytes | None, upper: bytes | None, reverse: bool) -> Overlay:
-        notes: dict[bytes, _Entry] = {}
-        with self._lock:
-            reader = self._readers
-            self._readers += 1
-            self._notes[reader] = notes
+    def _range(
+        self, reader: int, keys: SortedList, lower: bytes | None, upper: bytes | None, reverse: bool
+    ) -> Overlay:
+        """The entries after a first one that only starts the generator, so that `finally` runs in any case."""
         try:
-            with self._lock:
-                keys = self._keys()
             yield b"", None
-            entries = self.entries
+            notes = self._notes[reader]
             inclusive = (True, False)
             size = _FIRST_CHUNK
-            while lower is None or upper is None or lower < upper:
+            while True:
                 with self._lock:
                     chunk = list(islice(keys.irange(lower, upper, inclusive, reverse), size))
                 for key in chunk:
                     # The entry is read before the note: a writer leaves the note before it changes the entry.
-                    entry: _Entry = entries[key]
+                    entry: _Entry = self.entries[key]
                     entry = notes.get(key, entry)
                     if entry is not _ABSENT:
                         yield key, entry
