@@ -252,9 +252,11 @@ def _left_to_elder(evidence: Evidence) -> int:
                 timeouts_ms[event.incarnation] = evidence.config(event.settings).transaction_timeout_ms
             case Injected(task=str() as task, incarnation=int() as dead) if FAULTS[event.fault].deadly:
                 there = living.get(task, set())
-                there.discard(dead)
-                if any(elder < dead for elder in there):
-                    left_ms += timeouts_ms[dead]
+                # A standby leaves no transaction.
+                if dead in there:
+                    there.remove(dead)
+                    if any(elder < dead for elder in there):
+                        left_ms += timeouts_ms[dead]
             case Ended():
                 living.get(event.task, set()).discard(event.incarnation)
             case _:

@@ -972,6 +972,18 @@ def test_only_an_elder_incarnation_waits_for_what_its_successor_left_open(dead: 
     assert found == ([60_065] if dead == 1 else [])
 
 
+def test_a_standby_that_dies_beside_the_task_leaves_nothing_to_wait_for() -> None:
+    schedule = Schedule("balances", INPUT, (Step("kill"),))
+    events = (
+        Started("0_0", 1, 0),
+        Started("0_0", 2, 1, standby=True),
+        Injected(0, "kill", "0_0", 2, 1, Point.RESTORE_BATCH),
+    )
+    final = msgspec.structs.replace(RIGHT, elapsed_ms=60_065)
+    found = [one.actual for one in ORACLES["progress"](Evidence(BALANCES, schedule, [*events, final], final))]
+    assert found == [60_065]
+
+
 # -- queries ----------------------------------------------------------------------------------------------------
 
 RC, RU = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
