@@ -103,7 +103,14 @@ FAULTS = (
         Where.OCCASION,
         needs=_CALLS,
         excuses=STARTS_AGAIN,
-        occasions=(Occasion.FLUSH, Occasion.SEND_OFFSETS, Occasion.COMMIT_OFFSETS, Occasion.READ),
+        occasions=(
+            Occasion.INIT_TRANSACTIONS,
+            Occasion.FLUSH,
+            Occasion.SEND_OFFSETS,
+            Occasion.ABORT_TRANSACTION,
+            Occasion.COMMIT_OFFSETS,
+            Occasion.READ,
+        ),
         around=_answer_late,
     ),
     Fault(

@@ -674,7 +674,29 @@ class _WatchedPlainProducer(_Watching):
 
 class _WatchedProducer(_Watching):
     """A transactional producer. After an error that requires an abort it refuses everything else, after a fatal one
-    everything, as a real client does."""
+    everything, as a real client does. A call whose answer is late is not made again when it is repeated, but answered:
+    a real client goes on with it meanwhile."""
+
+    def __init__(self, inner: Producer, control: Control, calls: frozenset[Occasion]) -> None:
+        self._unanswered: set[Occasion] = set()
+        super().__init__(inner, control, calls)
+
+    def _around(self, call: Occasion, inner: Callable[..., Any]) -> Callable[..., Any]:
+        if call not in _ONCE:
+            return super()._around(call, inner)
+
+        def once() -> None:
+            if call not in self._unanswered:
+                inner()
+                self._unanswered.add(call)
+
+        made = super()._around(call, once)
+
+        def answered() -> None:
+            made()
+            self._unanswered.discard(call)
+
+        return answered
 
     def _failing(self, fault: Fault, call: Callable[[], Any]) -> Any:
         try:
@@ -707,6 +729,8 @@ class _WatchedProducer(_Watching):
 
             self.abort_transaction = abort
 
+
+_ONCE = frozenset({Occasion.INIT_TRANSACTIONS, Occasion.ABORT_TRANSACTION})
 
 _OF_A_PRODUCER = tuple(
     str(call)
