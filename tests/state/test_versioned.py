@@ -118,7 +118,9 @@ class Versioned(LoggedStoreMachine[VersionedKeyValueStore]):
                 assert view.get(key) == model.get(key)
                 for moment in range(model.stream_time - 2 * RETENTION, model.stream_time + 2):
                     assert view.get(key, moment) == model.as_of(key, moment)
-                assert list(view.get_versions(key)) == model.between(key, -1, LATEST)
+                oldest = model.stream_time - RETENTION
+                for last in (oldest - 1, oldest, oldest + 1, LATEST):
+                    assert list(view.get_versions(key, None, last)) == model.between(key, -1, last)
 
     def views(self) -> list[tuple[ReadOnlyVersionedKeyValueStore, Versions]]:
         if self.mechanism is None:
