@@ -19,6 +19,7 @@ from store.state.keyvalue import KeyValueStore
 from store.state.protocol import Sync
 from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
+from tests.clocks import VirtualClock
 from tests.engine.engines import ListJournal, OpenEngine, open_engine_for
 from tests.state.opening import MECHANISMS, context_over
 
@@ -432,6 +433,17 @@ def test_each_commit_and_each_restored_batch_is_synced_if_asked_for(sync: bool) 
     assert (len(journal.batches), journal.syncs) == (1, 1 if sync else 0)
     store.commit({CHANGELOG: 2})
     assert (len(journal.batches), journal.syncs) == (2, 2 if sync else 0)
+
+
+def test_commits_that_come_more_often_than_they_are_to_be_synced_are_synced_that_often() -> None:
+    journal, clock = ListJournal(), VirtualClock()
+    store = KeyValueStore(context_over(MemoryEngine(journal), sync=Sync.every(250), clock=clock))
+    synced = []
+    for _ in range(10):
+        clock.now += 0.1
+        store.commit({CHANGELOG: 2})
+        synced.append(journal.syncs)
+    assert synced == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
 
 
 def test_empty_keys_and_values_are_kept_logged_and_committed(open_engine: OpenEngine) -> None:
