@@ -218,6 +218,18 @@ def test_the_tasks_of_a_worker_share_the_limit_and_take_over_what_others_leave()
     worker.close()
 
 
+def test_the_tasks_that_a_worker_keeps_share_the_limit_with_those_that_it_has_now() -> None:
+    cluster = Cluster(pipeline(), [b"a"], partitions=2)
+    worker = cluster.worker(partitions=[0])
+    worker.poll()
+    shares = []
+    for partitions in ([0, 1], [0]):
+        worker.assign(partitions)
+        shares.append(worker.tasks[0].tasks_in_process)
+    assert shares == [2, 1]
+    worker.close()
+
+
 # -- corruption -----------------------------------------------------------------------------------------------
 
 
