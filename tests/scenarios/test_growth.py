@@ -1,7 +1,7 @@
 """A task that runs on and on takes no more memory than one that has run for a while.
 
 A campaign does not see that: its runs are short, and whatever a task keeps for nothing changes none of its results. So
-each pipeline goes on here for some dozens of commits, as a table with a few keys, or windows that expire, would.
+each pipeline goes on here for some dozens of commits, with keys that come and go, and windows that expire.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from random import Random
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
@@ -28,14 +29,16 @@ from tests.scenarios.running import Run, samples
 SCENARIOS = load_all()
 ROUNDS = 20
 AT_ONCE = 8
+NEW_KEYS = 4
+"""After so many rounds other keys come, and the former ones no more."""
 SETTINGS = {
     "commit.records": 5,
     # Full soon, so that what is at hand of old windows makes room.
     "statestore.cache.max.bytes": 4_000,
     "processing.guarantee": "exactly_once_v2",
 }
-MAY_COME = 80
-"""Objects, in as many commits: less than one in two records, and more than chance makes of a few rows."""
+MAY_COME = 60
+"""Objects, in as many rounds: fewer than the keys that come, and more than chance makes of a few rows."""
 ELSEWHERE = (type, ModuleType, CodeType, BuiltinFunctionType, HostStorage, SimLog, MemoryEngine)
 """What is not a task's own: code, the disk and the cluster."""
 
@@ -70,8 +73,9 @@ def rounds(name: str) -> Iterator[list[Task]]:
             running.append(Worker(topology, [0], SimLog(run.broker), storage, run.config, SystemClock()))
             workers.callback(running[-1].close)
         while fed:
+            generation = len(fed) // (NEW_KEYS * AT_ONCE)
             for sample in fed[:AT_ONCE]:
-                run.feed(sample)
+                run.feed(replace(sample, key=f"{sample.key}{generation}") if sample.key else sample)
             del fed[:AT_ONCE]
             while sum(worker.poll() for worker in running):
                 pass
