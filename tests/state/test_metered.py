@@ -346,6 +346,15 @@ def test_none_deletes_and_reaches_no_serde() -> None:
     assert list(store.all()) == []
 
 
+@every_type
+def test_an_empty_value_is_a_value_in_every_type(kind: type[MeteredStore[Any, Any, Any]]) -> None:
+    store = over(kind)
+    write(store, 1, "")
+    assert read(store, 1) == ""
+    store.commit()
+    assert read(store.view(IsolationLevel.READ_COMMITTED), 1) == ""
+
+
 def test_of_many_pairs_none_is_written_when_a_serde_refuses_one() -> None:
     store = over(MeteredKeyValueStore)
     with pytest.raises(TypeError, match="orders"):

@@ -27,6 +27,29 @@ def test_filter_not_keeps_the_others() -> None:
     assert results(lambda b: b.stream("in").filter_not(lambda _, v: v > 1).to("out"), THREE) == [("a", 1, 10)]
 
 
+@pytest.mark.parametrize("neither", [0, "", None, []])
+def test_a_predicate_may_return_anything_that_is_true_or_not(neither: Any) -> None:
+    def is_b(key: str, _: int) -> Any:
+        return "yes" if key == "b" else neither
+
+    def build(b: StreamsBuilder) -> None:
+        b.stream("in").filter(is_b).to("out")
+        b.stream("in").filter_not(is_b).to("rest")
+
+    with driver(build) as running:
+        pipe(running, THREE)
+        assert output(running) == [("b", 2, 20)]
+        assert [key for key, _, _ in output(running, "rest")] == ["a", "c"]
+
+
+def test_an_empty_key_and_an_empty_value_are_deserialized_like_others() -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    builder.stream("in").map(lambda k, v: (k + "x", v + "y")).to("out")
+    with TestDriver(builder.build()) as running:
+        running.pipe_input("in", "", "", 1)
+        assert [record[:2] for record in running.read_output("out")] == [(b"x", b"y")]
+
+
 def test_map_changes_key_and_value() -> None:
     got = results(lambda b: b.stream("in").map(lambda k, v: (k + "x", v + 1)).to("out"), ONE)
     assert got == [("ax", 2, 10)]
