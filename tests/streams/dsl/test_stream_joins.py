@@ -65,6 +65,27 @@ def results(kind: Kind, windows: JoinWindows, records: Sequence[Input]) -> list[
     ]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_with_an_empty_key_are_partners(kind: Kind) -> None:
+    within = JoinWindows.of_time_difference(10)
+    got = results(kind, within, [("left", b"", b"l", 1), ("right", b"", b"r", 2)])
+    assert got == [("l,r", 2)]
+
+
+def test_after_a_first_transaction_that_is_given_up_no_record_is_late_that_was_not_before() -> None:
+    within = JoinWindows.of_time_difference(10, grace=1_000)
+
+    def build(b: StreamsBuilder) -> None:
+        b.stream("left").left_join(b.stream("right"), lambda left, right: [left, right], within).to("out")
+
+    with driver(build, auto_commit=False) as running:
+        pipe(running, [("left", "a", 1, 1), ("right", "b", 2, 100), ("right", "a", 3, 5)])
+        running._tasks[0].abort()
+        running.process()
+        running.commit()
+        assert output(running) == [("a", [1, 3], 5)]
+
+
 # -- the table of Kafka Streams' developer guide ---------------------------------------------------------------
 
 WITHIN_15_S = JoinWindows.of_time_difference(timedelta(seconds=15), grace=timedelta(seconds=5))
