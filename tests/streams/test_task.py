@@ -486,6 +486,18 @@ def test_a_processor_can_ask_for_a_commit() -> None:
         assert (cluster.position(), task.uncommitted_records) == (2, 0)
 
 
+def test_a_commit_that_is_asked_for_once_is_one_commit() -> None:
+    def eager_once(context: Context, record: Record) -> None:
+        count(context, record)
+        if record.key == b"a":
+            context.commit()
+
+    cluster = Cluster(pipeline(eager_once), [b"a", b"b", b"c"])
+    with cluster.task() as task:
+        apply(task, cluster.records())
+        assert (cluster.position(), task.uncommitted_records) == (1, 2)
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [

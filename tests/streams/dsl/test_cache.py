@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.streams.dsl import Materialized, ProcessorContext, StreamRecord, StreamsBuilder
 from store.streams.dsl.record_cache import immutable, size_of
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
@@ -171,6 +173,47 @@ def test_an_update_that_is_held_back_has_the_headers_of_the_last_record() -> Non
             running.pipe_input("in", "a", number, 1, (("n", number),))
         running.commit()
         assert [(one.value, one.headers) for one in running.read_output("out")] == [(b"2", (("n", b"2"),))]
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_an_aggregate_that_comes_again_has_the_time_of_that_record_and_not_of_the_deletion(
+    config: dict[str, int],
+) -> None:
+    with driver(sums, config, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 5), ("in", "a", 0, 9), ("in", "a", 2, 7)])
+        running.commit()
+        assert output(running)[-1] == ("a", 2, 7)
+
+
+@pytest.mark.parametrize(
+    ("before", "write", "found"),
+    [
+        (1, lambda sums, row: sums.put("a", row), 100),
+        (1, lambda sums, row: sums.put_all([("a", row)]), 100),
+        (0, lambda sums, row: sums.put_if_absent("a", row), 100),
+        (1, lambda sums, _: sums.delete("a"), 0),
+    ],
+    ids=["put", "put_all", "put_if_absent", "delete"],
+)
+def test_whatever_a_processor_writes_to_a_table_is_what_the_next_record_is_added_to(
+    before: int, write: Callable[[Any, Any], object], found: int
+) -> None:
+    class Writing:
+        def init(self, context: ProcessorContext) -> None:
+            self.sums = context.store("sums")
+
+        def process(self, _: StreamRecord) -> None:
+            write(self.sums, ValueAndTimestamp(100, 1))
+
+    def build(b: StreamsBuilder) -> None:
+        sums(b)
+        b.stream("writes").process(Writing, "sums")
+
+    with driver(build, CACHED) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", before, 1)])
+        output(running)
+        pipe(running, [("writes", "a", 1, 1), ("in", "a", 3, 2)])
+        assert output(running) == [("a", found + 3, 2)]
 
 
 def test_a_cache_stays_within_its_capacity() -> None:
