@@ -119,6 +119,14 @@ def test_a_bound_that_is_not_met_says_where_the_store_is_and_what_is_missing(bou
         _ = result.result
 
 
+def test_a_store_is_held_to_the_partition_of_its_task_whichever_sub_topology_has_it(open_store: Open) -> None:
+    store = open_store(KeyValueStore, task_id=f"{ELSEWHERE.partition}_{INPUT.partition}")
+    store.commit({}, {INPUT: 5})
+    assert query(store, KeyQuery(b"a"), bound=PositionBound.at({INPUT: 5, ELSEWHERE: 100})).is_success
+    result = query(store, KeyQuery(b"a"), bound=PositionBound.at({INPUT: 6}))
+    assert result.failure_reason is FailureReason.NOT_UP_TO_BOUND
+
+
 def test_a_store_of_no_single_task_is_held_to_the_whole_bound(open_store: Open) -> None:
     store = open_store(KeyValueStore, task_id="")
     store.commit({}, {INPUT: 5})
