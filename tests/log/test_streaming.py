@@ -131,6 +131,14 @@ def test_a_partition_that_comes_in_turns_with_another_is_taken_away_once(
     assert consumer.taken_away == [[0, 1]]
 
 
+@pytest.mark.parametrize("begins", range(6))
+def test_of_messages_that_were_still_in_the_queue_those_from_the_place_on_are_kept(begins: int) -> None:
+    place = TopicPartition("log", 0)
+    inflow = intake.Inflow(place, begins)
+    inflow.add([Message(*place, offset, b"k", b"v", timestamp=(1, 5)) for offset in range(5)])
+    assert [record.offset for record in inflow.take(10)] == list(range(begins, 5))
+
+
 def test_a_part_of_the_last_read_is_taken_back_without_being_fetched_again(
     backlog: str, reader: KafkaReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
