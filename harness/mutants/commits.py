@@ -312,4 +312,28 @@ MUTANTS = (
         ),
         oracle="progress",
     ),
+    Mutant(
+        "an-abort-has-both-positions-be-one",
+        "SPARK-32148",
+        "After an abort what is processed moves the committed position as well, so that the next abort goes nowhere.",
+        (
+            Edit(
+                f"{_TASK}.abort",
+                "self._positions = dict(self._committed)",
+                "self._positions = self._committed",
+            ),
+        ),
+    ),
+    Mutant(
+        "observed-times-of-a-commit-move-on",
+        "SPARK-32148",
+        "The largest times that operators had observed at a commit are those of now, also after an abort.",
+        (
+            Edit(
+                f"{_TASK}._committed_all",
+                "dict(self._context.observed)",
+                "self._context.observed",
+            ),
+        ),
+    ),
 )

@@ -226,4 +226,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "the-last-row-of-a-chunk-comes-twice",
+        OWN,
+        "A range shows the committed value of the last row of a chunk, and the uncommitted one behind it.",
+        (
+            Edit(
+                f"{_MERGING}._until",
+                "(newer[0] >= end if reverse else newer[0] <= end)",
+                "(newer[0] > end if reverse else newer[0] < end)",
+            ),
+        ),
+    ),
 )

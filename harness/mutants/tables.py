@@ -330,4 +330,34 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-full-buffer-lets-go-of-one-alone",
+        OWN,
+        "A buffer of suppress lets one update go for another one, however much room that takes.",
+        (Edit(_SUPPRESS, "while full is not None and full():", "if full is not None and full():"),),
+    ),
+    Mutant(
+        "what-was-held-back-before-has-no-size",
+        OWN,
+        "A buffer of suppress that begins with what its store has counts none of the bytes of that.",
+        (
+            Edit(
+                f"{_BUFFER}.__init__",
+                "self._hold(key, _decode(row), len(row))",
+                "self._hold(key, _decode(row), 0)",
+            ),
+        ),
+    ),
+    Mutant(
+        "tables-are-flushed-from-below",
+        "KAFKA-8204",
+        "Of two tables the one that gets updates of the other is flushed first.",
+        (
+            Edit(
+                "store.streams.dsl.graph:Place.at_flush",
+                "self.graph.flushes.insert(0, flush)",
+                "self.graph.flushes.append(flush)",
+            ),
+        ),
+    ),
 )

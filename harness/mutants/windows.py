@@ -152,4 +152,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "only-the-last-segment-is-dropped",
+        OWN,
+        "Of several segments that have expired only the latest one is deleted.",
+        (
+            Edit(
+                f"{_SEGMENTED}._expired",
+                "[(segment_prefix(self._lowest_kept), ",
+                "[(segment_prefix(self._lowest_segment - 1), ",
+            ),
+        ),
+    ),
 )
