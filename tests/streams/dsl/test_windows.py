@@ -30,7 +30,7 @@ from store.streams.task import apply
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, TopicPartition
 from tests.clusters import Cluster
-from tests.streams.dsl.running import CACHED, UNCACHED, driver, pipe, results
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -400,6 +400,21 @@ def test_windowed_keys_come_back_as_they_were(serde: Any) -> None:
     assert serde.deserialize(serde.serialize(key)) == key
     with pytest.raises(ValueError, match="windowed key"):
         serde.deserialize(b"short")
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["uncached", "cached"])
+def test_a_committed_session_that_was_joined_is_joined_once(config: dict[str, object]) -> None:
+    def build(b: StreamsBuilder) -> None:
+        gap = SessionWindows.with_inactivity_gap(10)
+        sums = b.stream("in").group_by_key().windowed_by(gap).reduce(lambda one, two: one + two)
+        sums.to_stream(lambda key, _: key.key).to("out", key_serde=StrSerde(), value_serde=JsonSerde())
+
+    with driver(build, config, auto_commit=False) as running:
+        pipe(running, [("in", "k", 1, 5)])
+        running.commit()
+        pipe(running, [("in", "k", 2, 10), ("in", "k", 4, 15)])
+        running.commit()
+        assert output(running)[-1] == ("k", 7, 15)
 
 
 def test_after_an_abort_no_record_is_late_that_was_not_before() -> None:
