@@ -458,8 +458,10 @@ def decode_change(value: bytes) -> Json:
     else."""
     kind, data = value[-1:], value[:-1]
     if kind == b"\2":
-        length = int.from_bytes(data[:4], "big")
-        return [msgspec.json.decode(data[4 : 4 + length]), msgspec.json.decode(data[4 + length :])]
+        # Twice the length of what comes, in seven bits a byte, of which the last one is below 128.
+        start = next((at for at, byte in enumerate(data, 1) if byte < 128), len(data))
+        end = start + sum((byte & 127) << 7 * at for at, byte in enumerate(data[:start])) // 2
+        return [msgspec.json.decode(data[start:end]), msgspec.json.decode(data[end:])]
     if kind not in (b"\0", b"\1"):
         raise ValueError(f"{value!r} is no change of a table")
     one = msgspec.json.decode(data)

@@ -792,7 +792,10 @@ class Regroup:
 
 @dataclass(frozen=True)
 class ChangeSerde:
-    """A new and an old value in one record of a repartition topic, as Kafka Streams writes them since 3.5 (KIP-904)."""
+    """A new and an old value in one record of a repartition topic, as Kafka Streams writes them since 3.5 (KIP-904).
+
+    With both of them, the length of the new one comes first, as a number of Kafka's protocol of variable length.
+    """
 
     inner: Serde[Any]
 
@@ -803,7 +806,7 @@ class ChangeSerde:
         if new is None:
             return self.inner.serialize(old) + b"\0"
         data = self.inner.serialize(new)
-        return len(data).to_bytes(4, "big") + data + self.inner.serialize(old) + b"\2"
+        return _length(len(data)) + data + self.inner.serialize(old) + b"\2"
 
     def deserialize(self, data: bytes) -> tuple[Any, Any]:
         flag = data[-1]
@@ -813,8 +816,24 @@ class ChangeSerde:
             return None, self.inner.deserialize(data[:-1])
         if flag != 2:
             raise ValueError(f"a change of a table ends with {flag}, which is none of 0, 1 and 2")
-        end = 4 + int.from_bytes(data[:4], "big")
-        return self.inner.deserialize(data[4:end]), self.inner.deserialize(data[end:-1])
+        start = length = 0
+        while data[start] >= 0x80:
+            length |= (data[start] & 0x7F) << 7 * start
+            start += 1
+        length |= data[start] << 7 * start
+        start += 1
+        end = start + (length >> 1)
+        return self.inner.deserialize(data[start:end]), self.inner.deserialize(data[end:-1])
+
+
+def _length(length: int) -> bytes:
+    """As in Kafka's protocol: twice the number, since it might be negative, in seven bits a byte, the lowest first."""
+    left, written = 2 * length, bytearray()
+    while left >= 0x80:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    written.append(left)
+    return bytes(written)
 
 
 @dataclass

@@ -9,6 +9,7 @@ import pytest
 
 from store.serdes import FloatSerde, JsonSerde, LongSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.operators import ChangeSerde
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
@@ -237,3 +238,24 @@ def test_a_materialized_serde_is_that_of_the_store_and_of_what_follows() -> None
         table.to_stream().to("out")
 
     assert results(build, [("in", "a", 5, 1)], value_serde=LongSerde()) == [("a", 5, 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "written"),
+    [
+        (("d", "d"), "02646402"),
+        (("xabxyz", "xyz"), "0c78616278797a78797a02"),
+        (("", "d"), "006402"),
+        (("x" * 64, "d"), "8001" + "78" * 64 + "6402"),
+        (("x" * 10_000, ""), "a09c01" + "78" * 10_000 + "02"),
+        (("d", None), "6401"),
+        ((None, "d"), "6400"),
+    ],
+    ids=["short", "longer", "empty", "two bytes of length", "three", "no old one", "no new one"],
+)
+def test_a_change_of_a_group_is_written_as_kafka_streams_writes_it(
+    change: tuple[str | None, str | None], written: str
+) -> None:
+    serde = ChangeSerde(StrSerde())
+    assert serde.serialize(change).hex() == written
+    assert serde.deserialize(bytes.fromhex(written)) == change
