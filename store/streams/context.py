@@ -393,6 +393,8 @@ class TaskContext:
         self.stream_time = -1
         self.commit_requested = False
         self.failure: Exception | None = None
+        self.given: tuple[Record, int] | None = None
+        """The input record, and the time of what a processor was given for it: that of the changes which it makes."""
         self.observed: dict[str, int] = {}
         """Operator → the largest time of the records that came to it, milliseconds. Committed as `stream_time` is."""
         self.observed_before: Callable[[str], int] = lambda _: -1
@@ -412,6 +414,10 @@ class TaskContext:
         self._changes: dict[TopicPartition, _Changes] = {}
         self._holding_back = False
         """Whether a transaction is open. Without one a change is refused by the producer, as it should be."""
+
+    def _time_of_change(self) -> int:
+        given = self.given
+        return given[1] if given is not None and given[0] is self.record else self.record.timestamp
 
     @property
     def wall_clock_ms(self) -> int:
@@ -706,7 +712,7 @@ class TaskContext:
         produce = self._producer.produce
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
-            at = self.record.timestamp if timestamp is None else timestamp
+            at = self._time_of_change() if timestamp is None else timestamp
             try:
                 produce(topic, key, value, partition=partition, timestamp=at)
             except LogError as error:
@@ -718,7 +724,7 @@ class TaskContext:
         changes = self._changes[changelog] = _Changes(log_change)
 
         def hold_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
-            at = self.record.timestamp if timestamp is None else timestamp
+            at = self._time_of_change() if timestamp is None else timestamp
             held = changes.held
             size = len(key) + (0 if value is None else len(value))
             # What a client may refuse is sent while it is known which record has caused it.

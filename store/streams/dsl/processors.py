@@ -317,14 +317,15 @@ class Process:
         if close is not None:
             place.at_close(close)
         place.graph.at_start(processor, context)
-        run = processor.process
+        run, task = processor.process, place.task
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             context._record = record = StreamRecord(key, value, timestamp, headers)
+            before, task.given = task.given, (task.record, timestamp)
             try:
                 run(record)
             finally:
-                context._record = None
+                context._record, task.given = None, before
 
         return process
 

@@ -437,6 +437,29 @@ def test_what_a_punctuator_writes_has_the_time_of_the_call(kind: PunctuationType
     assert set(seen) == {(0, "", -1, -1)}
 
 
+def test_what_a_processor_writes_has_the_time_of_the_record_that_it_was_given() -> None:
+    def build(b: StreamsBuilder) -> None:
+        def put(context: ProcessorContext, record: StreamRecord) -> None:
+            store = context.store("numbers")
+            store.put(record.key, record.value)
+            context.forward(record.key, record.value, timestamp=record.timestamp + 5)
+            store.put("z", record.value)
+
+        def later(context: ProcessorContext, record: StreamRecord) -> None:
+            context.forward(record.key, record.value, timestamp=record.timestamp + 100)
+
+        def last(context: ProcessorContext, record: StreamRecord) -> None:
+            context.store("numbers").put("last", record.value)
+
+        stream = b.add_state_store(NUMBERS).stream("in").process(lambda: Calling(later))
+        stream.process(lambda: Calling(put), "numbers").process(lambda: Calling(last), "numbers")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", 1, 70)])
+        changes = {record.key: record.timestamp for record in running.log.records("app-numbers-changelog")}
+    assert changes == {b"a": 170, b"last": 175, b"z": 170}
+
+
 @pytest.mark.parametrize("kind", PunctuationType)
 def test_of_punctuators_that_are_due_at_once_the_earliest_runs_first(kind: PunctuationType) -> None:
     seen: list[int] = []
