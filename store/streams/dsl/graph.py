@@ -324,8 +324,8 @@ def _vertex(node: Node) -> Vertex:
     return Vertex(
         node.name,
         node.operator,
-        tuple(parent.name for parent in node.parents),
-        tuple(child.name for child in node.children),
+        tuple(dict.fromkeys(parent.name for parent in node.parents)),
+        tuple(dict.fromkeys(child.name for child in node.children)),
         tuple(node.stores),
         node.topics,
         node.sink,

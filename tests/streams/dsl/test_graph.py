@@ -77,6 +77,15 @@ def test_word_count_is_described_as_by_kafka_streams() -> None:
     assert word_count(materialized="counts").describe() == WORD_COUNT
 
 
+def test_a_stream_that_is_merged_with_itself_is_described_as_one_parent() -> None:
+    builder = StreamsBuilder("app")
+    stream = builder.stream("in")
+    stream.merge(stream).to("out")
+    described = builder.build().describe()
+    assert "--> KSTREAM-MERGE-0000000001\n" in described
+    assert "<-- KSTREAM-SOURCE-0000000000\n" in described
+
+
 def test_stores_and_topics_without_a_name_are_numbered_as_in_kafka_streams() -> None:
     application = word_count()
     assert application.repartition_topics == {"app-KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"}
