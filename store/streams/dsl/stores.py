@@ -36,6 +36,7 @@ from store.suppliers import (
     VersionedSupplier,
     WindowSupplier,
     key_value_store_builder,
+    milliseconds,
     session_store_builder,
     timestamped_key_value_store_builder,
     timestamped_window_store_builder,
@@ -142,7 +143,8 @@ class Materialized(Logged):
         return replace(self, caching=False)
 
     def with_retention(self, retention: Duration) -> Materialized:
-        return replace(self, retention=retention)
+        """Windows and sessions are kept for so long. Raises `ValueError` for a time below 0."""
+        return replace(self, retention=milliseconds("retention", retention))
 
     @property
     def suppliers(self) -> DslStoreSuppliers | None:

@@ -259,3 +259,8 @@ def test_a_change_of_a_group_is_written_as_kafka_streams_writes_it(
     serde = ChangeSerde(StrSerde())
     assert serde.serialize(change).hex() == written
     assert serde.deserialize(bytes.fromhex(written)) == change
+
+
+def test_windows_cannot_be_kept_for_less_than_no_time() -> None:
+    with pytest.raises(ValueError, match="retention=-1 is not allowed"):
+        Materialized.as_("counts").with_retention(-1)
