@@ -8,6 +8,8 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -63,6 +65,7 @@ import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Named;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.Reducer;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.SessionWindowedKStream;
 import org.apache.kafka.streams.kstream.SessionWindows;
@@ -85,7 +88,9 @@ import org.apache.kafka.streams.kstream.Windows;
 import org.apache.kafka.streams.kstream.internals.NamedInternal;
 import org.apache.kafka.streams.processor.FailOnInvalidTimestamp;
 import org.apache.kafka.streams.processor.LogAndSkipOnInvalidTimestamp;
+import org.apache.kafka.streams.processor.Cancellable;
 import org.apache.kafka.streams.processor.PunctuationType;
+import org.apache.kafka.streams.processor.Punctuator;
 import org.apache.kafka.streams.processor.StateStore;
 import org.apache.kafka.streams.processor.TimestampExtractor;
 import org.apache.kafka.streams.processor.UsePartitionTimeOnInvalidTimestamp;
@@ -97,6 +102,7 @@ import org.apache.kafka.streams.processor.api.FixedKeyRecord;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.ProcessorSupplier;
 import org.apache.kafka.streams.processor.api.Record;
+import org.apache.kafka.streams.processor.api.RecordMetadata;
 import org.apache.kafka.streams.processor.internals.InternalTopicConfig;
 import org.apache.kafka.streams.processor.internals.InternalTopicManager;
 import org.apache.kafka.streams.processor.internals.InternalTopologyBuilder;
@@ -142,7 +148,7 @@ public final class Pipelines {
         }
     }
 
-    private static void run(JsonNode pipeline, ObjectNode answer) throws ReflectiveOperationException {
+    private static void run(JsonNode pipeline, ObjectNode answer) throws ReflectiveOperationException, NoSuchAlgorithmException {
         Topology topology = build(pipeline);
         names(topology, answer);
         Properties properties = new Properties();
@@ -187,6 +193,9 @@ public final class Pipelines {
                 for (Iterator<String> topics = pipeline.get("outputs").fieldNames(); topics.hasNext();) {
                     read(driver, topics.next(), outputs);
                 }
+            }
+            if (!answer.has("stopped")) {
+                written(driver, answer.putObject("written"));
             }
         }
     }
@@ -259,6 +268,28 @@ public final class Pipelines {
         }
     }
 
+    /** What tells the records of each internal topic: all of them, or of a changelog the last one of each key. */
+    private static void written(TopologyTestDriver driver, ObjectNode answer) throws NoSuchAlgorithmException {
+        for (String topic : new TreeSet<>(driver.producedTopicNames())) {
+            if (!topic.startsWith("app-")) {
+                continue;
+            }
+            List<String> all = new ArrayList<>();
+            TreeMap<String, String> last = new TreeMap<>();
+            for (TestRecord<byte[], byte[]> one : driver
+                .createOutputTopic(topic, new ByteArrayDeserializer(), new ByteArrayDeserializer()).readRecordsToList()) {
+                String key = one.key() == null ? "" : HexFormat.of().formatHex(one.key());
+                String said = key + (one.value() == null ? "-" : "=" + HexFormat.of().formatHex(one.value()))
+                    + "@" + one.timestamp() + "\n";
+                all.add(said);
+                last.put(key, one.value() == null ? "" : said);
+            }
+            String said = String.join("", topic.endsWith("-changelog") ? last.values() : all);
+            byte[] digest = MessageDigest.getInstance("SHA-256").digest(said.getBytes(StandardCharsets.UTF_8));
+            answer.put(topic.substring("app-".length()), HexFormat.of().formatHex(digest, 0, 6));
+        }
+    }
+
     /** The internal topics of each kind of settings, but for that which is the same for all. */
     private static void settings(TopologyTestDriver driver, ObjectNode answer) throws ReflectiveOperationException {
         Field field = TopologyTestDriver.class.getDeclaredField("internalTopologyBuilder");
@@ -280,20 +311,23 @@ public final class Pipelines {
     }
 
     private static void names(Topology topology, ObjectNode answer) {
-        TreeSet<String> operators = new TreeSet<>();
+        ObjectNode operators = answer.putObject("operators");
         TreeSet<String> stores = new TreeSet<>();
         TreeSet<String> topics = new TreeSet<>();
         for (TopologyDescription.Subtopology sub : topology.describe().subtopologies()) {
             for (TopologyDescription.Node node : sub.nodes()) {
-                operators.add(node.name());
+                TreeSet<String> of = new TreeSet<>();
                 if (node instanceof TopologyDescription.Processor processor) {
-                    stores.addAll(processor.stores());
+                    of.addAll(processor.stores());
                 } else if (node instanceof TopologyDescription.Source source && source.topicSet() != null) {
                     topics.addAll(source.topicSet());
                 }
+                stores.addAll(of);
+                TreeSet<String> children = new TreeSet<>();
+                node.successors().forEach(child -> children.add(child.name()));
+                operators.put(node.name(), String.join(" ", of) + ">" + String.join(" ", children));
             }
         }
-        operators.forEach(answer.putArray("operators")::add);
         ArrayNode named = answer.putArray("stores");
         stores.forEach(named::add);
         ArrayNode read = answer.putArray("sources");
@@ -309,7 +343,7 @@ public final class Pipelines {
     }
 
     private static String first(String value) {
-        return value == null ? "z" : value.substring(0, 1);
+        return value == null ? "z" : value.isEmpty() ? "" : value.substring(0, 1);
     }
 
     private static boolean holds(String name, String key, String value) {
@@ -428,7 +462,12 @@ public final class Pipelines {
                         : processed.processValues(supplier, named, store);
                 }
                 ProcessorSupplier<String, String, String, String> supplier = () -> new Punctuated(step);
-                return called == null ? processed.process(supplier, store) : processed.process(supplier, named, store);
+                processed = called == null ? processed.process(supplier, store) : processed.process(supplier, named, store);
+                if (!has(step, "parted")) {
+                    return processed;
+                }
+                KStream<String, String> marked = processed.mapValues(v -> last(v + "'"), Named.as(store + "-marked"));
+                return marked.merge(processed.filter((k, v) -> v != null, Named.as(store + "-valued")));
             }
             case "to_table":
                 return kept == null ? ((KStream<String, String>) one).toTable(named)
@@ -438,7 +477,7 @@ public final class Pipelines {
             case "group_by":
                 return aggregate(((KStream<String, String>) one).groupBy((k, v) -> first(v), grouped(called)), how, step);
             case "cogroup": {
-                Aggregator<String, String, String> adder = (k, v, all) -> last(all + v);
+                Aggregator<String, String, String> adder = adder(step);
                 CogroupedKStream<String, String> cogrouped = ((KStream<String, String>) one).groupByKey(grouped(called))
                     .cogroup(adder);
                 for (Object another : of.subList(1, of.size())) {
@@ -524,7 +563,9 @@ public final class Pipelines {
                     : ((KTable<String, String>) one).transformValues(supplier, kept, named);
             }
             case "group_rows":
-                return aggregate(((KTable<String, String>) one).groupBy((k, v) -> KeyValue.pair(first(v), v), grouped(called)), how, step);
+                return aggregate(((KTable<String, String>) one).groupBy(
+                    (k, v) -> KeyValue.pair("key".equals(lost(step)) && v.equals("b") ? null : first(v),
+                        "value".equals(lost(step)) && v.equals("b") ? null : v), grouped(called)), how, step);
             case "suppress": {
                 // What is said of the changelog is forgotten where it is not said last.
                 Suppressed<String> suppressed = Suppressed.untilTimeLimit(ms(step, "wait"), has(step, "strict")
@@ -622,6 +663,10 @@ public final class Pipelines {
         return step.has(flag) && step.get(flag).asBoolean();
     }
 
+    private static String lost(JsonNode step) {
+        return step.has("lost") ? step.get("lost").asText() : "";
+    }
+
     private static List<String> letters(String value) {
         List<String> each = new ArrayList<>();
         for (int at = 0; value != null && at < Math.min(3, value.length()); at++) {
@@ -699,7 +744,9 @@ public final class Pipelines {
     /** Adds up the values of each key, and forwards all of them now and then, by either clock. */
     private static final class Punctuated extends ContextualProcessor<String, String, String, String> {
         private final JsonNode step;
+        private final List<Cancellable> scheduled = new ArrayList<>();
         private KeyValueStore<String, String> store;
+        private int calls;
 
         Punctuated(JsonNode step) {
             this.step = step;
@@ -709,25 +756,58 @@ public final class Pipelines {
         public void init(ProcessorContext<String, String> context) {
             super.init(context);
             store = context.getStateStore(step.get("store").asText());
-            context.schedule(ms(step, "stream"), PunctuationType.STREAM_TIME, now -> report("s", now));
-            context.schedule(ms(step, "wall"), PunctuationType.WALL_CLOCK_TIME, now -> report("w", now));
+            schedule("s", "stream", PunctuationType.STREAM_TIME, BEGIN);
+            schedule("w", "wall", PunctuationType.WALL_CLOCK_TIME, 0);
+        }
+
+        private void schedule(String clock, String interval, PunctuationType type, long begin) {
+            Punctuator report = now -> report(clock, now);
+            scheduled.add(step.has("start")
+                ? context().schedule(Instant.ofEpochMilli(begin + step.get("start").asLong()), ms(step, interval), type, report)
+                : context().schedule(ms(step, interval), type, report));
+        }
+
+        /** Sends a record on, to all that come after it or, where these are parted, to one of them. */
+        private void send(Record<String, String> record) {
+            if (!has(step, "parted") || "x".equals(record.value())) {
+                context().forward(record);
+            } else {
+                String child = record.value().length() % 2 == 0 ? "-marked" : "-valued";
+                context().forward(record, step.get("store").asText() + child);
+            }
+        }
+
+        /** Where the input record comes from, if that is told. */
+        private String told() {
+            if (!has(step, "told")) {
+                return "";
+            }
+            RecordMetadata from = context().recordMetadata().orElseThrow();
+            return (from.topic() == null ? "" : from.topic()) + from.offset() + ":" + context().currentStreamTimeMs() % 1000;
         }
 
         @Override
         public void process(Record<String, String> record) {
             String before = store.get(record.key());
-            String total = last((before == null ? "" : before) + record.value());
+            String total = last((before == null ? "" : before) + record.value() + told());
             store.put(record.key(), total);
-            context().forward(record.withValue(total));
+            send(record.withValue(total));
         }
 
         private void report(String clock, long now) {
+            calls++;
+            if (step.has("cancels") && calls == step.get("cancels").asInt()) {
+                scheduled.get(clock.equals("s") ? 0 : 1).cancel();
+            } else if (step.has("again") && calls == step.get("again").asInt()) {
+                schedule("s", "stream", PunctuationType.STREAM_TIME, BEGIN);
+                schedule("w", "wall", PunctuationType.WALL_CLOCK_TIME, 0);
+            }
             try (KeyValueIterator<String, String> rows = store.all()) {
                 while (rows.hasNext()) {
                     KeyValue<String, String> row = rows.next();
                     // Clients of ours send no record of time 0.
-                    String said = last(clock + now + row.value);
-                    context().forward(new Record<>(row.key, said, Math.max(1, context().currentStreamTimeMs())));
+                    String said = last(clock + now + told() + row.value);
+                    send(new Record<>(row.key, said, Math.max(1, context().currentStreamTimeMs())));
                 }
             }
         }
@@ -786,7 +866,7 @@ public final class Pipelines {
     private static KTable<String, String> aggregate(KGroupedStream<String, String> group, String how, JsonNode step) {
         return switch (how) {
             case "count" -> group.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
-            case "reduce" -> group.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
+            case "reduce" -> group.reduce(reducer(step), operator(step), stored(step, Serdes.String()));
             default -> group.aggregate(() -> "", (k, v, all) -> v.equals("x") ? null : last(all + v),
                 operator(step), stored(step, Serdes.String()));
         };
@@ -795,11 +875,24 @@ public final class Pipelines {
     private static KTable<String, String> aggregate(KGroupedTable<String, String> group, String how, JsonNode step) {
         return switch (how) {
             case "count" -> group.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
-            case "reduce" -> group.reduce((all, v) -> last(all + v), (all, v) -> last(all + "-" + v),
+            case "reduce" -> group.reduce(reducer(step), (all, v) -> made(step, v, all + "-" + v),
                 operator(step), stored(step, Serdes.String()));
-            default -> group.aggregate(() -> "", (k, v, all) -> last(all + v), (k, v, all) -> last(all + "-" + v),
+            default -> group.aggregate(() -> "", adder(step), (k, v, all) -> made(step, v, all + "-" + v),
                 operator(step), stored(step, Serdes.String()));
         };
+    }
+
+    /** What a fold makes of a value, which may be nothing where that is an x. */
+    private static String made(JsonNode step, String value, String said) {
+        return has(step, "nothing") && value.equals("x") ? null : last(said);
+    }
+
+    private static Reducer<String> reducer(JsonNode step) {
+        return (all, v) -> made(step, v, all + v);
+    }
+
+    private static Aggregator<String, String, String> adder(JsonNode step) {
+        return (k, v, all) -> made(step, v, all + v);
     }
 
     private static SessionWindows sessions(JsonNode step) {
@@ -826,8 +919,8 @@ public final class Pipelines {
             }
             table = switch (how) {
                 case "count" -> sessions.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
-                case "reduce" -> sessions.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
-                default -> sessions.aggregate(() -> "", (k, v, all) -> last(all + v), (k, a, b) -> last(a + "/" + b), operator(step), stored(step, Serdes.String()));
+                case "reduce" -> sessions.reduce(reducer(step), operator(step), stored(step, Serdes.String()));
+                default -> sessions.aggregate(() -> "", adder(step), (k, a, b) -> last(a + "/" + b), operator(step), stored(step, Serdes.String()));
             };
         } else {
             TimeWindowedKStream<String, String> windows =
@@ -837,8 +930,8 @@ public final class Pipelines {
             }
             table = switch (how) {
                 case "count" -> windows.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
-                case "reduce" -> windows.reduce((all, v) -> last(all + v), operator(step), stored(step, Serdes.String()));
-                default -> windows.aggregate(() -> "", (k, v, all) -> last(all + v), operator(step), stored(step, Serdes.String()));
+                case "reduce" -> windows.reduce(reducer(step), operator(step), stored(step, Serdes.String()));
+                default -> windows.aggregate(() -> "", adder(step), operator(step), stored(step, Serdes.String()));
             };
         }
         if (step.has("rows")) {

@@ -7,9 +7,10 @@ Keys and values are text, and each output is compared as it says. What
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, cast
 
@@ -66,8 +67,18 @@ LONGEST = 12
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_000_000
 
-_OPERATOR = re.compile("^ +(?:Source|Processor|Sink): ([^ \\n]+)", re.MULTILINE)
-"""Where a description names one."""
+_OPERATOR = re.compile(
+    r"^ +(?:Source|Processor|Sink): (\S+) \((?:stores: \[(.*)\])?.*\)(?:\n +--> (?:none|(.*)))?$",
+    re.MULTILINE,
+)
+"""Where a description names one, its stores and its children."""
+
+_WRITTEN_OTHERWISE = re.compile(
+    "KSTREAM-(JOIN|OUTER)(THIS|OTHER)-.*|.*-(this|other)-join-store-.*|(this|other)-of-.*|KTABLE-SUPPRESS-.*|"
+    "named-[0-9]+-store-changelog|.*-Buffer-changelog|.*-positions|.*-topic|.*SUBSCRIPTION.*|.*-subscription-store-.*"
+)
+"""Internal topics that have other bytes: duplicates are counted otherwise, and what is suppressed, waits, or is joined
+by a foreign key is nobody else's."""
 
 KINDS = ("inner", "left", "outer")
 AGGREGATES = ("count", "reduce", "aggregate")
@@ -79,14 +90,19 @@ AGGREGATES = ("count", "reduce", "aggregate")
 def run(
     pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS, together: bool = False
 ) -> dict[str, Any]:
-    """The names of operators, stores and topics, with the settings of internal topics, and the records of each output,
-    in order: key, value, timestamp, and the number of the input record in its headers, if it was `numbered`. `stopped`
-    is the number of the record that ended it, which is the last one then; what that had led to is left out. Commits and
-    crashes come after so many steps of the input; a crash takes back what was not committed. `together`: all between
-    two commits is one batch."""
+    """The names of operators, stores and topics, what the operators have and lead to, the settings of internal topics
+    and what tells their records, and the records of each output, in order: key, value, timestamp, and the number of the
+    input record in its headers, if it was `numbered`. `stopped` is the number of the record that ended it, which is the
+    last one then; what that had led to is left out. Commits and crashes come after so many steps of the input; a crash
+    takes back what was not committed. `together`: all between two commits is one batch."""
     application = build(pipeline["steps"])
+    # Those who read global tables are not said to have them there.
+    globals_ = {one.name for topology in application.sub_topologies for one in topology.global_stores}
     answer: dict[str, Any] = {
-        "operators": sorted(set(_OPERATOR.findall(application.describe()))),
+        "operators": {
+            name: f"{_sorted(stores, but=globals_)}>{_sorted(children)}"
+            for name, stores, children in sorted(_OPERATOR.findall(application.describe()))
+        },
         "stores": sorted(
             store if isinstance(store, str) else store.name
             for topology in application.sub_topologies
@@ -132,7 +148,39 @@ def run(
                 if topic in driver.log.topics:
                     records += [_read(topic, *record) for record in driver.read_output(topic)]
         answer["outputs"] = {topic: records for topic, records in outputs.items() if records}
+        if "stopped" not in answer:
+            answer["written"] = _written(driver, pipeline["steps"])
     return answer
+
+
+def _sorted(names: str, *, but: Collection[str] = ()) -> str:
+    return " ".join(sorted(name for name in names.split(", ") if name and name not in but))
+
+
+def _written(driver: TestDriver, steps: list[Step]) -> dict[str, str]:
+    """What tells the records of each internal topic: all of them, or of a changelog the last one of each key. Of those
+    that have the bytes that Kafka Streams writes; a version that is not the newest is logged with that one here."""
+    versioned = {f"{step['stored']}-changelog" for step in steps if "history" in step}
+    written = {}
+    for topic in sorted(driver.log.topics):
+        name = topic.removeprefix("app-")
+        records = list(driver.log.records(topic))
+        if name == topic or not records or name in versioned or _WRITTEN_OTHERWISE.fullmatch(name):
+            continue
+        said = [
+            (record.key or b"").hex()
+            + ("-" if record.value is None else f"={record.value.hex()}")
+            + f"@{record.timestamp}\n"
+            for record in records
+        ]
+        if name.endswith("-changelog"):
+            last = {
+                (record.key or b"").hex(): "" if record.value is None else line
+                for record, line in zip(records, said, strict=True)
+            }
+            said = [last[key] for key in sorted(last)]
+        written[name] = hashlib.sha256("".join(said).encode()).hexdigest()[:12]
+    return written
 
 
 def _internal(application: Application) -> dict[str, list[str]]:
@@ -245,7 +293,7 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "foreach", one:
             return one.foreach(lambda _key, _value: None, name=name)
         case "select_key", one:
-            none = step.get("none", "")
+            none = step.get("none", b"never")
             return one.select_key(lambda _key, value: None if value == none else _first(value), name=name)
         case "map", one:
             return one.map(
@@ -270,7 +318,11 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             return first.merge(second)
         case "process", one:
             builder.add_state_store(_state_store(step))
-            return one.process(partial(_Punctuated, step), step["store"], name=name)
+            processed = one.process(partial(_Punctuated, step), step["store"], name=name)
+            if not step.get("parted"):
+                return processed
+            marked = processed.map_values(_marked, name=f"{step['store']}-marked")
+            return marked.merge(processed.filter(_PREDICATES["valued"], name=f"{step['store']}-valued"))
         case "process_values", one:
             builder.add_state_store(_state_store(step))
             return one.process_values(partial(_AddedUp, step), step["store"], name=name)
@@ -281,9 +333,10 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "group_by", one:
             return _aggregate(one.group_by(lambda _key, value: _first(value), name=name), how, step)
         case "cogroup", one, *others:
-            cogrouped = one.group_by_key(name=name).cogroup(_adder)
+            adder = _adding(step)
+            cogrouped = one.group_by_key(name=name).cogroup(adder)
             for other in others:
-                cogrouped = cogrouped.cogroup(other.group_by_key(), _adder)
+                cogrouped = cogrouped.cogroup(other.group_by_key(), adder)
             said: Any = {"materialized": _stored(step), "name": step.get("operator"), "value_serde": TEXT}
             if "windows" not in step:
                 return cogrouped.aggregate(str, **said)
@@ -328,8 +381,17 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "transform_rows", one:
             return one.transform_values(partial(_Transformer, step), materialized=kept, name=name)
         case "group_rows", one:
+            lost = step.get("lost")
             return _aggregate_rows(
-                one.group_by(lambda _key, value: (_first(value), value), name=name), how, step
+                one.group_by(
+                    lambda _key, value: (
+                        None if lost == "key" and value == "b" else _first(value),
+                        None if lost == "value" and value == "b" else value,
+                    ),
+                    name=name,
+                ),
+                how,
+                step,
             )
         case "suppress", one:
             return one.suppress(Suppressed.until_time_limit(step["wait"], _buffer(step), name=name))
@@ -421,22 +483,55 @@ class _Punctuated:
 
     def __init__(self, step: Step) -> None:
         self.step = step
+        self.calls = 0
+        self.cancel: list[Callable[[], None]] = []
 
     def init(self, context: ProcessorContext) -> None:
         self.context = context
         self.store = context.store(self.step["store"])
-        context.schedule(self.step["stream"], PunctuationType.STREAM_TIME, partial(self.report, "s"))
-        context.schedule(self.step["wall"], PunctuationType.WALL_CLOCK_TIME, partial(self.report, "w"))
+        self.schedule("s")
+        self.schedule("w")
+
+    def schedule(self, clock: str) -> None:
+        interval, kind, begin = (
+            ("stream", PunctuationType.STREAM_TIME, BEGIN_MS)
+            if clock == "s"
+            else ("wall", PunctuationType.WALL_CLOCK_TIME, 0)
+        )
+        start = begin + self.step["start"] if "start" in self.step else None
+        self.cancel.append(
+            self.context.schedule(self.step[interval], kind, partial(self.report, clock), start_ms=start)
+        )
 
     def process(self, record: StreamRecord) -> None:
-        total = _last((self.store.get(record.key) or "") + _said(record.value))
+        total = _last((self.store.get(record.key) or "") + _said(record.value) + self.told())
         self.store.put(record.key, total)
-        self.context.forward(record.key, total)
+        self.send(record.key, total)
+
+    def send(self, key: str, value: str, timestamp: int | None = None) -> None:
+        """Send a record on, to all that come after it or, where these are parted, to one of them."""
+        to = None
+        if self.step.get("parted") and value != "x":
+            to = f"{self.step['store']}-{'valued' if len(value) % 2 else 'marked'}"
+        self.context.forward(key, value, timestamp=timestamp, to=to)
+
+    def told(self) -> str:
+        """Where the input record comes from, if that is told."""
+        if not self.step.get("told"):
+            return ""
+        topic, _, offset = self.context.record_metadata
+        return f"{topic}{offset}:{self.context.stream_time_ms % 1000}"
 
     def report(self, clock: str, now: int) -> None:
+        self.calls += 1
+        if self.calls == self.step.get("cancels"):
+            self.cancel["sw".index(clock)]()
+        elif self.calls == self.step.get("again"):
+            self.schedule("s")
+            self.schedule("w")
         for key, total in self.store.all():
-            said = _last(f"{clock}{now}{total}")
-            self.context.forward(key, said, timestamp=max(1, self.context.stream_time_ms))
+            said = _last(f"{clock}{now}{self.told()}{total}")
+            self.send(key, said, timestamp=max(1, self.context.stream_time_ms))
 
 
 def _stored(step: Step) -> Materialized:
@@ -477,12 +572,24 @@ def _adder(_key: str, value: str, total: str) -> str:
     return _added(total, value)
 
 
+def _subtractor(_key: str, value: str, total: str) -> str:
+    return _taken(total, value)
+
+
+def _adding(step: Step) -> Callable[[str, str, str], str | None]:
+    return _but_for_x_of_value(_adder) if step.get("nothing") else _adder
+
+
+def _reducer(step: Step) -> Callable[..., str | None]:
+    return _but_for_x(_added) if step.get("nothing") else _added
+
+
 def _aggregate(group: KGroupedStream, how: str, step: Step) -> KTable:
     said: Any = {"materialized": _stored(step), "name": step.get("operator")}
     if how == "count":
         return group.count(**said).map_values(str)
     if how == "reduce":
-        return group.reduce(_added, **said)
+        return group.reduce(_reducer(step), **said)
     return group.aggregate(
         str,
         lambda _key, value, total: None if value == "x" else _added(total, value),
@@ -496,10 +603,9 @@ def _aggregate_rows(group: KGroupedTable, how: str, step: Step) -> KTable:
     if how == "count":
         return group.count(**said).map_values(str)
     if how == "reduce":
-        return group.reduce(_added, _taken, **said)
-    return group.aggregate(
-        str, _adder, lambda _key, value, total: _taken(total, value), value_serde=TEXT, **said
-    )
+        return group.reduce(_reducer(step), _but_for_x(_taken) if step.get("nothing") else _taken, **said)
+    subtractor = _but_for_x_of_value(_subtractor) if step.get("nothing") else _subtractor
+    return group.aggregate(str, _adding(step), subtractor, value_serde=TEXT, **said)
 
 
 def _windows(step: Step) -> Any:
@@ -526,9 +632,9 @@ def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
     if how == "count":
         table = grouped.count(**said).map_values(str)
     elif how == "reduce":
-        table = grouped.reduce(_added, **said)
+        table = grouped.reduce(_reducer(step), **said)
     else:
-        table = grouped.aggregate(str, _adder, _merger(step), value_serde=TEXT, **said)
+        table = grouped.aggregate(str, _adding(step), _merger(step), value_serde=TEXT, **said)
     if "rows" in step:
         table = table.filter(_PREDICATES["even"]) if step["rows"] == "filter" else table.map_values(_marked)
     if step["suppressed"]:
@@ -591,6 +697,11 @@ def _but_for_x(joiner: Callable[..., str | None]) -> Callable[..., str | None]:
     return lambda *row: None if row[-1] == "x" else joiner(*row)
 
 
+def _but_for_x_of_value(adder: Callable[[str, str, str], str]) -> Callable[[str, str, str], str | None]:
+    """The same, but that it makes nothing of an x that comes."""
+    return lambda key, value, total: None if value == "x" else adder(key, value, total)
+
+
 def _added(total: str, value: str) -> str:
     return _last(total + value)
 
@@ -627,8 +738,19 @@ _KEPT = {
 }
 """What has a store if it is given one."""
 
-_JOINED = {"join_streams", "join_table", "join_global", "join_tables", "join_foreign"}
-"""What may have a joiner that makes nothing of some values."""
+_MAKING = {
+    "join_streams",
+    "join_table",
+    "join_global",
+    "join_tables",
+    "join_foreign",
+    "group",
+    "group_by",
+    "group_rows",
+    "window",
+    "cogroup",
+}
+"""What may have a joiner, or a fold, that makes nothing of some values."""
 
 _KEYED = {
     "map_values",
@@ -679,6 +801,9 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
         return sorted((record[:3] for record in records), key=str)
     if how == "each of them":
         return sorted({tuple(record) for record in records}, key=str)
+    if how == "in the end":
+        last = {key: value for key, value, *_ in records}
+        return sorted((key, value) for key, value in last.items() if value is not None)
     if how == "but for times of deletions":
         return [record if record[1] is not None else [record[0], None] for record in records]
     return [record for record in records if how != "but for deletions" or record[1] is not None]
@@ -745,6 +870,7 @@ class _Making:
         for _ in range(rng.randint(2, 8)):
             rng.choice(self.choices())()
         outputs: dict[str, str] = {}
+        chained = len(self.tables) > 1 and rng.random() < 0.4
         for index in [*self.tables]:
             if index not in self.used or rng.random() < 0.3:
                 self.streams.append(self.add("to_stream", index))
@@ -763,6 +889,8 @@ class _Making:
             if "written" in step:
                 each = step["windows"] == "sliding" and not step["on_close"]
                 outputs[step["written"]] = "each of them" if each else "as they came"
+        if chained:
+            self.chain(outputs)
         for index in self.by_foreign_key:
             self.to(self.add("to_stream", index), outputs, "but for deletions")
         topics = [
@@ -771,13 +899,18 @@ class _Making:
             if step["do"] in {"stream", "table"} or (step["do"] == "global" and index in self.used)
             for topic in step["how"].split("+")
         ]
+        for step in self.steps:
+            if step["do"] in _MAKING and rng.random() < 0.2:
+                step["nothing"] = True
         # With a cache deletions have other times there.
         deletes = any(
-            step["do"] in {"group", "group_by"} and step["how"] == "aggregate" for step in self.steps
+            (step["do"] in {"group", "group_by"} and step["how"] == "aggregate")
+            or (step["do"] in _STORED and step.get("nothing"))
+            for step in self.steps
         )
         # Windows that are joined are forwarded in another order.
         joins = any(step["do"] == "join_windows" for step in self.steps)
-        cache = 0 if deletes or joins else rng.choice((0, 10_000_000))
+        cache = 0 if deletes or joins or chained else rng.choice((0, 10_000_000))
         pipeline = {
             "steps": self.steps,
             "cache": cache,
@@ -790,9 +923,6 @@ class _Making:
             "records": self.records(topics),
             "outputs": outputs,
         }
-        for step in self.steps:
-            if step["do"] in _JOINED and rng.random() < 0.2:
-                step["nothing"] = True
         return {**pipeline, "partitions": self.partitions()}
 
     def partitions(self) -> dict[str, int]:
@@ -849,11 +979,17 @@ class _Making:
         rng = self.rng
         steps, lates = rng.choice(_TIMES)
         now = BEGIN_MS if rng.random() < 0.85 else 2
-        keys = rng.choice(("abc", "abc", "abcefghijklm"))
+        keys: tuple[str, ...] = rng.choice(
+            (tuple("abc"), tuple("abc"), tuple("abcefghijklm"), ("a", "", "b"))
+        )
+        values: tuple[str, ...] = ("a", "b", "ab", "bc", "x", "xyz", "c")
+        if rng.random() < 0.25 and all(step["do"] != "join_foreign" for step in self.steps):
+            # What a join by a foreign key finds is taken for none there where it is empty.
+            values += ("", "")
         records: list[list[Any]] = []
         for _ in range(rng.randint(5, 40) if rng.random() < 0.9 else rng.randint(100, 150)):
             now += rng.choice(steps)
-            value = None if rng.random() < 0.12 else rng.choice(("a", "b", "ab", "bc", "x", "xyz", "c"))
+            value = None if rng.random() < 0.12 else rng.choice(values)
             at = max(2, now - rng.choice(lates))
             if self.single and rng.random() < 0.3:
                 records.append([rng.choice((1, 5, 20, 90))])
@@ -976,7 +1112,12 @@ class _Making:
 
     def process(self) -> None:
         rng = self.rng
-        settings = {"stream": rng.choice((3, 10, 40)), "wall": rng.choice((3, 10, 40))}
+        settings: dict[str, Any] = {"stream": rng.choice((3, 10, 40)), "wall": rng.choice((3, 10, 40))}
+        if rng.random() < 0.3:
+            settings["start"] = rng.choice((0, 7, 25, 90))
+        if rng.random() < 0.4:
+            settings[rng.choice(("cancels", "again"))] = rng.choice((1, 2, 5))
+        settings |= self.flags("parted", "parted", "told", "told")
         one = rng.choice(self.streams)
         self.ends.append(self.add("process", one, store=f"store-{len(self.steps)}", **settings))
 
@@ -1098,7 +1239,7 @@ class _Making:
             other,
             how=how,
             before=before,
-            after=rng.choice((0, 5, 10)) if how == "inner" else before,
+            after=rng.choice((0, 5, 10, -before)) if how == "inner" else before,
             grace=rng.choice((0, 0, 5, 15)),
             **settings,
         )
@@ -1141,7 +1282,8 @@ class _Making:
             case "transform_rows":
                 made = self.table(self.add("transform_rows", one, deletes=rng.random() < 0.7))
             case "group_rows" if one not in self.joined:
-                made = self.table(self.add("group_rows", one, how=rng.choice(AGGREGATES)))
+                lost = {"lost": rng.choice(("key", "value"))} if rng.random() < 0.2 else {}
+                made = self.table(self.add("group_rows", one, how=rng.choice(AGGREGATES), **lost))
                 self.joined.add(made)
                 return
             case "suppress" if one not in self.joined | self.versioned:
@@ -1160,6 +1302,32 @@ class _Making:
             self.joined.add(made)
         if one in self.versioned and self.steps[made].get("stored") is None:
             self.versioned.add(made)
+
+    def chain(self, outputs: dict[str, str]) -> None:
+        """Joins and filters of tables one upon the other: their old values are other ones there, but what they come to
+        is not."""
+        rng = self.rng
+        other_ones = {"suppress", "join_foreign", "filter_rows", "filter_rows_not"}
+        tables: list[int] = []
+        made = []
+        for one in sorted(self.tables):
+            parents = {index for index in self.steps[one]["of"] if index in self.tables}
+            if one not in self.versioned and self.steps[one]["do"] not in other_ones and parents <= {*tables}:
+                tables.append(one)
+        for _ in range(rng.randint(2, 5) if tables else 0):
+            one, other = rng.choice(tables), rng.choice(tables)
+            if self.origins[one] & self.origins[other] or {one, other} <= self.rekeyed:
+                do = rng.choice(("filter_rows", "filter_rows_not", "map_rows", "transform_rows"))
+                settings = {"how": rng.choice(tuple(_PREDICATES))} if do.startswith("filter") else {}
+                table = self.add(do, one, **({"deletes": True} if do == "transform_rows" else settings))
+            else:
+                table = self.add("join_tables", one, other, how=rng.choice(KINDS))
+            self.origins[table] = self.origins[one] | self.origins[self.steps[table]["of"][-1]]
+            if "history" not in self.steps[table]:
+                tables.append(table)
+                made.append(table)
+        for table in made:
+            self.to(self.add("to_stream", table), outputs, "in the end")
 
     def limits(self, *, strict: bool) -> dict[str, Any]:
         """Perhaps how much is held back. What counts as a byte is another matter there."""
