@@ -18,6 +18,7 @@ from typing import Any, NoReturn, ParamSpec, Protocol, Self, TypeVar, cast
 from store.clock import Clock
 from store.errors import (
     CrashproofError,
+    DeserializationError,
     LogError,
     ProtocolError,
     RecordFailedError,
@@ -384,6 +385,10 @@ class TaskContext:
         self._count_partitions = count_partitions
         self._counts: dict[str, int] = {}
         self._aborts = aborts
+        self._releasing = False
+        """Whether a result is forwarded that was held back: what raises then is no fault of the record."""
+        self._refused: Exception | None = None
+        """What a handler does not go on without."""
         self._dead_letter_topics: set[str] = set()
         """Those that dead letters were sent to."""
         self._stores: dict[str, ProcessorStore] = {}
@@ -648,13 +653,38 @@ class TaskContext:
             # So that what lies before it is not read again for the next one of its kind.
             self.commit()
             return
-        at = self.record
+        at, before, self._releasing = self.record, self._releasing, True
         try:
             forward()
         except Exception as error:
             # Where the context stands at another record, what a cache held back has raised, which is of that one.
             if self.record is not at or not self._does_without(operator, held, error):
                 raise
+        finally:
+            self._releasing = before
+
+    @property
+    def leaves_operators_out(self) -> bool:
+        """Whether a handler may go on without an operator that has raised: where nothing is taken back."""
+        return not self._aborts and self._handlers is not None and self._handlers.processing is not None
+
+    def goes_on_without(self, error: Exception) -> bool:
+        """Whether a handler goes on where an operator has raised: that, and those after it, do without the record."""
+        handler = None if self._handlers is None else self._handlers.processing
+        of_processing = not isinstance(error, DeserializationError) and self.is_of_a_function(error)
+        if handler is None or self._releasing or not of_processing or self.is_refused(error):
+            return False
+        response = self.decide(handler, error)
+        if not response.resumes:
+            self._refused = error
+            return False
+        self.failure = None
+        self.bury(response.dead_letters)
+        return True
+
+    def is_refused(self, error: Exception) -> bool:
+        """Whether a handler has been asked already, and does not go on."""
+        return self._refused is error
 
     def _does_without(self, operator: str, held: Callable[[], Record], error: Exception) -> bool:
         """Whether a handler goes on without a result whose forwarding has raised. Raises `RecordFailedError` where
@@ -765,6 +795,7 @@ class TaskContext:
 
     def reset(self) -> None:
         """A new transaction begins."""
+        self._refused = None
         self.commit_requested = False
         self.failure = None
         self._faults.passed_over.clear()

@@ -12,8 +12,8 @@ only when they are flushed, and a crash between any two steps. The argument:
   the decision; the record is then processed again, and if it raises again the handler is asked again. At most one of
   these tries is ever committed, so the record's effects, or its dead letters, are there once.
 * Where nothing can be taken back (at least once, or a store without transactions and no incarnation that could be told)
-  partial writes stay, as in Kafka Streams, and the record counts as processed. Operators that it had not come to yet do
-  not get it, however, where Kafka Streams leaves out the one that raised and those after it alone.
+  partial writes stay, and the record counts as processed, as in Kafka Streams. In the DSL the operator that raised, and
+  those after it, do without the record under at least once, and all others get it; but for results that were held back.
 * An output that the client refuses at once (too large for `message.max.bytes`) has not been sent: it is left out, its
   dead letters are sent, and the record goes on.
 * An output that the cluster refuses is known when it is flushed, and the transaction can only be aborted (under at

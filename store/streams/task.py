@@ -1013,7 +1013,7 @@ class Task:
             return False
         untouched = isinstance(error, DeserializationError)
         handler = self._handlers.deserialization if untouched else self._handlers.processing
-        if handler is None or not context.is_of_a_function(error):
+        if handler is None or context.is_refused(error) or not context.is_of_a_function(error):
             return False
         record = context.record
         tp = TopicPartition(record.topic, record.partition)

@@ -482,6 +482,8 @@ class BoundGraph:
         self.closes: list[Callable[[], None]] = []
         self.punctuators = Punctuators(task)
         self._starting: list[tuple[Any, Any]] = []
+        self._processed: Record | None = None
+        """The input record that is being processed."""
         self._operators: dict[CodeType, list[tuple[str, FunctionType]]] = {}
         """What the operators were bound to, by its code. Of several with one code what they hold tells them apart."""
         bound: dict[str, Forward] = {}
@@ -490,8 +492,11 @@ class BoundGraph:
             place = Place(self, vertex, {child: bound[child] for child in vertex.children})
             children = set(bound.values())
             function = bound[vertex.name] = vertex.operator.bind(place)
-            if function not in children and isinstance(function, FunctionType):
-                self._operators.setdefault(function.__code__, []).append((vertex.name, function))
+            if function not in children:
+                if isinstance(function, FunctionType):
+                    self._operators.setdefault(function.__code__, []).append((vertex.name, function))
+                if task.leaves_operators_out:
+                    bound[vertex.name] = self._left_out_alone(function)
             for topic in vertex.topics:
                 sources[place.topic(topic)] = bound[vertex.name]
         # Once all is bound, and tables are open: a processor may read its stores when it begins.
@@ -501,6 +506,35 @@ class BoundGraph:
                 start(context)
         self.punctuators.beginning = False
         self.process = self._processing(sources)
+        if task.leaves_operators_out:
+            self.process = self._noting(self.process)
+
+    def _left_out_alone(self, process: Forward) -> Forward:
+        """The same, but that a handler may go on where it raises: without this operator and those after it.
+
+        Not where an update that was held back is forwarded, which may be of another record, or of none that is read
+        again.
+        """
+        task = self.task
+
+        def guarded(*record: Any) -> None:
+            try:
+                process(*record)
+            except Exception as error:
+                if task.record is not self._processed or not task.goes_on_without(error):
+                    raise
+
+        return guarded
+
+    def _noting(self, process: Callable[[Record], None]) -> Callable[[Record], None]:
+        def noting(record: Record) -> None:
+            self._processed = record
+            try:
+                process(record)
+            finally:
+                self._processed = None
+
+        return noting
 
     def _processing(self, sources: Mapping[str, Callable[[Record], None]]) -> Callable[[Record], None]:
         due, punctuate = self.punctuators.stream_time, self.punctuators.punctuate_stream_time

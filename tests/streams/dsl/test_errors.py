@@ -122,6 +122,66 @@ def test_what_raises_when_a_cache_is_flushed_is_raised_under_at_least_once() -> 
         run(cluster, processing_guarantee="at_least_once")
 
 
+def test_under_at_least_once_other_branches_go_on_where_one_raises_as_in_kafka_streams() -> None:
+    """Its test driver forwards the same for this pipeline."""
+
+    def but_for(bad: str) -> Callable[[str], str]:
+        def checked(value: str) -> str:
+            if value == bad:
+                raise ValueError(f"{bad} is bad")
+            return value
+
+        return checked
+
+    def build(builder: StreamsBuilder) -> None:
+        stream = builder.stream("in")
+        stream.map_values(but_for("x")).to("one")
+        stream.map_values(lambda value: value + "2").to("two")
+        stream.group_by_key().count().to_stream().map_values(str).to("three")
+        stream.flat_map_values(lambda value: [f"{value}{n}" for n in "abc"]).map_values(but_for("yb")).to(
+            "four"
+        )
+
+    config = {
+        "errors.dead.letter.queue.topic.name": DEAD,
+        "processing.exception.handler": "continue",
+        "processing.guarantee": "at_least_once",
+        "statestore.cache.max.bytes": 0,
+    }
+    with TestDriver(application(build), config) as driver:
+        for value in "uxy":
+            driver.pipe_input("in", "k", value, 1, value_serde=JsonSerde())
+        came = [
+            [record.value for record in driver.read_output(topic, value_serde=JsonSerde())]
+            for topic in ("one", "two", "three", "four", DEAD)
+        ]
+    assert came == [
+        ["u", "y"],
+        ["u2", "x2", "y2"],
+        ["1", "2", "3"],
+        ["ua", "ub", "uc", "xa", "xb", "xc", "ya", "yc"],
+        ["x", "y"],
+    ]
+
+
+def test_under_at_least_once_a_handler_that_does_not_go_on_is_asked_once() -> None:
+    asked: list[Exception] = []
+
+    class Failing:
+        def handle_error(self, _context: handlers.ErrorHandlerContext, error: Exception) -> handlers.Response:
+            asked.append(error)
+            return handlers.Response.fail()
+
+    def fail(_key: str, value: str) -> None:
+        raise ValueError(value)
+
+    config = {"processing.exception.handler": Failing, "processing.guarantee": "at_least_once"}
+    stream = application(lambda builder: builder.stream("in").map_values(str).peek(fail).to("out"))
+    with TestDriver(stream, config) as driver, pytest.raises(ValueError, match="bad"):
+        driver.pipe_input("in", "k", "bad", 1, value_serde=JsonSerde())
+    assert [str(error) for error in asked] == ["bad"]
+
+
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_what_a_punctuator_raises_is_no_fault_of_the_record_that_it_came_after(guarantee: str) -> None:
     class Punctual:
