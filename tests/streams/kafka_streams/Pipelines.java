@@ -46,6 +46,7 @@ import org.apache.kafka.streams.TestInputTopic;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.TopologyDescription;
 import org.apache.kafka.streams.TopologyTestDriver;
+import org.apache.kafka.streams.errors.LogAndContinueProcessingExceptionHandler;
 import org.apache.kafka.streams.errors.StreamsException;
 import org.apache.kafka.streams.errors.TopologyException;
 import org.apache.kafka.streams.kstream.Aggregator;
@@ -162,6 +163,11 @@ public final class Pipelines {
         // Not once a second by the wall clock, which stands still here.
         properties.put("__emit.interval.ms.kstreams.outer.join.spurious.results.fix__", "0");
         properties.put("__emit.interval.ms.kstreams.windowed.aggregation__", "0");
+        for (JsonNode step : pipeline.get("steps")) {
+            if (has(step, "raises")) {
+                properties.put(StreamsConfig.PROCESSING_EXCEPTION_HANDLER_CLASS_CONFIG, LogAndContinueProcessingExceptionHandler.class);
+            }
+        }
         properties.put(StreamsConfig.STATE_DIR_CONFIG, pipeline.get("directory").asText());
         partitions(build(pipeline), new StreamsConfig(properties), pipeline.get("partitions"), answer);
         TreeMap<String, TestInputTopic<String, String>> inputs = new TreeMap<>();
@@ -400,10 +406,10 @@ public final class Pipelines {
             case "filter_not":
                 return ((KStream<String, String>) one).filterNot((k, v) -> holds(how, k, v), named);
             case "map_values":
-                return ((KStream<String, String>) one).mapValues((k, v) -> last((keyed ? k : "") + v + "'"), named);
+                return ((KStream<String, String>) one).mapValues((k, v) -> last((keyed ? k : "") + checked(step, v) + "'"), named);
             case "flat_map_values":
                 return ((KStream<String, String>) one).flatMapValues((k, v) -> {
-                    List<String> each = letters(v);
+                    List<String> each = letters(checked(step, v));
                     if (keyed) {
                         each.add(0, String.valueOf(k));
                     }
@@ -413,15 +419,15 @@ public final class Pipelines {
                 return ((KStream<String, String>) one).flatMap(
                     (k, v) -> letters(v).stream().map(letter -> KeyValue.pair(letter, k + letter)).toList(), named);
             case "peek":
-                return ((KStream<String, String>) one).peek((k, v) -> { }, named);
+                return ((KStream<String, String>) one).peek((k, v) -> checked(step, v), named);
             case "foreach":
                 ((KStream<String, String>) one).foreach((k, v) -> { }, named);
                 return null;
             case "select_key":
                 return ((KStream<String, String>) one).selectKey(
-                    (k, v) -> step.has("none") && step.get("none").asText().equals(v) ? null : first(v), named);
+                    (k, v) -> step.has("none") && step.get("none").asText().equals(v) ? null : first(checked(step, v)), named);
             case "map":
-                return ((KStream<String, String>) one).map((k, v) -> KeyValue.pair(first(v), last(k + ":" + v)), named);
+                return ((KStream<String, String>) one).map((k, v) -> KeyValue.pair(first(checked(step, v)), last(k + ":" + v)), named);
             case "repartition": {
                 Repartitioned<String, String> repartitioned = called == null
                     ? Repartitioned.with(Serdes.String(), Serdes.String())
@@ -665,6 +671,14 @@ public final class Pipelines {
 
     private static String lost(JsonNode step) {
         return step.has("lost") ? step.get("lost").asText() : "";
+    }
+
+    /** The same, but that it may be an error. */
+    private static String checked(JsonNode step, String value) {
+        if (has(step, "raises") && "bc".equals(value)) {
+            throw new IllegalStateException(value);
+        }
+        return value;
     }
 
     private static List<String> letters(String value) {

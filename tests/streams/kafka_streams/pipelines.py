@@ -212,7 +212,9 @@ def _partitions(application: Application, inputs: dict[str, int]) -> dict[str, i
 
 
 def _config(pipeline: Pipeline) -> dict[str, Any]:
-    config = {"statestore.cache.max.bytes": pipeline["cache"]}
+    config: dict[str, Any] = {"statestore.cache.max.bytes": pipeline["cache"]}
+    if any(step.get("raises") for step in pipeline["steps"]):
+        config |= {"processing.exception.handler": "continue", "processing.guarantee": "at_least_once"}
     timed = _timed(pipeline)
     return config if timed is None else config | {"default.timestamp.extractor": timed}
 
@@ -279,25 +281,29 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "filter_not", one:
             return one.filter_not(_PREDICATES[how], name=name)
         case "map_values", one:
-            return one.map_values(_marked_of_key if keyed else _marked, with_key=keyed, name=name)
+            mark: Any = _marked_of_key if keyed else _marked
+            return one.map_values(_checked(step, mark), with_key=keyed, name=name)
         case "flat_map_values", one:
             letters: Any = (lambda key, value: [_said(key), *_letters(value)]) if keyed else _letters
-            return one.flat_map_values(letters, with_key=keyed, name=name)
+            return one.flat_map_values(_checked(step, letters), with_key=keyed, name=name)
         case "flat_map", one:
             return one.flat_map(
                 lambda key, value: [(letter, f"{_said(key)}{letter}") for letter in _letters(value)],
                 name=name,
             )
         case "peek", one:
-            return one.peek(lambda _key, _value: None, name=name)
+            return one.peek(_checked(step, lambda _key, _value: None), name=name)
         case "foreach", one:
             return one.foreach(lambda _key, _value: None, name=name)
         case "select_key", one:
             none = step.get("none", b"never")
-            return one.select_key(lambda _key, value: None if value == none else _first(value), name=name)
+            return one.select_key(
+                _checked(step, lambda _key, value: None if value == none else _first(value)), name=name
+            )
         case "map", one:
             return one.map(
-                lambda key, value: (_first(value), _last(f"{_said(key)}:{_said(value)}")), name=name
+                _checked(step, lambda key, value: (_first(value), _last(f"{_said(key)}:{_said(value)}"))),
+                name=name,
             )
         case "repartition", one:
             return one.repartition(
@@ -412,6 +418,17 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
             mapper = (lambda _key, value: _first(value)) if step.get("mapped") else None
             return one.to_stream(mapper, name=name)
     raise ValueError(step["do"])
+
+
+def _checked(step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but that it may raise for some values."""
+
+    def checked(*row: Any) -> Any:
+        if row[-1] == "bc":
+            raise ValueError(row)
+        return function(*row)
+
+    return checked if step.get("raises") else function
 
 
 def _timed(step: Step) -> Extractor | None:
@@ -752,6 +769,9 @@ _MAKING = {
 }
 """What may have a joiner, or a fold, that makes nothing of some values."""
 
+_RAISING = {"map_values", "flat_map_values", "select_key", "map", "peek"}
+"""What may raise."""
+
 _KEYED = {
     "map_values",
     "flat_map_values",
@@ -814,7 +834,8 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
 
 def generate(seed: int) -> Pipeline:
     """The pipeline of that number."""
-    return _Making(random.Random(seed)).pipeline()
+    handled = random.Random(f"{seed} handled")
+    return _Making(random.Random(seed)).pipeline(handled if handled.random() < 0.2 else None)
 
 
 class _Making:
@@ -852,7 +873,8 @@ class _Making:
         self.joined: set[int] = set()
         """Tables that come of a join of tables, or of an aggregate: their old values are other ones here."""
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self, handled: random.Random | None = None) -> Pipeline:
+        """`handled`: where some operators may raise, and a handler goes on without them."""
         rng = self.rng
         for number in range(1 if self.single else rng.randint(1, 2)):
             self.streams.append(self.add("stream", how=f"s{number}", **self.times()))
@@ -867,6 +889,9 @@ class _Making:
             self.table(self.add("table", how=f"t{number}", **settings))
         if not self.single and rng.random() < 0.2:
             self.globals.append(self.add("global", how="g"))
+        if handled and not self.single:
+            for do in handled.sample(sorted(_RAISING), 2):
+                self.streams.append(self.add(do, handled.choice(self.streams)))
         for _ in range(rng.randint(2, 8)):
             rng.choice(self.choices())()
         outputs: dict[str, str] = {}
@@ -910,7 +935,7 @@ class _Making:
         )
         # Windows that are joined are forwarded in another order.
         joins = any(step["do"] == "join_windows" for step in self.steps)
-        cache = 0 if deletes or joins or chained else rng.choice((0, 10_000_000))
+        cache = 0 if deletes or joins or chained or handled else rng.choice((0, 10_000_000))
         pipeline = {
             "steps": self.steps,
             "cache": cache,
@@ -923,7 +948,23 @@ class _Making:
             "records": self.records(topics),
             "outputs": outputs,
         }
+        if handled and not self.holds_back():
+            for step in self.steps:
+                if step["do"] in _RAISING and handled.random() < 0.5:
+                    step["raises"] = True
         return {**pipeline, "partitions": self.partitions()}
+
+    def holds_back(self) -> bool:
+        """Whether results are forwarded by other records than those that they are of."""
+        return any(
+            step["do"] in {"suppress", "process", "join_foreign"}
+            or step.get("on_close")
+            or step.get("suppressed")
+            or "held" in step
+            or (step["do"] == "join_table" and "grace" in step)
+            or (step["do"] == "join_streams" and step["how"] != "inner")
+            for step in self.steps
+        )
 
     def partitions(self) -> dict[str, int]:
         """How many the inputs have, and what is sent to and read again: alike where what is joined is another matter
