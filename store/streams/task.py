@@ -818,13 +818,20 @@ class Task:
                 or f"what {changelog} has, or had"
             )
             is_at = ", ".join(f"{tp} at {position}" for tp, position in committed.items())
+            # A cut alone does not tell whether what is gone was committed, so it counts as if it was.
+            only_cut = not ahead and store.get_committed_offset(changelog) is None
+            never_committed = (
+                ". Where nothing was ever committed, a start that died before its first commit has left records there "
+                f"that retention has deleted since: then have kafka-consumer-groups.sh --group {group} --reset-offsets "
+                "--to-earliest say so for the inputs"
+            )
             raise PositionLostError(
                 f"store {name} of task {self.task_id} holds {has}, but the group {group} committed {is_at}. Its "
                 "positions were reset or expired, or the input was deleted and made anew, or a crash of a run with "
                 "processing.guarantee=at_least_once has left them behind, and going on would count input twice. In the "
                 "last case run it that way once more, and stop it. Else set them back with kafka-consumer-groups.sh "
                 "--reset-offsets, where the input is as it was; or, to start over, delete the changelog topics and "
-                "move the state directory away"
+                f"move the state directory away{never_committed if only_cut else ''}"
             )
 
     def _came_from_elsewhere(self, held: Mapping[TopicPartition, int]) -> bool:

@@ -30,6 +30,7 @@ from store.errors import (
     StoreIOError,
 )
 from store.log import Offsets
+from store.points import Point
 from store.streams.application import Application
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
@@ -668,3 +669,20 @@ def test_a_window_store_whose_changelog_has_expired_still_says_that_there_was_in
     cluster.broker.forget_group("app")
     with pytest.raises(PositionLostError, match="committed in-0 at None"):
         cluster.task(host=Host(1)).open()
+
+
+def test_a_changelog_that_has_lost_nothing_but_what_was_aborted_is_told_of_with_a_way_to_go_on() -> None:
+    cluster = Cluster(pipeline(windowed, persistent_window_store(STORE, 1_000, 100)), [b"a"])
+    cluster.run_until_killed(cluster.task(), Point.FLUSHED, 1)
+    cluster.clock.sleep(30 * 86_400.0)
+    assert cluster.broker.retain(CHANGELOG) > 0
+    said = (
+        rf"{CHANGELOG.topic}-0 has, or had.*Where nothing was ever committed, a start that died before its first "
+        "commit has left records there that retention has deleted since.* --to-earliest"
+    )
+    with pytest.raises(PositionLostError, match=said):
+        cluster.task().open()
+    cluster.broker.commit_offsets("app", {SOURCE: 0})
+    with cluster.task() as task:
+        cluster.run(task)
+    assert cluster.position() == 1
