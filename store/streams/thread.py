@@ -293,8 +293,10 @@ class StreamThread:
         for worker in tuple(self._workers.values()):
             copies = tuple(worker.replicas.standbys.items())
             for partition, standby in copies:
-                if name in standby.stores:
-                    found[partition] = LocalStore(standby.stores[name], active=False)
+                # Asked for once: its own thread may close it meanwhile.
+                copy = standby.stores.get(name)
+                if copy is not None:
+                    found[partition] = LocalStore(copy, active=False)
             for partition, store in stores_of(worker.tasks, name).items():
                 found[partition] = store if isinstance(store, LocalStore) else LocalStore(store)
         return found

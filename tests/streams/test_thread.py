@@ -33,7 +33,7 @@ from store.streams.thread import (
 from store.streams.topology import Context
 from store.types import Record, TopicPartition
 from tests.clocks import VirtualClock
-from tests.clusters import RC, SOURCE, Cluster, pipeline
+from tests.clusters import RC, SOURCE, STORE, Cluster, pipeline
 
 LONG = StreamsConfig.of({"commit.interval.ms": 50_000})
 UNCACHED = StreamsConfig.of({"commit.interval.ms": 50_000, "statestore.cache.max.bytes": 0})
@@ -277,6 +277,29 @@ def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them()
     assert not any(set(one.status.standby) & set(tasks(one)) for one in others)
     for one in others:
         one.stop()
+
+
+class ClosedMeanwhile(dict[str, Any]):
+    """The stores of a copy whose own thread closes it right after it was looked at."""
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.clear()
+        return found
+
+
+def test_a_copy_that_is_closed_while_another_thread_asks_for_its_store_raises_nothing(
+    cluster: Cluster,
+) -> None:
+    one = thread(cluster)
+    (worker,) = one._workers.values()
+    copy = Mock(stores=ClosedMeanwhile({STORE: Mock()}))
+    worker.replicas.standbys[1] = copy
+    assert not one.stores(STORE)[1].active
+    copy.stores.clear()
+    assert one.stores(STORE) == {}
+    del worker.replicas.standbys[1]
+    one.stop()
 
 
 def test_threads_of_one_host_keep_no_copies_of_each_other(cluster: Cluster) -> None:
