@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, Popen
+from time import sleep
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError
 
 from harness.worlds.local.broker import LocalBroker
 from harness.worlds.sim.broker import SimBroker, SimLog
-from store.errors import ConfigError, FatalLogError, LogError, ProtocolError, RetriableError
+from store.errors import ConfigError, FatalLogError, FencedError, LogError, ProtocolError, RetriableError
 from store.log import Assignor, Groups, Log, Member, TopicSpec
 from store.log.kafka import KafkaLog
 from store.log.kafka.member import KafkaMember
@@ -189,9 +192,15 @@ def test_a_cooperative_rebalance_takes_back_what_goes_to_others_and_nothing_else
 
 
 def impatient(
-    log: KafkaLog, topic: str, owner: Owner, assignor: Assignor, instance_id: str | None
+    log: KafkaLog,
+    topic: str,
+    owner: Owner,
+    assignor: Assignor,
+    instance_id: str | None,
+    *,
+    rebalance_timeout_ms: int = 6_000,
 ) -> KafkaMember:
-    """A member whose client waits for its owner for six seconds, once it has partitions."""
+    """A member whose client waits for its owner for six seconds, once it has partitions, or as long as is said."""
     member = log.member(
         topic,
         [topic],
@@ -199,7 +208,7 @@ def impatient(
         instance_id=instance_id,
         assignor=assignor,
         session_timeout_ms=6_000,
-        rebalance_timeout_ms=6_000,
+        rebalance_timeout_ms=rebalance_timeout_ms,
     )
     until_assigned(owner, member)
     return member
@@ -287,6 +296,95 @@ def test_a_static_member_that_is_none_any_more_while_it_commits_joins_anew(
     until_committed(member, topic)
     member.close()
     admin.close()
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_a_static_member_that_heard_nothing_of_the_broker_for_a_session_joins_anew(
+    unique: Callable[[str], str], assignor: Assignor
+) -> None:
+    with LocalBroker() as own:
+        log, topic, owner = KafkaLog(own.bootstrap), unique("in"), Owner()
+        admin = log.admin()
+        admin.create_topics([TopicSpec(topic, 2)])
+        member = impatient(log, topic, owner, assignor, "one", rebalance_timeout_ms=300_000)
+        client: Any = member._consumer
+        own.kill()
+        until(lambda: not client.memberid())
+        own.start()
+        # Meanwhile the client sends heartbeats in nobody's name, and the broker has the member as it was.
+        sleep(2)
+        owner.has = None
+        until_polled(lambda: owner.lost_some and owner.has, member)
+        until_committed(member, topic)
+        member.close()
+        admin.close()
+
+
+UUID = "39a35a2c-70ce-4b68-8671-444bb3526bdd"
+
+
+@pytest.mark.parametrize(
+    ("ids", "joins"),
+    [((), True), ((f"other-{UUID}", f"one-more-{UUID}", UUID), True), ((f"one-{UUID}",), False)],
+    ids=["no members", "others", "its successor"],
+)
+def test_a_static_member_that_was_refused_in_nobodys_name_asks_the_group_whether_it_has_a_successor(
+    ids: tuple[str, ...], joins: bool
+) -> None:
+    clients = [Mock(), Mock()]
+    clients[0].memberid.return_value = None
+    clients[0].poll.return_value.error.return_value = KafkaError(KafkaError._FATAL)
+    clients[1].poll.return_value = None
+    made = iter(clients)
+    member = KafkaMember(
+        Mock(),
+        lambda: next(made),
+        "group",
+        ["in"],
+        Owner(),
+        "cooperative-sticky",
+        instance_id="one",
+        member_ids=lambda: ids,
+    )
+    member.poll(0)
+    if joins:
+        member.poll(0)
+        clients[1].subscribe.assert_called_once()
+    else:
+        for _ in range(2):
+            with pytest.raises(FencedError, match=f"another member has its instance id: one-{UUID}"):
+                member.poll(0)
+
+
+def test_a_static_member_that_cannot_ask_its_group_goes_on_asking() -> None:
+    answers: list[Any] = [RetriableError("away"), ()]
+
+    def member_ids() -> tuple[str, ...]:
+        answer = answers.pop(0)
+        if isinstance(answer, RetriableError):
+            raise answer
+        return tuple(answer)
+
+    clients = [Mock(), Mock()]
+    clients[0].memberid.return_value = None
+    clients[0].poll.return_value.error.return_value = KafkaError(KafkaError._FATAL)
+    clients[1].poll.return_value = None
+    made = iter(clients)
+    member = KafkaMember(
+        Mock(),
+        lambda: next(made),
+        "group",
+        ["in"],
+        Owner(),
+        "range",
+        instance_id="one",
+        member_ids=member_ids,
+    )
+    member.poll(0)
+    with pytest.raises(RetriableError):
+        member.poll(0)
+    member.poll(0)
+    clients[1].subscribe.assert_called_once()
 
 
 def test_a_group_with_members_takes_no_plain_positions_from_others(cluster: Log, topic: str) -> None:

@@ -6,6 +6,7 @@ Must survive: threads that share one log. What it makes has clients of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -88,7 +89,21 @@ class KafkaLog:
         if instance_id is not None:
             own["group.instance.id"] = instance_id
         config = client.config(CONSUMER, often, self._config, own)
-        return KafkaMember(client, lambda: build(Consumer, config), group_id, topics, rebalance, assignor)
+
+        def member_ids() -> list[str]:
+            with closing(self.admin()) as admin:
+                return admin.member_ids(group_id)
+
+        return KafkaMember(
+            client,
+            lambda: build(Consumer, config),
+            group_id,
+            topics,
+            rebalance,
+            assignor,
+            instance_id=instance_id,
+            member_ids=member_ids,
+        )
 
     def admin(self) -> KafkaAdmin:
         client = Client(self.bootstrap, self.timeout, self._config)

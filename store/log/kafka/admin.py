@@ -95,6 +95,23 @@ class KafkaAdmin:
         self._repeat("delete records", delete)
 
     def group_members(self, group_id: str) -> list[GroupMember]:
+        return [
+            GroupMember(member.client_id, _assigned(member.assignment))
+            for found in self._list_group(group_id)
+            if found.error is None and found.state == _STABLE
+            for member in found.members
+        ]
+
+    def member_ids(self, group_id: str) -> list[str]:
+        """Those of all members that the group has, also while it rebalances. Raises what `group_members` raises."""
+        return [
+            member.id
+            for found in self._list_group(group_id)
+            if found.error is None
+            for member in found.members
+        ]
+
+    def _list_group(self, group_id: str) -> Sequence[Any]:
         admin = self._live()
         try:
             # The newer call for it (`describe_consumer_groups`) ends the whole process, by an assertion of librdkafka,
@@ -106,12 +123,7 @@ class KafkaAdmin:
             if error.code() in _NOT_ALL_ANSWER:
                 raise RetriableError(f"{doing}: {error.str()} ({error.name()})") from exception
             raise translate(error, doing) from exception
-        return [
-            GroupMember(member.client_id, _assigned(member.assignment))
-            for found in listed
-            if found.error is None and found.state == _STABLE
-            for member in found.members
-        ]
+        return listed  # type: ignore[no-any-return]
 
     def topic_config(self, topic: str) -> dict[str, str]:
         admin, resource = self._live(), ConfigResource(ConfigResource.Type.TOPIC, topic)

@@ -6,9 +6,10 @@ may be told to fetch nothing: it keeps and gives up what the group says.
 Must survive: a broker that is down for a while (the client goes on by itself, and says what was lost), a member
 with the same `group.instance.id` that takes its place, an owner that raises from within a callback (the
 error comes out of `poll`, and the client goes on with the rebalance), or commits from within one, and an owner that
-comes back too late: a client that waited for it in vain forgets its member id, and commits in nobody's name then. What
-a static one commits so is refused as if another one had its instance id, and the client is of no further use. That it
-has no member id tells the two apart, and it is replaced.
+comes back too late: a client that waited for it in vain, or heard nothing of the broker for a session, forgets its
+member id, and commits and sends heartbeats in nobody's name then. What a static one sends so is refused as if another
+one had its instance id, and the client is of no further use. Such a one is replaced, unless the group says that another
+one does have it: the broker begins the id of a static member with its instance id.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class KafkaMembership(NamedTuple):
     native: object
 
 
+_BEFORE_UUID = -len("-00000000-0000-0000-0000-000000000000")
+"""Where the instance id in a static member's id ends."""
+
 _PIECE_S = 0.1
 """How long one call waits. The Python client waits in pieces of 0.2 s, and an interrupt ends only that one."""
 
@@ -57,8 +61,16 @@ class KafkaMember:
         topics: Sequence[str],
         rebalance: Rebalance,
         assignor: Assignor,
+        *,
+        instance_id: str | None = None,
+        member_ids: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """`member_ids` are those that the group has now."""
         self._client = client
+        self._instance_id = instance_id
+        self._member_ids = member_ids
+        self._last_id: str | None = None
+        """The member id that it was given partitions under."""
         self._make = make
         consumer = make()
         self._consumer: Consumer | None = consumer
@@ -93,6 +105,9 @@ class KafkaMember:
                 error = message.error()
                 assert error is not None, "a member that fetches nothing was given a record"
                 self._take(error)
+                if self._useless:
+                    # The next one replaces it, and tells of what is lost.
+                    return
             if message is None and time.monotonic() >= deadline:
                 return
 
@@ -143,6 +158,7 @@ class KafkaMember:
             consumer.close()
 
     def _replace(self) -> Consumer:
+        self._check_not_taken()
         # The client may tell of it as it is closed, or not: it is told here.
         lost, self._has = sorted(self._has), set()
         if lost:
@@ -153,10 +169,20 @@ class KafkaMember:
         self._subscribe(consumer)
         return consumer
 
+    def _check_not_taken(self) -> None:
+        """Raise `FencedError` where another member has the instance id, and `RetriableError` where nobody can say."""
+        for one in self._member_ids():
+            if one != self._last_id and one[:_BEFORE_UUID] == self._instance_id:
+                self._fenced = f"member of group {self._group_id}: another member has its instance id: {one}"
+                raise FencedError(self._fenced)
+
     def _take(self, error: KafkaError) -> None:
         """Raise what the owner has to know. The client repeats the rest by itself until it has joined."""
         doing = f"member of group {self._group_id}"
         if error.code() in _FENCED_INSTANCE:
+            if not self._live().memberid():
+                self._useless = True
+                return
             self._fenced = f"{doing}: another member has its instance id: {error.str()} ({error.name()})"
             raise FencedError(self._fenced)
         if error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
@@ -177,6 +203,7 @@ class KafkaMember:
             consumer.incremental_assign([])
         else:
             consumer.assign([])
+        self._last_id = consumer.memberid()
         self._has.update(_places(partitions))
         self._rebalance.assigned(sorted(self._has))
         self._interrupt()
