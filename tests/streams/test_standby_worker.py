@@ -17,6 +17,7 @@ from store.engine import Storage
 from store.errors import ChangelogLostError, ConfigError, RetriableError
 from store.log.protocol import Offsets
 from store.points import Point, arm
+from store.query import FailureReason, KeyQuery, PositionBound, query
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
 from store.serdes import BytesSerde
@@ -168,6 +169,23 @@ def test_a_standby_follows_what_is_committed_elsewhere(
         settle(active, other)
         assert rows(other.replicas.standbys[0].stores["counts"]) == cluster.expected()
     assert list(other.replicas.standbys) == [0]
+    active.close()
+    other.close()
+
+
+def test_a_copy_answers_no_query_that_is_bound_by_what_was_not_committed_while_it_was_a_task() -> None:
+    cluster = Cluster()
+    active, _ = cluster.worker(0, (0, 1))
+    other, _ = cluster.worker(1, standbys=(0,))
+    cluster.feed(b"a")
+    settle(active, other)
+    copy = other.replicas.standbys[0].stores["counts"]
+    answer = query(copy, KeyQuery(b"a"))
+    assert answer.result == b"1"
+    assert not answer.position
+    bound = PositionBound.at({TopicPartition("in", 0): 0})
+    assert query(active.tasks[0].stores["counts"], KeyQuery(b"a"), bound=bound).result == b"1"
+    assert query(copy, KeyQuery(b"a"), bound=bound).failure_reason is FailureReason.NOT_UP_TO_BOUND
     active.close()
     other.close()
 
