@@ -71,9 +71,9 @@ MUTANTS = (
         "Under at least once a record that is refused, and of which nothing is taken back, has no dead letter.",
         (
             Edit(
-                "store.streams.task:Task._goes_on",
-                "context.bury(response.dead_letters)",
-                "context.bury(response.dead_letters if untouched else ())",
+                "store.streams.context:TaskContext.goes_on_without",
+                "self.bury(response.dead_letters)",
+                "self.bury(())",
             ),
         ),
     ),
@@ -81,6 +81,24 @@ MUTANTS = (
         "what-is-refused-is-refused-again",
         OWN,
         "Under at least once a record that was refused ends the task at the next one.",
-        (Edit("store.streams.task:Task._goes_on", "context.failure = None", "context.failure = error"),),
+        (
+            Edit(
+                "store.streams.context:TaskContext.goes_on_without",
+                "self.failure = None",
+                "self.failure = error",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-is-refused-reaches-no-other-branch",
+        OWN,
+        "Under at least once a record that one operator refuses is kept from all that would have got it after that.",
+        (
+            Edit(
+                "store.streams.context:TaskContext.goes_on_without",
+                "if handler is None or self._releasing or not of_processing or self.is_refused(error):",
+                "if True:",
+            ),
+        ),
     ),
 )
