@@ -105,6 +105,17 @@ def test_the_first_record_of_a_task_sees_the_whole_table_and_later_ones_what_was
     assert shop.host.locks == {}
 
 
+def test_a_worker_that_is_told_how_far_to_go_sees_what_was_added_to_the_table_before() -> None:
+    shop = Shop()
+    worker = shop.worker(0)
+    for number, price in enumerate((b"cheap", b"dear"), 1):
+        shop.price(b"a", price)
+        shop.order(b"a")
+        assert worker.advance({TopicPartition("in", 0): number}) == {0: 1}
+    assert shop.output() == [(b"a", b"cheap"), (b"a", b"dear")]
+    worker.close()
+
+
 @pytest.mark.parametrize("supplier", [PRICES, DIRECT], ids=["own", "direct"])
 def test_a_restarted_worker_reads_only_what_is_new_in_the_topic(supplier: StoreSupplier[Any]) -> None:
     shop = Shop(supplier)
