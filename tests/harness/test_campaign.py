@@ -440,21 +440,28 @@ def some() -> WorldResult:
     met = Met()
     for scenario in SCENARIOS.values():
         for index in range(60):
-            schedule = generate(scenario, 11, index, files=index % 6 == 5)
+            schedule = generate(scenario, 11, index, files=index % 12 == 11)
             met.add(scenario, schedule, SimWorld().run(scenario, schedule))
     return met.close()
 
 
+MET = pytest.mark.xdist_group("what-schedules-meet")
+"""In one process, as `some` takes its time."""
+
+
+@MET
 @pytest.mark.parametrize("fault", possible(WORLDS["sim"].capabilities))
 def test_every_fault_that_can_be_simulated_really_happens(some: WorldResult, fault: str) -> None:
     assert some.faults.get(fault, 0) > 0
 
 
+@MET
 @pytest.mark.parametrize("setting", VALUES)
 def test_every_setting_is_really_varied(some: WorldResult, setting: str) -> None:
     assert {text(value) for value in VALUES[setting]} <= set(some.varied[setting])
 
 
+@MET
 def test_queries_are_really_answered(some: WorldResult) -> None:
     assert some.queries > 10
 

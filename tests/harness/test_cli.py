@@ -401,7 +401,8 @@ def test_a_violation_is_told_also_where_nothing_can_be_written(tmp_path: Path) -
 
 def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path: Path) -> None:
     script = (
-        f"{sys.executable} -m harness.cli run --world sim --schedules 60 | head -n 0; exit ${{PIPESTATUS[0]}}"
+        f"{sys.executable} -m harness.cli run balances --world sim --schedules 60 | head -n 0; "
+        "exit ${PIPESTATUS[0]}"
     )
     answer = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
