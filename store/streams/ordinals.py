@@ -50,6 +50,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, TypeVar
 
+from store import varint
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.errors import FencedError, RetriableError
@@ -128,12 +129,7 @@ def _pack(observed: Mapping[str, int]) -> str:
     packed = bytearray()
     before = 0
     for time, digest in sorted(((time, _digest(name)) for name, time in observed.items()), reverse=True):
-        left = abs(time - before)
-        entry = bytearray()
-        while left >= 128:
-            entry.append(left & 127 | 128)
-            left >>= 7
-        entry.append(left)
+        entry = varint.encode(abs(time - before))
         if len(packed) + len(entry) + _DIGEST > _MOST_PACKED:
             break
         packed += entry + digest
@@ -146,14 +142,8 @@ def _unpack(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     at = time = 0
     while at < len(packed):
-        left = shift = 0
-        while packed[at] >= 128:
-            left |= (packed[at] & 127) << shift
-            shift += 7
-            at += 1
-        left |= packed[at] << shift
+        left, at = varint.decode(packed, at)
         time = time - left if found else left
-        at += 1
         found[_PACKED + packed[at : at + _DIGEST].hex()] = time
         at += _DIGEST
     return found

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
+from store import varint
 from store.errors import DeserializationError, SerdeError
 from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
@@ -794,7 +795,8 @@ class Regroup:
 class ChangeSerde:
     """A new and an old value in one record of a repartition topic, as Kafka Streams writes them since 3.5 (KIP-904).
 
-    With both of them, the length of the new one comes first, as a number of Kafka's protocol of variable length.
+    With both of them, the length of the new one comes first: twice the number, since it might be negative there, in the
+    variable length of Kafka's protocol.
     """
 
     inner: Serde[Any]
@@ -806,7 +808,7 @@ class ChangeSerde:
         if new is None:
             return self.inner.serialize(old) + b"\0"
         data = self.inner.serialize(new)
-        return _length(len(data)) + data + self.inner.serialize(old) + b"\2"
+        return varint.encode(2 * len(data)) + data + self.inner.serialize(old) + b"\2"
 
     def deserialize(self, data: bytes) -> tuple[Any, Any]:
         flag = data[-1]
@@ -816,24 +818,9 @@ class ChangeSerde:
             return None, self.inner.deserialize(data[:-1])
         if flag != 2:
             raise ValueError(f"a change of a table ends with {flag}, which is none of 0, 1 and 2")
-        start = length = 0
-        while data[start] >= 0x80:
-            length |= (data[start] & 0x7F) << 7 * start
-            start += 1
-        length |= data[start] << 7 * start
-        start += 1
-        end = start + (length >> 1)
+        twice, start = varint.decode(data, 0)
+        end = start + twice // 2
         return self.inner.deserialize(data[start:end]), self.inner.deserialize(data[end:-1])
-
-
-def _length(length: int) -> bytes:
-    """As in Kafka's protocol: twice the number, since it might be negative, in seven bits a byte, the lowest first."""
-    left, written = 2 * length, bytearray()
-    while left >= 0x80:
-        written.append(left & 0x7F | 0x80)
-        left >>= 7
-    written.append(left)
-    return bytes(written)
 
 
 @dataclass
