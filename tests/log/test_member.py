@@ -320,6 +320,29 @@ def test_a_static_member_that_heard_nothing_of_the_broker_for_a_session_joins_an
         admin.close()
 
 
+def refused_in_nobodys_name(
+    assignor: Assignor, member_ids: Callable[[], Sequence[str]]
+) -> tuple[KafkaMember, Mock]:
+    """A static member "one" whose client is of no further use, as it has heard, and the client that it makes next."""
+    first, second = Mock(), Mock()
+    first.memberid.return_value = None
+    first.poll.return_value.error.return_value = KafkaError(KafkaError._FATAL)
+    second.poll.return_value = None
+    made = iter((first, second))
+    member = KafkaMember(
+        Mock(),
+        lambda: next(made),
+        "group",
+        ["in"],
+        Owner(),
+        assignor,
+        instance_id="one",
+        member_ids=member_ids,
+    )
+    member.poll(0)
+    return member, second
+
+
 UUID = "39a35a2c-70ce-4b68-8671-444bb3526bdd"
 
 
@@ -331,25 +354,10 @@ UUID = "39a35a2c-70ce-4b68-8671-444bb3526bdd"
 def test_a_static_member_that_was_refused_in_nobodys_name_asks_the_group_whether_it_has_a_successor(
     ids: tuple[str, ...], joins: bool
 ) -> None:
-    clients = [Mock(), Mock()]
-    clients[0].memberid.return_value = None
-    clients[0].poll.return_value.error.return_value = KafkaError(KafkaError._FATAL)
-    clients[1].poll.return_value = None
-    made = iter(clients)
-    member = KafkaMember(
-        Mock(),
-        lambda: next(made),
-        "group",
-        ["in"],
-        Owner(),
-        "cooperative-sticky",
-        instance_id="one",
-        member_ids=lambda: ids,
-    )
-    member.poll(0)
+    member, second = refused_in_nobodys_name("cooperative-sticky", lambda: ids)
     if joins:
         member.poll(0)
-        clients[1].subscribe.assert_called_once()
+        second.subscribe.assert_called_once()
     else:
         for _ in range(2):
             with pytest.raises(FencedError, match=f"another member has its instance id: one-{UUID}"):
@@ -365,26 +373,11 @@ def test_a_static_member_that_cannot_ask_its_group_goes_on_asking() -> None:
             raise answer
         return tuple(answer)
 
-    clients = [Mock(), Mock()]
-    clients[0].memberid.return_value = None
-    clients[0].poll.return_value.error.return_value = KafkaError(KafkaError._FATAL)
-    clients[1].poll.return_value = None
-    made = iter(clients)
-    member = KafkaMember(
-        Mock(),
-        lambda: next(made),
-        "group",
-        ["in"],
-        Owner(),
-        "range",
-        instance_id="one",
-        member_ids=member_ids,
-    )
-    member.poll(0)
+    member, second = refused_in_nobodys_name("range", member_ids)
     with pytest.raises(RetriableError):
         member.poll(0)
     member.poll(0)
-    clients[1].subscribe.assert_called_once()
+    second.subscribe.assert_called_once()
 
 
 def test_a_group_with_members_takes_no_plain_positions_from_others(cluster: Log, topic: str) -> None:
