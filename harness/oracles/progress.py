@@ -224,7 +224,8 @@ def _waited(evidence: Evidence) -> Iterator[Finding]:
         if Capability.TIME in fault.needs
     )
     elapsed_ms -= passed_ms
-    if elapsed_ms > most_ms + _left_to_elder(evidence):
+    beyond_ms = elapsed_ms - most_ms
+    if beyond_ms > 0 and beyond_ms > _left_to_elder(evidence):
         yield Finding(
             "progress",
             f"It took {elapsed_ms / 1000:g} s until everything was done, and nothing takes so long: somebody waited "
