@@ -98,7 +98,7 @@ MUTANTS = (
         "who-waits-is-forgotten-by-a-restart",
         OWN,
         "Records that a store has from before wait until another one comes that has to wait.",
-        (Edit(f"{_WAITING}.__init__", "self.first: float = -inf", "self.first: float = inf"),),
+        (Edit(f"{_WAITING}.__init__", "self._until.values(), -inf)", "self._until.values(), inf)"),),
     ),
     Mutant(
         "who-waits-comes-out-again",

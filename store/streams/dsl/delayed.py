@@ -85,7 +85,8 @@ class _Waiting:
             return
         due: list[tuple[bytes, bytes]] = []
         first: float = inf
-        with self._store.all() as rows:
+        # What was there before is deleted, and a scan would pass each deleted row.
+        with self._store.range(None if self._first == -inf else _TIME.pack(self._first), None) as rows:
             for row, held in rows:
                 (time,) = _TIME.unpack_from(row)
                 if time > until:

@@ -250,7 +250,7 @@ class JoinSide:
             with fetch(key, max(0, timestamp - before), latest) as partners:
                 for time, partner in partners:
                     alone = False
-                    if waiting is not None and other_outer and time >= waiting.first:
+                    if waiting is not None and other_outer and time >= waiting.first(not left):
                         waiting.found_partner(time, not left, key_bytes(key))
                     forward(key, join(key, value, partner), max(timestamp, time), headers)
             if alone and outer:
@@ -327,9 +327,12 @@ class Waiting:
             False: windows.before_ms + windows.grace_ms,
         }
         """Side → how long its records wait."""
-        self._least = min(self._until.values())
-        self.first: float = -inf
-        """No waiting record is earlier."""
+        self._first: dict[int, float] = dict.fromkeys(self._until.values(), -inf)
+        """How long records wait → a time that none of those that wait so long is earlier than.
+
+        Nothing is looked for before it: what was there is deleted, and a scan passes each deleted row, in the engine
+        too. Sides that wait differently have one each, or those that wait for long would be passed each time.
+        """
         self._under_way: tuple[bytes, int] | None = None
         """The row whose records are being forwarded, and how many of them are, with the one that is at it."""
 
@@ -347,7 +350,12 @@ class Waiting:
         number, entries = (0, b"") if held is None else (_LIST.unpack_from(held)[1], held[_LIST.size :])
         entry = _LENGTH.pack(len(value) + 1) + (b"\1" if left else b"\0") + value
         self._store.put(row, _LIST.pack(_ANY_SIZE, number + 1) + entries + entry)
-        self.first = min(self.first, time)
+        wait = self._until[left]
+        self._first[wait] = min(self._first[wait], time)
+
+    def first(self, left: bool) -> float:
+        """A time that no waiting record of that side is earlier than."""
+        return self._first[self._until[left]]
 
     def found_partner(self, time: int, left: bool, key: bytes) -> None:
         """All records of that time, side and key have a partner now."""
@@ -357,21 +365,14 @@ class Waiting:
 
     def forward_closed(self, now: int, place: Place, forward: Forward) -> None:
         """Forward those whose windows are closed, in the order of their times, alone."""
-        if self.first + self._least >= now:
+        found = [
+            (wait, *self._closed(wait, first, now - wait))
+            for wait, first in self._first.items()
+            if first < now - wait
+        ]
+        if not found:
             return
-        closed: list[tuple[bytes, bytes]] = []
-        open_sides: set[bool] = set()
-        first: float = inf
-        with self._store.all() as rows:
-            for row, values in rows:
-                time, left = _TIME_AND_SIDE.unpack_from(row)
-                if time + self._until[left] >= now:
-                    first = min(first, time)
-                    open_sides.add(left)
-                    if len(open_sides) == 2 or time + self._least >= now:
-                        break
-                else:
-                    closed.append((row, values))
+        closed = sorted(pair for _, pairs, _ in found for pair in pairs)
         for row, values in closed:
             time, left = _TIME_AND_SIDE.unpack_from(row)
             key_bytes = row[_TIME_AND_SIDE.size :]
@@ -382,7 +383,20 @@ class Waiting:
                 place.release(held, self._forward_alone, forward, key, left, value, time)
             self._store.put(row, None)
             self._under_way = None
-        self.first = first
+        self._first |= {wait: first for wait, _, first in found}
+
+    def _closed(self, wait: int, first: float, until: int) -> tuple[list[tuple[bytes, bytes]], float]:
+        """The rows before `until` of the sides that wait so long, and a time that no other one is earlier than."""
+        closed: list[tuple[bytes, bytes]] = []
+        lower = None if first == -inf else _TIME_AND_SIDE.pack(first, False)
+        with self._store.range(lower, None) as rows:
+            for row, values in rows:
+                time, left = _TIME_AND_SIDE.unpack_from(row)
+                if time >= until:
+                    return closed, time
+                if self._until[left] == wait:
+                    closed.append((row, values))
+        return closed, inf
 
     def go_on(self) -> None:
         """Under at least once a handler may have gone on where a record that was forwarded raised: it waits no more."""
