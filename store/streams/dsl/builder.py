@@ -1476,7 +1476,9 @@ class WindowedKStream:
         operator = windowed_aggregate(store_name, windows, initializer, aggregator, merger)
         keys = windowed_serde(store.key_serde, windows)
         node = graph.add(
-            node_name, OnWindowClose(operator, keys, store.value_serde) if final else operator, [parent]
+            node_name,
+            OnWindowClose(operator, keys, store.value_serde, store.retention_ms) if final else operator,
+            [parent],
         )
         return KTable(builder, node, keys, store.value_serde, store=store, kept=True)
 

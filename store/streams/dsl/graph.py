@@ -383,9 +383,9 @@ class Place:
         """To all children, in their order."""
         return to_all(list(self.children.values()))
 
-    def without_children(self) -> Place:
-        """The same, for an operator within an operator: what it forwards goes nowhere."""
-        return Place(self.graph, self.vertex, {})
+    def with_children(self, children: Mapping[str, Forward]) -> Place:
+        """The same with others below it, for an operator within an operator."""
+        return Place(self.graph, self.vertex, children)
 
     def topic(self, name: str) -> str:
         """What a topic is called in Kafka."""

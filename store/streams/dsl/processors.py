@@ -261,7 +261,8 @@ class _Shared:
     def __getattr__(self, method: str) -> Any:
         found = getattr(self._store, method)
         table = self._tables.get(self._name)
-        if table is None or not table.capacity or not callable(found):
+        reads = method.startswith(_READS)
+        if table is None or not callable(found) or (reads and not table.capacity):
             return found
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -269,7 +270,7 @@ class _Shared:
             try:
                 return found(*args, **kwargs)
             finally:
-                if not method.startswith(_READS):
+                if not reads:
                     table.changed_by_others()
 
         return call

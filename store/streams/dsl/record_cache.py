@@ -135,6 +135,8 @@ class Table:
         self.task = task
         self.capacity = capacity
         self.sends_old = False
+        self.puts_by_others = 0
+        """How often somebody has written to the store past this."""
         self.forward: Callable[..., None] = _nowhere
         self.dirty: OrderedDict[Hashable, Entry] = OrderedDict()
         self.used = 0
@@ -309,6 +311,7 @@ class Table:
 
     def changed_by_others(self) -> None:
         """Somebody has written to the store past this, after `write_through`."""
+        self.puts_by_others += 1
         self.used -= sum(entry[SIZE] for entry in self._clean.values())
         self._clean.clear()
         self._written_by_others = bool(self._written)

@@ -218,6 +218,14 @@ class DslStore(StoreSupplier[StateStore], Deferred):
         """Whether it keeps what its keys had before."""
         return isinstance(self.supplier, VersionedSupplier)
 
+    @property
+    def retention_ms(self) -> int:
+        """How long it keeps windows, or sessions."""
+        if isinstance(self.supplier, WindowSupplier | SessionSupplier):
+            return self.supplier.retention_ms
+        assert not isinstance(self.params, DslKeyValueParams)
+        return self.params.retention_period
+
     def of_operator(self, operator: str, suppliers: DslStoreSuppliers | None) -> DslStore:
         """The store of that operator; `suppliers` are those that its topology was built with."""
         return replace(self, operator=operator, suppliers=self.suppliers or suppliers)

@@ -7,15 +7,18 @@ dropped, as Kafka Streams documents it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from sortedcontainers import SortedDict
 
 from store.serdes import Serde
+from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
 from store.streams.dsl.operators import folding
-from store.streams.dsl.record_cache import SessionTable, WindowTable, immutable
+from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, immutable
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from store.streams.handlers import result_of
 from store.types import Headers, Record
@@ -53,6 +56,68 @@ def observing(place: Place) -> Callable[[int], int]:
     return observe
 
 
+class Unclosed:
+    """The windows that are closed next, by the time at which they are: all up to some time ahead.
+
+    The store has its rows by key, so to find those of a time there means to pass all rows of their segment. That is
+    done once for a part of a segment; what is put meanwhile says so here, and what is put past the table (by a
+    processor that has the store too) has it done again.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        find: Callable[[int, int], Any],
+        closes: Callable[[Windowed[Any]], int],
+        span_ms: int,
+        now: int,
+    ) -> None:
+        """`find` makes an iterator of the windows that are closed at its second time, and were not at the first one;
+        `closes` says at which stream time a window is closed. `now` is that of the last commit."""
+        self._table = table
+        self._find = find
+        self._closes = closes
+        self._span_ms = span_ms
+        self._known_until = now
+        self._puts_by_others = table.puts_by_others
+        self._rows: SortedDict[int, dict[Hashable, Windowed[Any]]] = SortedDict()
+
+    def note(self, row: Windowed[Any], value: Any, *_: object) -> None:
+        """The table was given this value for the window."""
+        time = self._closes(row)
+        if time > self._known_until:
+            return
+        if value is not None:
+            self._hold(time, row)
+        elif time in self._rows:
+            self._rows[time].pop(self._table.identify(row), None)
+
+    def _hold(self, time: int, row: Windowed[Any]) -> None:
+        rows = self._rows.get(time)
+        if rows is None:
+            rows = self._rows[time] = {}
+        rows[self._table.identify(row)] = row
+
+    def closed(self, before: int, now: int) -> list[Windowed[Any]]:
+        """The windows that are closed at `now`, and were not at `before`; in no order.
+
+        They stay known until they are closed before: where one of them raises, they are asked for again.
+        """
+        if self._table.puts_by_others != self._puts_by_others:
+            self._puts_by_others = self._table.puts_by_others
+            self._known_until = before
+            self._rows.clear()
+        if now > self._known_until:
+            ahead = now + self._span_ms
+            with self._find(self._known_until, ahead) as found:
+                for row, _ in found:
+                    self._hold(self._closes(row), row)
+            self._known_until = ahead
+        while self._rows and self._rows.peekitem(0)[0] <= before:
+            self._rows.popitem(0)
+        return [row for time in self._rows.irange(maximum=now) for row in self._rows[time].values()]
+
+
 @dataclass
 class OnWindowClose:
     """An aggregate that forwards each result once, when its window is closed (`EmitStrategy.ON_WINDOW_CLOSE`).
@@ -66,46 +131,44 @@ class OnWindowClose:
     key_serde: Serde[Any]
     """Of the windows."""
     value_serde: Serde[Any]
+    retention_ms: int
+    """Of the store."""
 
     @property
     def windows(self) -> Windows:
         return self.aggregate.windows
 
     def bind(self, place: Place) -> Forward:
-        forward = place.forward
-        process = self.aggregate.bind(place.without_children())
-        times, name = place.task.observed, place.name
+        forward, name, times = place.forward, place.name, place.task.observed
+        table, wait = place.table(self.aggregate.store), self._wait_ms()
+        sessions = isinstance(self.windows, SessionWindows)
         store: Any = place.task.own_stores[self.aggregate.store]
-        windows = self.windows
-        grace = windows.grace_ms
+        find = store.find_sessions_ending if sessions else store.fetch_all
 
         def closed_between(before: int, now: int) -> Any:
-            """What is closed at `now`, and was not at `before`."""
-            if isinstance(windows, SessionWindows):
-                wait = grace + windows.gap_ms
-                return store.find_sessions_ending(max(0, before - wait), now - wait - 1)
-            if isinstance(windows, SlidingWindows):
-                wait = grace + windows.difference_ms
-                return store.fetch_all(max(0, before - wait), now - wait - 1)
-            wait = grace + windows.size_ms
-            return store.fetch_all(max(0, before - wait + 1), now - wait)
+            return find(max(0, before - wait + 1), now - wait)
+
+        def closes(row: Windowed[Any]) -> int:
+            return (row.window.end if sessions else row.window.start) + wait
+
+        span = default_segment_interval_ms(self.retention_ms) // _SPANS
+        unclosed = Unclosed(table, closed_between, closes, span, place.observed_before(name))
+        process = self.aggregate.bind(place.with_children({name: unclosed.note}))
+        read, row_bytes, value_bytes = table.read, self.key_serde.serialize, self.value_serde.serialize
+
+        def place_of(row: Windowed[Any]) -> tuple[int, int, bytes]:
+            """By end and start, and windows of one time in the order of their keys."""
+            return row.window.end, row.window.start, row_bytes(row)
 
         def emit(before: int, now: int, headers: Headers) -> None:
-            with closed_between(before, now) as results:
-                closed = list(results)
-            # The store has those of a key together. Windows of one time stay in the order of their keys.
-            closed.sort(key=_end_and_start)
-            for row, value in closed:
-                if isinstance(windows, SessionWindows):
-                    release(row, value, row.window.end, headers)
-                else:
-                    release(row, value.value, value.timestamp, headers)
+            for row in sorted(unclosed.closed(before, now), key=place_of):
+                found = read(row)
+                if found is not None:
+                    release(row, *found, headers)
 
         def release(row: Windowed[Any], value: Any, time: int, headers: Headers) -> None:
             def held() -> Record:
-                return result_of(
-                    self.key_serde.serialize(row), self.value_serde.serialize(value), time, headers
-                )
+                return result_of(row_bytes(row), value_bytes(value), time, headers)
 
             place.release(held, forward, row, value, None, time, headers)
 
@@ -117,10 +180,18 @@ class OnWindowClose:
 
         return emitting
 
+    def _wait_ms(self) -> int:
+        """How long after its start, or the end of a session, a window is closed."""
+        windows = self.windows
+        if isinstance(windows, SessionWindows):
+            return windows.grace_ms + windows.gap_ms + 1
+        if isinstance(windows, SlidingWindows):
+            return windows.grace_ms + windows.difference_ms + 1
+        return windows.grace_ms + windows.size_ms
 
-def _end_and_start(result: tuple[Windowed[Any], Any]) -> tuple[int, int]:
-    window = result[0].window
-    return window.end, window.start
+
+_SPANS: Final = 4
+"""How often the rows of a segment are passed, about."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,15 +13,19 @@ from hypothesis import strategies as st
 from store.config import StoreType
 from store.errors import BufferFullError, ConfigError
 from store.serdes import LongSerde, StrSerde
+from store.state.timestamped import ValueAndTimestamp
 from store.streams.application import Application
 from store.streams.dsl import (
     BufferConfig,
     EmitStrategy,
     JoinWindows,
     KTable,
+    Materialized,
+    ProcessorContext,
     SessionWindowedSerde,
     SessionWindows,
     SlidingWindows,
+    StreamRecord,
     StreamsBuilder,
     Suppressed,
     TimeWindowedSerde,
@@ -28,7 +33,7 @@ from store.streams.dsl import (
 )
 from store.types import Record
 from tests.streams.dsl.crashing import CRASH, FATES, Input, run
-from tests.streams.dsl.running import results
+from tests.streams.dsl.running import driver, output, pipe, results
 
 TUMBLING = TimeWindows.of_size(10, grace=5)
 
@@ -251,20 +256,30 @@ HOPPING = TimeWindows.of_size(10).advance_by(4).with_grace(3)
 
 @pytest.mark.requirement("x.4")
 @pytest.mark.parametrize("final", [FINAL, None], ids=["suppress", "on window close"])
+@pytest.mark.parametrize("unit_ms", [1, 1000])
 @pytest.mark.parametrize("windows", [TUMBLING, HOPPING], ids=["tumbling", "hopping"])
 @pytest.mark.parametrize("store", list(StoreType))
 @settings(max_examples=40, deadline=None)
 @given(records=RECORDS, fates=st.lists(FATES, max_size=30))
 def test_each_closed_window_is_forwarded_once_with_its_last_count(
     windows: TimeWindows,
+    unit_ms: int,
     final: Suppressed | None,
     store: StoreType,
     records: list[tuple[bytes, int]],
     fates: list[str],
 ) -> None:
+    """In seconds the windows are too many to be known all at once."""
+    windows = replace(
+        windows,
+        size_ms=windows.size_ms * unit_ms,
+        advance_ms=windows.advance_ms * unit_ms,
+        grace_ms=windows.grace_ms * unit_ms,
+    )
+    records = [(key, time * unit_ms) for key, time in records]
     application = windowed(windows, final, EmitStrategy.on_window_close() if final is None else None)
     inputs: list[Input] = [("in", key, b"x", time) for key, time in records]
-    found = counts(run(application, inputs, fates, dsl_store_suppliers_class=store))
+    found = counts(run(application, inputs, fates, dsl_store_suppliers_class=store), windows.size_ms)
     expected = closed_counts(records, windows)
     assert sorted(found) == sorted(row[1:] for row in expected)
     assert len(set(found)) == len(found)
@@ -337,6 +352,50 @@ def test_a_crash_after_every_record_loses_nothing_of_the_buffer() -> None:
 # -- sliding windows and sessions, on window close -----------------------------------------------------------------
 
 CLOSING = EmitStrategy.on_window_close()
+
+
+@pytest.mark.requirement("x.4")
+@pytest.mark.parametrize("unit_ms", [1, 1000])
+@pytest.mark.parametrize("sessions", [True, False], ids=["sessions", "sliding"])
+@settings(max_examples=40, deadline=None)
+@given(records=RECORDS, fates=st.lists(FATES, max_size=30))
+def test_on_close_and_suppressed_until_then_come_the_same_results(
+    sessions: bool, unit_ms: int, records: list[tuple[bytes, int]], fates: list[str]
+) -> None:
+    windows = (
+        SessionWindows.with_inactivity_gap(4 * unit_ms, grace=3 * unit_ms)
+        if sessions
+        else SlidingWindows.of_time_difference(4 * unit_ms, grace=3 * unit_ms)
+    )
+    inputs: list[Input] = [("in", key, b"x", time * unit_ms) for key, time in records]
+    found, held = (
+        sorted((record.key or b"", record.value or b"") for record in run(application, inputs, fates))
+        for application in (windowed(windows, None, CLOSING), windowed(windows, FINAL))
+    )
+    assert found == held
+
+
+def test_a_window_that_a_processor_puts_into_the_store_is_closed_too() -> None:
+    """Past the table, and after what is closed next was looked for."""
+
+    class Putting:
+        def init(self, context: ProcessorContext) -> None:
+            self.store = context.store("counts")
+
+        def process(self, record: StreamRecord) -> None:
+            self.store.put(record.key, ValueAndTimestamp(record.value, record.timestamp), record.timestamp)
+
+    def build(builder: StreamsBuilder) -> None:
+        counted = builder.stream("in").group_by_key().windowed_by(TUMBLING).emit_strategy(CLOSING)
+        table = counted.count(materialized=Materialized("counts"))
+        table.to_stream().map(lambda row, count: (row.key, str(count))).to("out")
+        builder.stream("put", value_serde=LongSerde()).process(Putting, "counts")
+
+    with driver(build) as running:
+        pipe(running, [("in", "a", "x", 1)])
+        running.pipe_input("put", "b", 7, 10, key_serde=StrSerde(), value_serde=LongSerde())
+        pipe(running, [("in", "a", "x", 100)])
+        assert output(running) == [("a", "1", 1), ("b", "7", 10)]
 
 
 def test_a_long_pause_closes_windows_before_they_expire() -> None:
