@@ -14,10 +14,13 @@ An entry is a list, see the constants; it is dirty (neither written nor forwarde
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from sys import getsizeof
 from typing import Any, Final
+
+from sortedcontainers import SortedDict
 
 from store.serdes import BoolSerde, BytesSerde, IntSerde, LongSerde, StrSerde
 from store.state.metered import (
@@ -221,6 +224,11 @@ class Table:
         entry[TIME] = time
         entry[RECORD] = self.task.record
         entry[HEADERS] = headers
+        if value is None and entry[FORWARDED] is None and self.read(row) is None:
+            # It came and went: a session that others took the place of, with each record.
+            self.dirty.pop(key, None)
+            self.used -= entry[SIZE]
+            return
         self.dirty[key] = entry
         self.dirty.move_to_end(key)
 
@@ -390,54 +398,68 @@ class _OfOwners(Table):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._owned: dict[Hashable, dict[Hashable, None]] = {}
-        """Key → the rows of it that were put since everything was written."""
+        self._owned: dict[Hashable, SortedDict[Any, Hashable]] = {}
+        """Key → the rows of it that were put since everything was written, by their place in time."""
+
+    @abstractmethod
+    def _place_of(self, window: Window) -> Any:
+        """By what the rows of a key are in order."""
 
     def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
         super().put(row, value, time, headers, old)
         if self.capacity:
-            assert self.encode is not None
-            self._owned.setdefault(self.key_of(row.key), {})[self.encode(row)] = None
+            key, place, owner = self.identify(row), self._place_of(row.window), self.key_of(row.key)
+            if key in self.dirty:
+                self._owned.setdefault(owner, SortedDict())[place] = key
+            elif owner in self._owned:
+                self._owned[owner].pop(place, None)
 
     def write_through(self) -> None:
         super().write_through()
         self._owned.clear()
 
-    def _pending(self, key: Any) -> Iterator[Entry]:
-        """What is dirty of a key, to be laid over what the store has."""
-        for row in self._owned.get(self.key_of(key), ()):
-            entry = self.dirty.get(row)
-            if entry is not None:
-                yield entry
+    def _pending(self, key: Any, first: Any, last: Any = None) -> Iterator[Entry]:
+        """What is dirty of a key between two places, to be laid over what the store has."""
+        rows = self._owned.get(self.key_of(key))
+        if rows is not None:
+            for place in rows.irange(first, last):
+                entry = self.dirty.get(rows[place])
+                if entry is not None:
+                    yield entry
 
 
 class WindowTable(_OfOwners):
     """A table of windows."""
 
+    def _place_of(self, window: Window) -> int:
+        return window.start
+
     def windows(self, key: Any, first: int, last: int) -> list[tuple[int, Any, int]]:
         """The windows of a key that start between two times, in order: start, value, time of the value."""
         with self.store.fetch(key, first, last) as found:
             rows = {start: (value, time) for start, (value, time) in found}
-        for entry in self._pending(key):
+        for entry in self._pending(key, first, last):
             start, value = entry[ROW].window.start, entry[VALUE]
-            if first <= start <= last:
-                if value is None:
-                    rows.pop(start, None)
-                else:
-                    rows[start] = value, entry[TIME]
+            if value is None:
+                rows.pop(start, None)
+            else:
+                rows[start] = value, entry[TIME]
         return [(start, *rows[start]) for start in sorted(rows)]
 
 
 class SessionTable(_OfOwners):
     """A table of sessions."""
 
+    def _place_of(self, window: Window) -> tuple[int, int]:
+        return window.end, window.start
+
     def sessions(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Window, Any]]:
         """The sessions of a key that end and start so, in the order of their ends."""
         with self.store.find_sessions(key, earliest_end, latest_start) as found:
             rows = {session.window: value for session, value in found}
-        for entry in self._pending(key):
+        for entry in self._pending(key, (earliest_end, -1)):
             window, value = entry[ROW].window, entry[VALUE]
-            if window.end >= earliest_end and window.start <= latest_start:
+            if window.start <= latest_start:
                 if value is None:
                     rows.pop(window, None)
                 else:

@@ -112,6 +112,24 @@ def test_a_key_that_comes_and_goes_after_it_was_asked_for_leaves_nothing_in_the_
         assert output(running) == []
 
 
+def test_a_key_of_a_topic_that_comes_and_goes_after_it_was_asked_for_leaves_nothing_in_the_store() -> None:
+    with driver(lambda b: b.table("in", materialized="sums"), CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        assert running.get_store("sums").get("a") == (1, 1)
+        pipe(running, [("in", "a", None, 2)])
+        running.commit()
+        assert running.get_store("sums").get("a") is None
+
+
+def test_a_key_of_a_topic_that_comes_and_goes_at_once_takes_no_room() -> None:
+    with driver(lambda b: b.table("in", materialized="sums"), CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", None, 2)])
+        table: Any = running._tasks[0].processing
+        assert table.tables["sums"].used == 0
+        running.commit()
+        assert output(running, STORE) == []
+
+
 def test_a_cache_that_is_full_lets_go_of_what_was_updated_longest_ago() -> None:
     room_for_two = {"statestore.cache.max.bytes": 1_100}
     with driver(sums, room_for_two, auto_commit=False) as running:
