@@ -53,9 +53,9 @@ MUTANTS = (
         "A session comes out as ended while a record can still be in it.",
         (
             Edit(
-                "store.streams.dsl.windowed:OnWindowClose.bind",
-                "store.find_sessions_ending(max(0, before - wait), now - wait - 1)",
-                "store.find_sessions_ending(max(0, before - wait + 1), now - wait)",
+                "store.streams.dsl.windowed:OnWindowClose._wait_ms",
+                "windows.grace_ms + windows.gap_ms + 1",
+                "windows.grace_ms + windows.gap_ms",
             ),
         ),
     ),

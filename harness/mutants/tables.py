@@ -101,6 +101,12 @@ MUTANTS = (
         (Edit(f"{_WAITING}.__init__", "self._until.values(), -inf)", "self._until.values(), inf)"),),
     ),
     Mutant(
+        "the-first-who-waits-is-passed-over",
+        OWN,
+        "Records that wait for a partner are looked for behind the first one that was left waiting.",
+        (Edit(f"{_WAITING}._closed", "return closed, time", "return closed, time + 1"),),
+    ),
+    Mutant(
         "who-waits-comes-out-again",
         "KAFKA-10847",
         "A record that has come out alone goes on waiting.",
@@ -325,8 +331,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.record_cache:WindowTable.windows",
-                "if first <= start <= last:",
-                "if first <= start < last:",
+                "self._pending(key, first, last)",
+                "self._pending(key, first, last - 1)",
             ),
         ),
     ),

@@ -8,6 +8,7 @@ from harness.mutants.mutant import OWN, Mutant
 _SEGMENTED = "store.state.segments:SegmentedStore"
 _READS = "store.state.segments:SegmentedReads"
 _WINDOW = "store.state.window:WindowStore"
+_UNCLOSED = "store.streams.dsl.windowed:Unclosed"
 _READ_WINDOW = "store.state.window:ReadOnlyWindowStore"
 
 MUTANTS = (
@@ -44,6 +45,24 @@ MUTANTS = (
                 f"{_SEGMENTED}._lowest_at",
                 "// self.segment_interval_ms",
                 "// self.segment_interval_ms + (stream_time > self.retention_ms)",
+            ),
+        ),
+    ),
+    Mutant(
+        "windows-are-known-from-the-time-they-are-looked-for",
+        OWN,
+        "What is closed between the last time that windows were looked for and now is not found any more.",
+        (Edit(f"{_UNCLOSED}.closed", "self._find(self._known_until, ahead)", "self._find(now, ahead)"),),
+    ),
+    Mutant(
+        "windows-that-begin-after-they-are-looked-for-are-not-known",
+        OWN,
+        "A window that is closed soon after it began is not among those that are known to close.",
+        (
+            Edit(
+                f"{_UNCLOSED}.note",
+                "if time > self._known_until:",
+                "if time >= self._known_until - self._span_ms // 2:",
             ),
         ),
     ),
