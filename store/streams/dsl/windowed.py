@@ -395,8 +395,7 @@ class SessionAggregate:
 
     def bind(self, place: Place) -> Forward:
         table = cast(SessionTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
-        fold = folding(self.initializer, self.aggregator)
-        merge = self._merging()
+        begin, merge, fold = self._folds()
         dropped, observe = place.dropped(), observing(place)
         gap, grace = self.windows.gap_ms, self.windows.grace_ms
         put, sessions = table.put, table.sessions
@@ -408,7 +407,7 @@ class SessionAggregate:
             closed = observe(timestamp) - grace - gap
             found = sessions(key, max(timestamp - gap, closed), timestamp + gap)
             first = last = timestamp
-            agg = None
+            agg = begin()
             for (start, end), held in found:
                 agg = merge(key, agg, _own(held))
                 first, last = min(first, start), max(last, end)
@@ -425,17 +424,21 @@ class SessionAggregate:
 
         return process
 
-    def _merging(self) -> Callable[[Any, Any, Any], Any]:
-        """(key, aggregate or None, aggregate) → both in one."""
-        merger, reducer = self.merger, self.aggregator
-        if merger is None and reducer is None:
-            return lambda _key, one, two: two if one is None else one + two
-        if merger is None:
-            assert reducer is not None
-            return lambda _key, one, two: two if one is None else reducer(one, two)
-        initializer = self.initializer
-        assert initializer is not None
-        return lambda key, one, two: merger(key, initializer() if one is None else one, two)
+    def _folds(self) -> tuple[Callable[[], Any], Callable[..., Any], Callable[..., Any]]:
+        """What begins an aggregate, what merges another one into it, and what adds a value: (key, aggregate, aggregate),
+        and (key, value, aggregate). A merger may make None of two: the aggregator is given that, as it is."""
+        initializer, aggregator, merger = self.initializer, self.aggregator, self.merger
+        if merger is not None:
+            assert initializer is not None
+            assert aggregator is not None
+            return initializer, merger, aggregator
+        fold = folding(None, aggregator)
+        if aggregator is None:
+            return _none, lambda _key, one, two: two if one is None else one + two, fold
+        return _none, lambda _key, one, two: two if one is None else aggregator(one, two), fold
+
+
+def _none() -> None: ...
 
 
 __all__ = [

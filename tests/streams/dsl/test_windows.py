@@ -335,6 +335,19 @@ def test_sessions_aggregate_with_a_merger() -> None:
         assert read(running, windows)[-1] == ("k", 1, 6, ["a", "b"], 6)
 
 
+def test_an_aggregator_is_given_the_nothing_that_a_merger_made_and_no_new_beginning() -> None:
+    windows = SessionWindows.with_inactivity_gap(5)
+
+    def build(b: StreamsBuilder) -> None:
+        group = b.stream("in").group_by_key().windowed_by(windows)
+        table = group.aggregate(list, lambda _, v, agg: [repr(agg), v], lambda _, one, two: None)
+        table.to_stream().to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "k", "a", 1), ("in", "k", "b", 6)])
+        assert read(running, windows)[-1] == ("k", 1, 6, ["None", "b"], 6)
+
+
 def test_sessions_need_a_merger_and_others_take_none() -> None:
     group = StreamsBuilder("app").stream("in").group_by_key()
     with pytest.raises(ConfigError, match="merger"):
