@@ -420,7 +420,7 @@ class TaskContext:
         self._holding_back = False
         """Whether a transaction is open. Without one a change is refused by the producer, as it should be."""
 
-    def _time_of_change(self) -> int:
+    def time_of_change(self) -> int:
         given = self.given
         return given[1] if given is not None and given[0] is self.record else self.record.timestamp
 
@@ -742,7 +742,7 @@ class TaskContext:
         produce = self._producer.produce
 
         def log_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
-            at = self._time_of_change() if timestamp is None else timestamp
+            at = self.time_of_change() if timestamp is None else timestamp
             try:
                 produce(topic, key, value, partition=partition, timestamp=at)
             except LogError as error:
@@ -754,7 +754,7 @@ class TaskContext:
         changes = self._changes[changelog] = _Changes(log_change)
 
         def hold_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
-            at = self._time_of_change() if timestamp is None else timestamp
+            at = self.time_of_change() if timestamp is None else timestamp
             held = changes.held
             size = len(key) + (0 if value is None else len(value))
             # What a client may refuse is sent while it is known which record has caused it.

@@ -617,7 +617,7 @@ class Task:
             mechanism=config.mechanism,
             sync=config.statestore_sync,
             cache_max_bytes=share,
-            record_time=lambda: context.record.timestamp,
+            record_time=context.time_of_change,
             uncommitted_position=lambda: _last_records(dict(self._positions)),
             isolation=config.default_state_isolation_level,
             clock=self._clock,

@@ -21,7 +21,7 @@ from store.streams.dsl.processors import FixedKeyContext
 from store.suppliers import key_value_store_builder, persistent_key_value_store
 from store.testing.driver import TestDriver
 from store.types import Headers
-from tests.streams.dsl.running import CACHED, driver, output, pipe, results
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe, results
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -437,7 +437,10 @@ def test_what_a_punctuator_writes_has_the_time_of_the_call(kind: PunctuationType
     assert set(seen) == {(0, "", -1, -1)}
 
 
-def test_what_a_processor_writes_has_the_time_of_the_record_that_it_was_given() -> None:
+@pytest.mark.parametrize("config", [UNCACHED, CACHED])
+def test_what_a_processor_writes_has_the_time_of_the_record_that_it_was_given(
+    config: dict[str, object],
+) -> None:
     def build(b: StreamsBuilder) -> None:
         def put(context: ProcessorContext, record: StreamRecord) -> None:
             store = context.store("numbers")
@@ -451,10 +454,11 @@ def test_what_a_processor_writes_has_the_time_of_the_record_that_it_was_given() 
         def last(context: ProcessorContext, record: StreamRecord) -> None:
             context.store("numbers").put("last", record.value)
 
-        stream = b.add_state_store(NUMBERS).stream("in").process(lambda: Calling(later))
+        stream = b.add_state_store(NUMBERS.with_caching_enabled()).stream("in")
+        stream = stream.process(lambda: Calling(later))
         stream.process(lambda: Calling(put), "numbers").process(lambda: Calling(last), "numbers")
 
-    with driver(build) as running:
+    with driver(build, config) as running:
         pipe(running, [("in", "a", 1, 70)])
         changes = {record.key: record.timestamp for record in running.log.records("app-numbers-changelog")}
     assert changes == {b"a": 170, b"last": 175, b"z": 170}
