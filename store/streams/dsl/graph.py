@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from traceback import walk_tb
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
@@ -490,7 +491,7 @@ class BoundGraph:
         sources: dict[str, Callable[[Record], None]] = {}
         for vertex in reversed(graph.vertices):
             place = Place(self, vertex, {child: bound[child] for child in vertex.children})
-            children = set(bound.values())
+            children = list(place.children.values())
             function = bound[vertex.name] = vertex.operator.bind(place)
             if function not in children:
                 if isinstance(function, FunctionType):
@@ -559,14 +560,12 @@ class BoundGraph:
 
     def blame(self, error: BaseException) -> str | None:
         """The operator in which that was raised, the last one that it had come to."""
-        found = None
-        at = error.__traceback__
-        while at is not None:
-            for name, function in self._operators.get(at.tb_frame.f_code, ()):
-                if _is_of(at.tb_frame, function):
-                    found = name
-            at = at.tb_next
-        return found
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+        for frame in reversed(frames):
+            for name, function in reversed(self._operators.get(frame.f_code, [])):
+                if _is_of(frame, function):
+                    return name
+        return None
 
     def at_start(self, processor: Any, context: Any) -> None:
         """Let a processor begin once everything is bound. Those that come first in the graph begin first."""

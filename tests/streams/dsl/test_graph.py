@@ -24,6 +24,7 @@ from store.streams.dsl import (
     StreamsBuilder,
     Suppressed,
     TimeWindows,
+    graph,
 )
 from store.streams.internal_topics import check_kept
 from store.streams.topology import Topology
@@ -590,3 +591,27 @@ def test_a_stream_of_another_builder_is_refused_and_not_left_out_in_silence() ->
     builder, other = StreamsBuilder("app"), StreamsBuilder("app")
     with pytest.raises(ConfigError, match="of the same StreamsBuilder as KSTREAM-MERGE-0000000001"):
         builder.stream("in").merge(other.stream("more"))
+
+
+def test_the_operator_that_raised_is_found_without_asking_each_of_all_at_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+
+    def asking(frame: Any, function: Any) -> bool:
+        asked.append(is_of(frame, function))
+        return asked[-1]
+
+    is_of = graph._is_of
+    monkeypatch.setattr(graph, "_is_of", asking)
+
+    def chain(b: StreamsBuilder) -> None:
+        stream = b.stream("in")
+        for number in range(100):
+            stream = stream.map_values(lambda value: value, name=f"step-{number}")
+        stream.map_values(lambda value: value["no"], name="last").to("out")
+
+    with driver(chain) as running, pytest.raises(TypeError) as raised:
+        pipe(running, [("in", "k", 1, 1)])
+    assert "in operator last" in raised.value.__notes__[0]
+    assert len(asked) < 200
