@@ -148,6 +148,8 @@ class StreamsBuilder:
         Raises `ConfigError` for a topic that the application reads otherwise already.
         """
         read = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        if not read:
+            raise ConfigError("topics", topics, "at least one topic")
         keys, values = key_serde or self.key_serde, value_serde or self.value_serde
         extractor_of("timestamp_extractor", timestamp_extractor)
         source = Source(keys, values, timestamp_extractor)

@@ -593,6 +593,11 @@ def test_a_stream_of_another_builder_is_refused_and_not_left_out_in_silence() ->
         builder.stream("in").merge(other.stream("more"))
 
 
+def test_a_stream_of_no_topic_is_refused_where_it_is_made() -> None:
+    with pytest.raises(ConfigError, match="topics=\\[\\] is not allowed: at least one topic"):
+        StreamsBuilder("app").stream([])
+
+
 def test_the_operator_that_raised_is_found_without_asking_each_of_all_at_each_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
