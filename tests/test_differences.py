@@ -12,11 +12,13 @@ from store.config import StreamsConfig
 from store.engine.memory import MemoryEngine
 from store.errors import ConfigError
 from store.log.kafka import KafkaLog
-from store.serdes import BytesSerde
+from store.serdes import BytesSerde, StrSerde
+from store.state.keyvalue import KeyValueStore
 from store.state.session import SessionStore
 from store.state.versioned import VersionedKeyValueStore
 from store.state.window import WindowStore
 from store.state.windowed import Window, Windowed
+from store.streams.dsl import StreamsBuilder
 from store.suppliers import (
     StoreSupplier,
     persistent_key_value_store,
@@ -25,6 +27,7 @@ from store.suppliers import (
     persistent_window_store,
     timestamped_key_value_store_builder,
 )
+from store.testing.driver import TestDriver
 from tests.state.opening import context_over
 
 ROOT = Path(__file__).parent.parent
@@ -95,6 +98,53 @@ def test_what_has_expired_is_not_logged() -> None:
     sessions.put(Windowed(b"a", Window(100, 100)), b"2")
     sessions.remove(Windowed(b"a", Window(100, 100)))
     assert not logged
+
+
+def test_what_has_expired_is_not_found_in_a_cache_either() -> None:
+    context = context_over(MemoryEngine(), cache_max_bytes=10_000)
+    windows = WindowStore(context, retention_ms=100, window_size_ms=10)
+    sessions = SessionStore(context_over(MemoryEngine(), cache_max_bytes=10_000), retention_ms=100)
+    assert [*sessions.backward_find_sessions(b"a", 0, 100)] == []
+    for time in (850, 900):
+        windows.put(b"a", b"1", time)
+        sessions.put(Windowed(b"a", Window(time, time)), b"1")
+    windows.put(b"b", b"1", 1_000)
+    sessions.put(Windowed(b"b", Window(1_000, 1_000)), b"1")
+    assert (windows.fetch(b"a", 850), windows.fetch(b"a", 900)) == (None, None)
+    assert [key for (key, _), _ in windows.all()] == [b"b"]
+    assert [*sessions.fetch(b"a")] == []
+
+
+def test_what_a_cache_has_deleted_is_in_no_range_read_backward() -> None:
+    rows = KeyValueStore(context_over(MemoryEngine(), cache_max_bytes=10_000))
+    for key in (b"a", b"c"):
+        rows.put(key, b"1")
+    rows.commit()
+    rows.put(b"c", None)
+    rows.put(b"b", None)
+    assert [*rows.reverse_all()] == [(b"a", b"1")]
+
+
+def test_a_topic_may_be_a_global_table_and_a_stream_of_another_sub_topology() -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    names = builder.global_table("names")
+    builder.stream("in").join_global(names, lambda _, value: value, str.__add__).to("out")
+    builder.stream("names").to("seen")
+    with TestDriver(builder.build()) as driver:
+        driver.pipe_input("names", "a", "b")
+        driver.pipe_input("in", "k", "a")
+        assert [record.value for record in driver.read_output("out")] == [b"ab"]
+        assert [record.value for record in driver.read_output("seen")] == [b"b"]
+    builder.stream("in").join_global(builder.global_table("in"), lambda _, value: value, str.__add__).to("x")
+    with pytest.raises(ConfigError, match="topic in is named twice"):
+        builder.build()
+
+
+def test_a_repartition_topic_has_at_least_one_partition() -> None:
+    with pytest.raises(
+        ConfigError, match="number_of_partitions=0 is not allowed: a whole number of at least 1"
+    ):
+        StreamsBuilder("app").stream("in").repartition(number_of_partitions=0)
 
 
 def test_an_older_version_is_logged_with_the_newest_after_it_and_an_expired_one_not_at_all() -> None:

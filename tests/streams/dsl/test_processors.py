@@ -484,6 +484,32 @@ def test_of_punctuators_that_are_due_at_once_the_earliest_runs_first(kind: Punct
     assert seen == [20, 30, 40]
 
 
+@pytest.mark.parametrize("kind", PunctuationType)
+def test_punctuators_that_are_due_at_the_same_time_run_in_the_order_in_which_they_were_asked_for(
+    kind: PunctuationType,
+) -> None:
+    """Each time, and after a restart too."""
+    seen: list[int] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            def schedule(number: int) -> None:
+                context.schedule(10, kind, lambda _: seen.append(number))
+
+            for number in range(5):
+                schedule(number)
+
+        b.stream("in").process(lambda: Calling(begin=begin))
+
+    with driver(build) as running:
+        for time in (10, 20, 30):
+            running.advance_wall_clock(10)
+            pipe(running, [("in", "a", 1, time)])
+            if time == 20:
+                running.crash()
+    assert seen == [*range(5)] * 3
+
+
 def test_a_punctuator_that_is_cancelled_runs_no_more() -> None:
     seen: list[int] = []
 
