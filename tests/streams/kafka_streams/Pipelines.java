@@ -57,6 +57,7 @@ import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.EmitStrategy;
 import org.apache.kafka.streams.kstream.GlobalKTable;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.Initializer;
 import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KGroupedStream;
@@ -64,6 +65,7 @@ import org.apache.kafka.streams.kstream.KGroupedTable;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Merger;
 import org.apache.kafka.streams.kstream.Named;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Reducer;
@@ -490,15 +492,15 @@ public final class Pipelines {
                     cogrouped = cogrouped.cogroup(((KStream<String, String>) another).groupByKey(GROUPED), adder);
                 }
                 if (!step.has("windows")) {
-                    return cogrouped.aggregate(() -> "", operator(step), stored(step, Serdes.String()));
+                    return cogrouped.aggregate(begun(step), operator(step), stored(step, Serdes.String()));
                 }
                 KTable<Windowed<String>, String> table = switch (step.get("windows").asText()) {
-                    case "session" -> cogrouped.windowedBy(sessions(step)).aggregate(() -> "",
-                        (k, a, b) -> last(a + "/" + b), operator(step), stored(step, Serdes.String()));
+                    case "session" -> cogrouped.windowedBy(sessions(step)).aggregate(begun(step),
+                        merger(step), operator(step), stored(step, Serdes.String()));
                     case "sliding" -> cogrouped.windowedBy(sliding(step))
-                        .aggregate(() -> "", operator(step), stored(step, Serdes.String()));
+                        .aggregate(begun(step), operator(step), stored(step, Serdes.String()));
                     default -> cogrouped.windowedBy(windows(step))
-                        .aggregate(() -> "", operator(step), stored(step, Serdes.String()));
+                        .aggregate(begun(step), operator(step), stored(step, Serdes.String()));
                 };
                 return table.toStream((k, v) -> named(k));
             }
@@ -881,7 +883,7 @@ public final class Pipelines {
         return switch (how) {
             case "count" -> group.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
             case "reduce" -> group.reduce(reducer(step), operator(step), stored(step, Serdes.String()));
-            default -> group.aggregate(() -> "", (k, v, all) -> v.equals("x") ? null : last(all + v),
+            default -> group.aggregate(begun(step), (k, v, all) -> v.equals("x") ? null : last(all + v),
                 operator(step), stored(step, Serdes.String()));
         };
     }
@@ -891,7 +893,7 @@ public final class Pipelines {
             case "count" -> group.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
             case "reduce" -> group.reduce(reducer(step), (all, v) -> made(step, v, all + "-" + v),
                 operator(step), stored(step, Serdes.String()));
-            default -> group.aggregate(() -> "", adder(step), (k, v, all) -> made(step, v, all + "-" + v),
+            default -> group.aggregate(begun(step), adder(step), (k, v, all) -> made(step, v, all + "-" + v),
                 operator(step), stored(step, Serdes.String()));
         };
     }
@@ -903,6 +905,14 @@ public final class Pipelines {
 
     private static Reducer<String> reducer(JsonNode step) {
         return (all, v) -> made(step, v, all + v);
+    }
+
+    private static Initializer<String> begun(JsonNode step) {
+        return () -> has(step, "unbegun") ? null : "";
+    }
+
+    private static Merger<String, String> merger(JsonNode step) {
+        return (k, a, b) -> has(step, "unmerged") && ("" + a + b).length() % 2 == 0 ? null : last(a + "/" + b);
     }
 
     private static Aggregator<String, String, String> adder(JsonNode step) {
@@ -934,7 +944,7 @@ public final class Pipelines {
             table = switch (how) {
                 case "count" -> sessions.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
                 case "reduce" -> sessions.reduce(reducer(step), operator(step), stored(step, Serdes.String()));
-                default -> sessions.aggregate(() -> "", adder(step), (k, a, b) -> last(a + "/" + b), operator(step), stored(step, Serdes.String()));
+                default -> sessions.aggregate(begun(step), adder(step), merger(step), operator(step), stored(step, Serdes.String()));
             };
         } else {
             TimeWindowedKStream<String, String> windows =
@@ -945,7 +955,7 @@ public final class Pipelines {
             table = switch (how) {
                 case "count" -> windows.count(operator(step), stored(step, Serdes.Long())).mapValues(String::valueOf);
                 case "reduce" -> windows.reduce(reducer(step), operator(step), stored(step, Serdes.String()));
-                default -> windows.aggregate(() -> "", adder(step), operator(step), stored(step, Serdes.String()));
+                default -> windows.aggregate(begun(step), adder(step), operator(step), stored(step, Serdes.String()));
             };
         }
         if (step.has("rows")) {

@@ -345,8 +345,8 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
                 cogrouped = cogrouped.cogroup(other.group_by_key(), adder)
             said: Any = {"materialized": _stored(step), "name": step.get("operator"), "value_serde": TEXT}
             if "windows" not in step:
-                return cogrouped.aggregate(str, **said)
-            table = cogrouped.windowed_by(_windows(step)).aggregate(str, _merger(step), **said)
+                return cogrouped.aggregate(_begun(step), **said)
+            table = cogrouped.windowed_by(_windows(step)).aggregate(_begun(step), _merger(step), **said)
             return table.to_stream(lambda key, _value: _named(key))
         case "window", one:
             return _windowed(one.group_by_key(name=name), how, step)
@@ -585,12 +585,17 @@ def _logged(step: Step, said: Any) -> Any:
     return said.with_logging_disabled() if step.get("unlogged") else said
 
 
-def _adder(_key: str, value: str, total: str) -> str:
-    return _added(total, value)
+def _begun(step: Step) -> Callable[[], str | None]:
+    """What begins an aggregate, which may be nothing."""
+    return (lambda: None) if step.get("unbegun") else str
 
 
-def _subtractor(_key: str, value: str, total: str) -> str:
-    return _taken(total, value)
+def _adder(_key: str, value: str, total: str | None) -> str:
+    return _added(_said(total), value)
+
+
+def _subtractor(_key: str, value: str, total: str | None) -> str:
+    return _taken(_said(total), value)
 
 
 def _adding(step: Step) -> Callable[[str, str, str], str | None]:
@@ -608,8 +613,8 @@ def _aggregate(group: KGroupedStream, how: str, step: Step) -> KTable:
     if how == "reduce":
         return group.reduce(_reducer(step), **said)
     return group.aggregate(
-        str,
-        lambda _key, value, total: None if value == "x" else _added(total, value),
+        _begun(step),
+        lambda _key, value, total: None if value == "x" else _added(_said(total), value),
         value_serde=TEXT,
         **said,
     )
@@ -622,7 +627,7 @@ def _aggregate_rows(group: KGroupedTable, how: str, step: Step) -> KTable:
     if how == "reduce":
         return group.reduce(_reducer(step), _but_for_x(_taken) if step.get("nothing") else _taken, **said)
     subtractor = _but_for_x_of_value(_subtractor) if step.get("nothing") else _subtractor
-    return group.aggregate(str, _adding(step), subtractor, value_serde=TEXT, **said)
+    return group.aggregate(_begun(step), _adding(step), subtractor, value_serde=TEXT, **said)
 
 
 def _windows(step: Step) -> Any:
@@ -638,7 +643,11 @@ def _windows(step: Step) -> Any:
 
 
 def _merger(step: Step) -> Any:
-    return (lambda _key, one, other: _last(f"{one}/{other}")) if step["windows"] == "session" else None
+    def merge(_key: str, one: str | None, other: str | None) -> str | None:
+        said = _said(one) + _said(other)
+        return None if step.get("unmerged") and len(said) % 2 == 0 else _last(f"{_said(one)}/{_said(other)}")
+
+    return merge if step["windows"] == "session" else None
 
 
 def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
@@ -651,7 +660,7 @@ def _windowed(group: KGroupedStream, how: str, step: Step) -> KStream:
     elif how == "reduce":
         table = grouped.reduce(_reducer(step), **said)
     else:
-        table = grouped.aggregate(str, _adding(step), _merger(step), value_serde=TEXT, **said)
+        table = grouped.aggregate(_begun(step), _adding(step), _merger(step), value_serde=TEXT, **said)
     if "rows" in step:
         table = table.filter(_PREDICATES["even"]) if step["rows"] == "filter" else table.map_values(_marked)
     if step["suppressed"]:
@@ -927,6 +936,10 @@ class _Making:
         for step in self.steps:
             if step["do"] in _MAKING and rng.random() < 0.2:
                 step["nothing"] = True
+            if step["do"] in _STORED and step.get("how", "aggregate") == "aggregate":
+                step |= self.flags(*["unbegun"] * 4)
+                if step.get("windows") == "session":
+                    step |= self.flags(*["unmerged"] * 10)
         # With a cache deletions have other times there.
         deletes = any(
             (step["do"] in {"group", "group_by"} and step["how"] == "aggregate")
@@ -1280,7 +1293,7 @@ class _Making:
             other,
             how=how,
             before=before,
-            after=rng.choice((0, 5, 10, -before)) if how == "inner" else before,
+            after=rng.choice((0, 5, 10, -before)),
             grace=rng.choice((0, 0, 5, 15)),
             **settings,
         )
