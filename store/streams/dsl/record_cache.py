@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
+from copy import deepcopy
 from sys import getsizeof
 from typing import Any, Final
 
@@ -66,6 +67,11 @@ def immutable(value: object) -> bool:
     if kind in _IMMUTABLE:
         return True
     return isinstance(value, tuple) and all(map(immutable, value))
+
+
+def own(value: Any) -> Any:
+    """A value that a fold may change: a copy, where that would change it for others."""
+    return value if immutable(value) else deepcopy(value)
 
 
 def size_of(value: object, depth: int = 8) -> int:

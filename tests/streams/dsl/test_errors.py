@@ -17,7 +17,7 @@ from store.points import Point
 from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
 from store.streams import handlers
 from store.streams.application import Application
-from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder, TimeWindows
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clusters import Cluster
@@ -162,6 +162,43 @@ def test_under_at_least_once_other_branches_go_on_where_one_raises_as_in_kafka_s
         ["ua", "ub", "uc", "xa", "xb", "xc", "ya", "yc"],
         ["x", "y"],
     ]
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize("read", [False, True])
+def test_under_at_least_once_an_aggregate_has_nothing_of_a_record_that_raised_while_it_was_changed_in_place(
+    cache: int, windowed: bool, read: bool
+) -> None:
+    """As in Kafka Streams, whose cache holds bytes."""
+
+    def add(_: str, value: str, so_far: list[str]) -> list[str]:
+        so_far.append(value)
+        if value == "bad":
+            raise ValueError("a bad value")
+        return so_far
+
+    def build(builder: StreamsBuilder) -> None:
+        group: Any = builder.stream("in").group_by_key()
+        if windowed:
+            group = group.windowed_by(TimeWindows.of_size(100))
+        group.aggregate(list, add, materialized="lists")
+
+    config = {
+        "processing.exception.handler": "continue",
+        "processing.guarantee": "at_least_once",
+        "statestore.cache.max.bytes": cache,
+    }
+    with TestDriver(application(build), config, auto_commit=False) as driver:
+        store = driver.get_store("lists")
+        for value in ("one", "bad", "two"):
+            driver.pipe_input("in", "k", value, 1, value_serde=JsonSerde())
+            if read:
+                # What is held back is written for whoever reads.
+                list(store.all())
+        driver.commit()
+        with store.all() as rows:
+            assert [held for _, held in rows] == [(["one", "two"], 1)]
 
 
 def test_under_at_least_once_a_handler_that_does_not_go_on_is_asked_once() -> None:
