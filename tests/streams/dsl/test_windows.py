@@ -209,6 +209,17 @@ def test_a_record_whose_own_window_is_closed_is_not_in_a_window_that_ends_with_a
     ]
 
 
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_an_early_record_leaves_the_window_after_it_that_is_there(config: Mapping[str, object]) -> None:
+    """Also where a cache holds that back."""
+    windows = SlidingWindows.of_time_difference(10, grace=50)
+    with driver(lambda b: joined(b, windows), config, auto_commit=False) as running:
+        pipe(running, [("in", "k", "a", 5), ("in", "k", "b", 8), ("in", "k", "c", 12), ("in", "k", "d", 5)])
+        running.commit()
+        last = {start: value for _, start, _, value, _ in read(running, windows)}
+    assert last == {0: "abd", 2: "abcd", 6: "bc", 9: "c"}
+
+
 def test_early_records_are_in_the_window_from_zero_on() -> None:
     windows = SlidingWindows.of_time_difference(10)
     assert outcome(windows, [("a", 3), ("b", 5)]) == [
