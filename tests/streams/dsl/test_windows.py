@@ -167,6 +167,26 @@ def test_a_window_that_is_held_back_is_forwarded_once() -> None:
         assert read(running, windows) == [("k", 0, 10, "abc", 3)]
 
 
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+@pytest.mark.parametrize("times", [(30, 10, 20), (10, 30, 20), (20, 30, 10), (20, 10, 30)])
+@pytest.mark.parametrize("committed", [0, 1, 2])
+def test_sessions_that_a_record_touches_are_joined_in_the_order_of_their_times(
+    config: Mapping[str, object], times: tuple[int, int, int], committed: int
+) -> None:
+    """Wherever each is: in the store, or held back in a cache."""
+    windows = SessionWindows.with_inactivity_gap(10, grace=50)
+    with driver(lambda b: joined(b, windows), config, auto_commit=False) as running:
+        for number, time in enumerate(times):
+            if number == committed:
+                running.commit()
+            pipe(running, [("in", "k", str(time), time)])
+        running.commit()
+        *_, last = read(running, windows)
+    first, second, third = times
+    before = sorted((first, second)) if abs(first - second) > 10 else (first, second)
+    assert last == ("k", 10, 30, "".join(map(str, (*before, third))), 30)
+
+
 def test_sliding_windows_begin_and_end_at_records() -> None:
     """The example of Kafka Streams' documentation, with values for the windows' records."""
     windows = SlidingWindows.of_time_difference(10)
