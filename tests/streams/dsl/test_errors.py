@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,15 @@ from store.points import Point
 from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
 from store.streams import handlers
 from store.streams.application import Application
-from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder, TimeWindows
+from store.streams.dsl import (
+    ProcessorContext,
+    PunctuationType,
+    SessionWindows,
+    SlidingWindows,
+    StreamRecord,
+    StreamsBuilder,
+    TimeWindows,
+)
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clusters import Cluster
@@ -165,10 +174,18 @@ def test_under_at_least_once_other_branches_go_on_where_one_raises_as_in_kafka_s
 
 
 @pytest.mark.parametrize("cache", [0, 1 << 20])
-@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize(
+    "windows",
+    [
+        None,
+        TimeWindows.of_size(100),
+        SlidingWindows.of_time_difference(100),
+        SessionWindows.with_inactivity_gap(100),
+    ],
+)
 @pytest.mark.parametrize("read", [False, True])
 def test_under_at_least_once_an_aggregate_has_nothing_of_a_record_that_raised_while_it_was_changed_in_place(
-    cache: int, windowed: bool, read: bool
+    cache: int, windows: Any, read: bool
 ) -> None:
     """As in Kafka Streams, whose cache holds bytes."""
 
@@ -180,9 +197,13 @@ def test_under_at_least_once_an_aggregate_has_nothing_of_a_record_that_raised_wh
 
     def build(builder: StreamsBuilder) -> None:
         group: Any = builder.stream("in").group_by_key()
-        if windowed:
-            group = group.windowed_by(TimeWindows.of_size(100))
-        group.aggregate(list, add, materialized="lists")
+        if windows is None:
+            group.aggregate(list, add, materialized="lists")
+        elif isinstance(windows, SessionWindows):
+            merge = lambda _, one, two: one + two if one else two  # noqa: E731
+            group.windowed_by(windows).aggregate(list, add, merge, materialized="lists")
+        else:
+            group.windowed_by(windows).aggregate(list, add, materialized="lists")
 
     config = {
         "processing.exception.handler": "continue",
@@ -191,14 +212,16 @@ def test_under_at_least_once_an_aggregate_has_nothing_of_a_record_that_raised_wh
     }
     with TestDriver(application(build), config, auto_commit=False) as driver:
         store = driver.get_store("lists")
+        rows = partial(store.fetch, "k") if isinstance(windows, SessionWindows) else store.all
         for value in ("one", "bad", "two"):
             driver.pipe_input("in", "k", value, 1, value_serde=JsonSerde())
             if read:
                 # What is held back is written for whoever reads.
-                list(store.all())
+                list(rows())
         driver.commit()
-        with store.all() as rows:
-            assert [held for _, held in rows] == [(["one", "two"], 1)]
+        with rows() as found:
+            expected = ["one", "two"] if isinstance(windows, SessionWindows) else (["one", "two"], 1)
+            assert [held for _, held in found] == [expected]
 
 
 def test_under_at_least_once_a_handler_that_does_not_go_on_is_asked_once() -> None:
