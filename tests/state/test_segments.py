@@ -631,6 +631,17 @@ def test_a_cached_put_that_is_discarded_makes_nothing_expire() -> None:
     assert windows.times() == windows.times(COMMITTED) == [10, 20]
 
 
+def test_a_discard_of_what_a_cache_holds_brings_nothing_back_that_written_rows_have_made_expire() -> None:
+    windows = Windows(context_over(MemoryEngine(), mechanism=None, cache_max_bytes=1 << 20))
+    windows.write(10)
+    windows.commit()
+    windows.write(1_000)
+    windows.flush_cache()
+    windows.write(2_000)
+    windows.discard()
+    assert windows.times() == windows.times(COMMITTED) == [1_000]
+
+
 class Full(MemoryEngine):
     """Takes one write."""
 
