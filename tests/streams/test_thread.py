@@ -17,6 +17,7 @@ from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
 from store.errors import ConfigError, InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
+from store.metrics import GROUP, TASK_GROUP, Metrics
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
 from store.streams.streams import Streams
@@ -130,6 +131,33 @@ def test_tasks_that_stay_go_on_in_the_midst_of_a_rebalance(cluster: Cluster, con
     assert outputs(cluster) == 10
     assert all(not task.in_transaction for task in stayed.values())
     for one in (first, second, third):
+        one.stop()
+
+
+def test_metrics_of_tasks_and_their_stores_name_the_thread_that_has_them(cluster: Cluster) -> None:
+    metrics = Metrics(cluster.clock)
+
+    def start(name: str) -> StreamThread:
+        return StreamThread(
+            Application.of(cluster.topology),
+            LONG,
+            SimLog(cluster.broker),
+            cluster.storage(),
+            cluster.clock,
+            name=name,
+            metrics=metrics,
+        )
+
+    first, second = start("thread-1"), start("thread-2")
+    rest(first, second)
+    had: dict[tuple[str, str], set[str]] = {}
+    for name in metrics.snapshot():
+        tags = dict(name.tags)
+        had.setdefault((name.group, tags["thread-id"]), set()).add(tags["task-id"])
+    assert had == {
+        (group, one.name): set(tasks(one)) for group in (GROUP, TASK_GROUP) for one in (first, second)
+    }
+    for one in (first, second):
         one.stop()
 
 
