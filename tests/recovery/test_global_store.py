@@ -313,6 +313,25 @@ def test_a_store_that_is_updated_stays_young_however_long_it_runs_and_is_killed(
     assert disk.aside == []
 
 
+@pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None], ids=["own", "direct"])
+def test_a_store_that_is_killed_after_the_wall_clock_was_set_back_is_not_rebuilt(
+    mechanism: Mechanism | None,
+) -> None:
+    """What it had noted was of the time that the clock was ahead."""
+    disk, topic, clock = CrashDisk(), Topic(), StepClock()
+    topic[0].append((b"a", b"1"))
+    clock.now = 100 * DAY
+    store = over(disk, topic, RestoreSettings(clock=clock), mechanism=mechanism)
+    store.open()
+    clock.now = DAY
+    assert store.update() == 0
+    disk.restart(power_lost=False)
+    topic[0].append((b"a", b"2"), (b"b", b"1"))
+    with over(disk, topic, RestoreSettings(clock=clock), mechanism=mechanism) as store:
+        assert shown(store) == topic.values()
+    assert disk.aside == []
+
+
 def test_a_corrupt_store_is_set_aside_and_rebuilt(storage: Storage) -> None:
     topic = Topic(2)
     topic[0].append((b"a", b"1"))
