@@ -307,6 +307,33 @@ def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them()
         one.stop()
 
 
+def test_a_host_lets_go_of_the_copies_that_another_one_keeps_from_now_on() -> None:
+    cluster = Cluster(keys=[b"a", b"b"], partitions=8)
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1})
+    hosts: list[StreamThread] = []
+    for number in range(4):
+        hosts.append(
+            StreamThread(
+                Application.of(cluster.topology),
+                config,
+                SimLog(cluster.broker, f"host-{number}"),
+                cluster.storage(SimHost(number)),
+                cluster.clock,
+                name="thread",
+                host=Host(f"host-{number}"),
+            )
+        )
+        rest(*hosts)
+        for _ in range(2):
+            cluster.clock.sleep(COPIES_S)
+            rest(*hosts)
+        if number:
+            kept = sorted(task for one in hosts for task in one.status.standby)
+            assert kept == [f"0_{partition}" for partition in range(8)]
+    for one in hosts:
+        one.stop()
+
+
 class ClosedMeanwhile(dict[str, Any]):
     """The stores of a copy whose own thread closes it right after it was looked at."""
 
