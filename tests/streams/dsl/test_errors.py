@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.worlds.sim.disk import Host
-from store.config import StreamsConfig
+from store.config import StoreType, StreamsConfig
 from store.errors import LogError, SerdeError
 from store.metrics import Metrics
 from store.points import Point
@@ -19,6 +19,7 @@ from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
 from store.streams import handlers
 from store.streams.application import Application
 from store.streams.dsl import (
+    Materialized,
     ProcessorContext,
     PunctuationType,
     SessionWindows,
@@ -376,3 +377,27 @@ def test_a_topic_that_the_driver_does_not_have_is_told_with_those_that_it_has() 
             driver.pipe_input("inn", "a", "1")
         with pytest.raises(LogError, match=r"topic ouut does not exist\. There are: .*\bin, out$"):
             driver.read_output("ouut")
+
+
+def test_the_driver_opens_a_task_anew_with_the_global_stores_of_its_sub_topology() -> None:
+    """One that cannot take back what a record has done that raised, as a store of it has no transactions."""
+
+    def check(_: str, value: str) -> None:
+        if value == "bad":
+            raise ValueError("a bad value")
+
+    def build(builder: StreamsBuilder) -> None:
+        names = builder.global_table("names")
+        moved = builder.stream("in").select_key(lambda key, _: key).repartition()
+        named = moved.join_global(names, lambda key, _: key, lambda value, name: f"{name} {value}")
+        moved.to_table(materialized=Materialized("last", store_type=StoreType.ROCKS_DB))
+        moved.foreach(check)
+        named.to("out")
+
+    config = {"processing.exception.handler": "continue", "statestore.cache.max.bytes": 0}
+    with TestDriver(application(build), config) as driver:
+        driver.pipe_input("names", "k", b'"Ann"')
+        for value in (b'"one"', b'"bad"', b'"two"'):
+            driver.pipe_input("in", "k", value)
+        came = [record.value for record in driver.read_output("out", value_serde=JsonSerde())]
+    assert came == ["Ann one", "Ann two"]

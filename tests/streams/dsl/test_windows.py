@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -520,3 +520,16 @@ def test_a_late_record_of_a_window_without_a_value_has_its_own_time(config: Mapp
         2,
         50,
     )
+
+
+def test_unlimited_windows_start_when_a_clock_of_any_zone_says_so() -> None:
+    start = datetime(1970, 1, 1, 2, 0, 5, tzinfo=timezone(timedelta(hours=2)))
+    assert UnlimitedWindows.of().start_on(start).start_ms == 5_000
+    with pytest.raises(TypeError, match="offset-naive"):
+        UnlimitedWindows.of().start_on(start.replace(tzinfo=None))
+
+
+def test_a_windowed_key_that_is_read_ends_at_the_last_time_at_the_latest() -> None:
+    serde = TimeWindowedSerde(StrSerde(), 10)
+    data = serde.serialize(Windowed("k", Window(LATEST - 5, LATEST)))
+    assert serde.deserialize(data) == Windowed("k", Window(LATEST - 5, LATEST))
