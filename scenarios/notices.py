@@ -2,7 +2,8 @@
 
 Input, keyed by who gives notice: to whom, and a number. To `all`: in both of the first two partitions of `notices`;
 to `first`: in the first one; to `nobody`: in none, and it is dropped; to `key`: in the partition of its key. Null is
-left out. In `given` is how many notices somebody has given, to nobody too.
+left out. In `given` is how many notices somebody has given, to nobody too. Wherever a notice goes, it has the headers
+that it came with, and what somebody has given has those of the last one.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Scenario(scenarios.Scenario):
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.1 else [random.choice(tuple(READERS)), random.randint(0, 9)]
-        return Sample(random.choice("abc"), value)
+        headers = (("by", random.choice(("post", "hand"))),) if random.random() < 0.3 else ()
+        return Sample(random.choice("abc"), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         if record.value is None:
@@ -61,8 +63,11 @@ class Scenario(scenarios.Scenario):
         given, latest = state[GIVEN].get(record.key, [0, -1])
         given, latest = given + 1, max(latest, record.timestamp)
         state[GIVEN][record.key] = [given, latest]
-        notice = Output("notices", record.key, record.value, partitions=READERS[record.value[0]])
-        return [notice, Output("given", record.key, given, latest)]
+        headers = record.headers
+        notice = Output(
+            "notices", record.key, record.value, headers=headers, partitions=READERS[record.value[0]]
+        )
+        return [notice, Output("given", record.key, given, latest, headers)]
 
     def accepts(self, record: InputRecord) -> bool:
         value = record.value

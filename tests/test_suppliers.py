@@ -264,7 +264,9 @@ def test_a_builder_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     builder = StoreBuilder[Any](
         "s", supplier=supplier, key_serde=SERDES[0], value_serde=SERDES[1], metered=Broken
     )
-    with pytest.raises(ZeroDivisionError), open_store(builder, tmp_path):
+    with pytest.raises(ZeroDivisionError) as raised, open_store(builder, tmp_path):
         pass
     with open_store(supplier, tmp_path) as store:
         assert store.is_open()
+    # Until here it has kept all that the failed opening had at hand.
+    assert raised.tb is not None

@@ -79,6 +79,18 @@ MUTANTS = (
         (Edit(f"{_WAITING}.let_go", "            self._store.put(row, None)\n", ""),),
     ),
     Mutant(
+        "records-that-wait-lose-their-headers",
+        OWN,
+        "A delayed join lets a record go without its headers, if it came since the last commit.",
+        (
+            Edit(
+                f"{_WAITING}._let_go",
+                "time, headers)\n        else:",
+                "time, ())\n        else:",
+            ),
+        ),
+    ),
+    Mutant(
         "one-record-waits-for-each-key-and-time",
         OWN,
         "A record that waits takes the place of one of the same key and time.",

@@ -55,6 +55,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-row-that-loses-its-foreign-key-loses-its-result",
+        OWN,
+        "A row whose foreign key is gone is deleted from the result of a left join, too.",
+        (
+            Edit(
+                f"{_FOREIGN}:Subscribe.bind",
+                "before is not None and now is None and not self.left",
+                "before is not None and now is None",
+            ),
+        ),
+    ),
+    Mutant(
         "a-partner-that-goes-is-not-told",
         OWN,
         "The deletion of a row is not told to those that are subscribed to it.",

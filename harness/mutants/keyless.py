@@ -24,6 +24,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "what-goes-to-several-partitions-has-no-headers",
+        OWN,
+        "A record whose partitioner names several partitions is sent without its headers.",
+        (
+            Edit(
+                "store.streams.dsl.operators:Sink.bind",
+                "timestamp=timestamp, headers=headers, partition=one)",
+                "timestamp=timestamp, partition=one)",
+            ),
+        ),
+    ),
+    Mutant(
         "no-partition-taken-for-that-of-the-key",
         OWN,
         "A record whose partitioner names no partition is sent to that of its key.",

@@ -60,6 +60,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-session-comes-out-with-the-time-of-its-start",
+        OWN,
+        "A session that comes out when it has ended has the time of its first record, not of its last one.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:OnWindowClose.bind",
+                "release(row, value, row.window.end, headers)",
+                "release(row, value, row.window.start, headers)",
+            ),
+        ),
+    ),
+    Mutant(
         "windows-without-those-that-begin-after-a-late-record",
         OWN,
         "A late record makes no sliding window of the records after it.",

@@ -125,6 +125,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-suppressed-row-goes-with-the-value-before-it",
+        OWN,
+        "A row that was held back goes with the value before its last update, and not with that which went before it.",
+        (
+            Edit(
+                f"{_BUFFER}.put",
+                "time, prior = held[0], held[3]",
+                "time, prior = held[0], None if old is None else self._value_bytes(old)",
+            ),
+        ),
+    ),
+    Mutant(
         "what-was-suppressed-is-logged-with-the-time-of-the-commit",
         OWN,
         "The changelog of a suppressed table has the time of the last record before the commit.",
@@ -203,6 +215,18 @@ MUTANTS = (
                 "store.streams.dsl.operators:Regroup.bind",
                 "            if goes:\n                forward(old_key",
                 "            if goes and new is old:\n                forward(old_key",
+            ),
+        ),
+    ),
+    Mutant(
+        "a-group-goes-back-in-time",
+        OWN,
+        "What is added to a group of a table late gives the group its own time, although that has been later.",
+        (
+            Edit(
+                "store.streams.dsl.operators:TableAggregate.bind",
+                "value = add(key, new, value)\n                timestamp = max(timestamp, time)",
+                "value = add(key, new, value)",
             ),
         ),
     ),

@@ -184,14 +184,14 @@ class TaskHost:
                 self._storage,
                 self._config,
                 self._clock,
-                tasks_in_process=tasks,
                 streaming=None if self._streaming is None else self._streaming(),
                 leaving=self._leaving.is_set,
                 stopping=self._leaving.is_set,
                 pool=self._pool,
                 purges=self._repartition_topics,
             )
-        worker.assign([*worker.tasks, *(order.partition for order in orders)])
+        partitions = [*worker.tasks, *(order.partition for order in orders)]
+        worker.assign(partitions, tasks_in_process=tasks)
         ends = {
             TopicPartition(topic, order.partition): end
             for order in orders

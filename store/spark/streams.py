@@ -208,6 +208,8 @@ class SparkStreamsQuery:
         self._partitions = partitions
         self._planned: dict[TopicPartition, int] = {}
         """Up to where each partition was brought by a micro-batch of this query."""
+        self._ends: Mapping[TopicPartition, int] = {}
+        """Up to where each is to be brought, by a micro-batch that is done, under way or has failed."""
         self._positions = dict(starting)
         self._progress: deque[Mapping[str, Any]] = deque(maxlen=_REMEMBERED)
         self._batches = 0
@@ -274,7 +276,7 @@ class SparkStreamsQuery:
     @property
     def lag(self) -> Mapping[TopicPartition, int]:
         """How many offsets each partition of the sources has beyond the committed position, as far as planned."""
-        return {tp: max(0, end - self._positions.get(tp, 0)) for tp, end in sorted(self._planned.items())}
+        return {tp: max(0, end - self._positions.get(tp, 0)) for tp, end in sorted(self._ends.items())}
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
@@ -360,6 +362,8 @@ class SparkStreamsQuery:
 
     def _bring_to(self, ends: Mapping[TopicPartition, int], batch_id: int) -> None:
         began = time.monotonic()
+        # Another one, for other threads may be reading this one.
+        self._ends = {**self._ends, **ends}
         new = {tp: end for tp, end in ends.items() if end > self._planned.get(tp, -1)}
         slots = self._orders(new)
         carried = self._run(slots) if slots else []

@@ -186,11 +186,12 @@ class Task:
         global_stores: Mapping[str, GlobalStore[Any]] | None = None,
         faults: Faults | None = None,
         breaks_off: Callable[[bool], bool] = lambda _: False,
+        thread_id: str = "main",
     ) -> None:
         """`tasks_in_process`: how many tasks of this process share the memory that `config` gives it. `global_stores`
         are those of the topology, open, and stay the caller's; `ConfigError` when one is missing. `faults` are those
         of this task's earlier incarnations in this process: what handlers have decided (`store.streams.handlers`).
-        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`."""
+        `breaks_off` is asked whether a restore is to end, see `RestoreSettings`. Metrics are told of `thread_id`."""
         self._handlers = Handlers.of(config)
         self._extractor = extractor_of("default.timestamp.extractor", config.default_timestamp_extractor)
         self._faults = faults if faults is not None else Faults()
@@ -215,6 +216,7 @@ class Task:
         self.tasks_in_process = tasks_in_process
         self._suppliers = topology.suppliers(config.dsl_store_suppliers)
         self._metrics = metrics
+        self._thread_id = thread_id
         self._listener = listener
         self._breaks_off = breaks_off
         self._offsets: TaskOffsets | None = None
@@ -366,7 +368,7 @@ class Task:
     def _count_drops(self) -> Callable[[], None] | None:
         if self._metrics is None:
             return None
-        metrics = self._metrics.task(self.task_id)
+        metrics = self._metrics.task(self.task_id, thread_id=self._thread_id)
         self._exit.callback(metrics.close)
         return metrics.dropped
 
@@ -628,7 +630,9 @@ class Task:
             if self._metrics is None:
                 return supplier.open(made)
             # A store that is opened again, to be rebuilt, has taken those of its first opening along.
-            metrics = self._metrics.store(name, task_id=self.task_id, scope=supplier.metrics_scope)
+            metrics = self._metrics.store(
+                name, task_id=self.task_id, scope=supplier.metrics_scope, thread_id=self._thread_id
+            )
             measured.append(metrics)
             closing.callback(metrics.close)
             return supplier.open(replace(made, metrics=metrics))

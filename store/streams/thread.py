@@ -225,6 +225,7 @@ class StreamThread:
                     stopping=stopping,
                     pool=pool,
                     purges=application.repartition_topics,
+                    thread_id=name,
                 )
                 self._workers[topology.ordinal] = worker
                 self._exit.callback(worker.close)

@@ -122,9 +122,11 @@ class Worker:
         stopping: Callable[[], bool] = lambda: False,
         pool: Executor | None = None,
         purges: Collection[str] = (),
+        thread_id: str = "main",
     ) -> None:
         """`tasks_in_process`: how many tasks the process has in all, where other workers run in it too. `metrics`
-        gets those of the stores, `listener` is told of every restore. For `standbys` see `assign`.
+        gets those of tasks and stores, as of the thread `thread_id`, `listener` is told of every restore. For
+        `standbys` see `assign`.
 
         `on_lost` is told of each task that a newer incarnation has taken over, by partition, and the worker goes on
         with the rest. Without it `poll` raises `TaskLostError` for such a task, and `run` ends with that.
@@ -163,6 +165,7 @@ class Worker:
         self._clock = clock
         self._others = 0 if tasks_in_process is None else max(0, tasks_in_process - len(self._partitions))
         self._metrics = metrics
+        self._thread_id = thread_id
         self._listener = listener
         self._on_lost = on_lost
         self._lost: dict[int, FencedError] = {}
@@ -549,6 +552,7 @@ class Worker:
                 global_stores=self.replicas.global_stores,
                 faults=self._faults.setdefault(partition, Faults()),
                 breaks_off=self._breaks_off,
+                thread_id=self._thread_id,
             )
             try:
                 task.open()

@@ -313,6 +313,25 @@ def test_a_store_that_is_updated_stays_young_however_long_it_runs_and_is_killed(
     assert disk.aside == []
 
 
+@pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None], ids=["own", "direct"])
+def test_a_store_that_is_killed_after_the_wall_clock_was_set_back_is_not_rebuilt(
+    mechanism: Mechanism | None,
+) -> None:
+    """What it had noted was of the time that the clock was ahead."""
+    disk, topic, clock = CrashDisk(), Topic(), StepClock()
+    topic[0].append((b"a", b"1"))
+    clock.now = 100 * DAY
+    store = over(disk, topic, RestoreSettings(clock=clock), mechanism=mechanism)
+    store.open()
+    clock.now = DAY
+    assert store.update() == 0
+    disk.restart(power_lost=False)
+    topic[0].append((b"a", b"2"), (b"b", b"1"))
+    with over(disk, topic, RestoreSettings(clock=clock), mechanism=mechanism) as store:
+        assert shown(store) == topic.values()
+    assert disk.aside == []
+
+
 def test_a_corrupt_store_is_set_aside_and_rebuilt(storage: Storage) -> None:
     topic = Topic(2)
     topic[0].append((b"a", b"1"))
@@ -503,13 +522,16 @@ def test_listeners_hear_of_each_partition() -> None:
             heard.append(("end", changelog.partition, store_name, total_restored))
 
     topic = Topic(2)
-    topic[1].append((b"a", b"1"), (b"a", b"2"))
-    with over(CrashDisk(), topic, RestoreSettings(listener=Listener())):
+    keyless: Any = (None, b"2")
+    topic[1].append((b"a", b"1"), keyless, (b"b", b"1"))
+    with over(CrashDisk(), topic, RestoreSettings(batch=2, listener=Listener())):
         pass
     assert heard == [
         ("start", 0, "prices", 0, 0),
-        ("start", 1, "prices", 0, 3),
-        ("batch", 1, "prices", 3, 2),
+        ("start", 1, "prices", 0, 4),
+        # What has no key is read, and is none of the records that are restored.
+        ("batch", 1, "prices", 2, 1),
+        ("batch", 1, "prices", 4, 1),
         ("end", 0, "prices", 0),
         ("end", 1, "prices", 2),
     ]
@@ -746,12 +768,17 @@ TestFollowingOnDisk.settings = settings(
 )
 
 
-def test_offsets_of_a_time_without_transactions_are_not_believed_when_they_are_switched_off_again() -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_offsets_of_a_time_without_transactions_are_not_believed_when_they_are_switched_off_again(
+    gone: bool,
+) -> None:
     disk, topic = CrashDisk(), Topic()
     for number in range(4):
         topic[0].append((b"%d" % number, b"1"))
     with over(disk, topic, mechanism=None):
         pass
+    if gone:
+        del disk.files["prices"]
     store = over(disk, topic, RestoreSettings(batch=1))
     before, killed = arm(_killed_at_its_second_batch()), False
     try:

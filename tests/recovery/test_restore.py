@@ -185,6 +185,10 @@ def test_the_listener_hears_start_every_batch_and_end(store: KeyValueStore, batc
     assert heard[-1] == ("end", CHANGELOG, "orders", 5)
     assert all(event[0] == "batch" and event[1:3] == (CHANGELOG, "orders") for event in heard[1:-1])
     assert sum(int(str(event[4])) for event in heard[1:-1]) == 5
+    # Behind the last record of each batch, or behind the marker at the end.
+    places = [int(str(event[3])) for event in heard[1:-1]]
+    assert places[:-1] == [1 + batch * number for number in range(1, len(places))]
+    assert places[-1] > 5
 
 
 def test_a_log_that_settles_in_time_is_restored_to_its_end(store: KeyValueStore) -> None:

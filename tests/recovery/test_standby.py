@@ -171,6 +171,20 @@ def test_a_standby_that_crashes_at_any_moment_leaves_what_a_task_takes_over() ->
                 assert held(standby, name) == changelogs[name].values()
 
 
+@pytest.mark.parametrize("kind", ["own", "checkpointed", "direct"])
+def test_a_copy_that_is_opened_again_lacks_what_came_meanwhile_and_the_marker_behind_its_last_record(
+    kind: Kind,
+) -> None:
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+    log = changelogs["orders"]
+    log.append(*FIRST)
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        standby.update()
+    log.append(*SECOND)
+    with standby_over(disk, changelogs, {"orders": kind}) as standby:
+        assert standby.lag() == {log.tp: 1 + len(SECOND) + 1}
+
+
 def test_a_commit_that_is_acknowledged_before_it_is_stable_is_not_taken_for_a_lost_changelog() -> None:
     disk, changelogs = CrashDisk(), Changelogs("orders")
     task = Incarnation(disk, changelogs, {"orders": "own"})

@@ -82,6 +82,15 @@ def test_a_task_stays_open_from_one_order_to_the_next() -> None:
     assert len(opened) == 1
 
 
+@pytest.mark.parametrize("tasks", [2, 3, 5])
+def test_tasks_share_the_memory_of_a_host_with_as_many_as_the_orders_say(tasks: int) -> None:
+    host = host_of(numbered(b"a", b"b", partitions=2))
+    for partition in (0, 1, 1):
+        host.carry_out(Orders("run", [Order(0, partition, {SOURCE.topic: 1})], tasks))
+    (worker,) = host._workers.values()
+    assert {number: task.tasks_in_process for number, task in worker.tasks.items()} == {0: tasks, 1: tasks}
+
+
 def test_an_end_that_no_record_has_is_reached_behind_aborted_ones() -> None:
     cluster = numbered(b"a")
     producer = SimLog(cluster.broker).producer("upstream", 60_000)

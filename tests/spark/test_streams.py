@@ -15,6 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from store.config import StreamsConfig
 from store.errors import TaskHostError
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
@@ -187,6 +188,30 @@ def test_a_query_tells_what_it_has_processed_and_how_far_it_is(running: Running)
     assert set(query.lag.values()) <= {0}
     assert query.last_progress is not None
     assert sum(query.positions.values()) == len(KEYS)
+
+
+class Waits:
+    """Counts, once a file is there."""
+
+    def __init__(self, sink: str, gate: Path) -> None:
+        self.count, self.gate = Count(sink), gate
+
+    def __call__(self, context: Context, record: Record) -> None:
+        until(self.gate.exists)
+        self.count(context, record)
+
+
+def test_a_query_tells_what_a_micro_batch_that_is_under_way_has_before_it(running: Running) -> None:
+    gate = running.directory / "gate"
+    waiting = replace(counting(running), process=Waits(f"{running.name}-out", gate))
+    running.feed("in", *[(key, b"") for key in KEYS])
+    # A transaction may be open for as long as brokers allow.
+    query = running.start(waiting, config=StreamsConfig(transaction_timeout_ms=900_000))
+    until(lambda: sum(query.lag.values()) == len(KEYS))
+    assert query.positions == {}
+    gate.touch()
+    query.process_all_available()
+    assert set(query.lag.values()) == {0}
 
 
 class FailsOnce:

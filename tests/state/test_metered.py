@@ -284,6 +284,27 @@ def test_what_no_serde_can_read_is_an_error_that_says_where(kind: type[MeteredSt
     assert read(store, 1) == "value"
 
 
+@pytest.mark.parametrize(
+    "kind", [kind for kind in INNER if hasattr(kind, "delete")], ids=lambda kind: kind.__name__
+)
+def test_what_no_serde_can_read_is_not_deleted(kind: type[MeteredStore[Any, Any, Any]]) -> None:
+    store = over(kind)
+    write(store, 1, "x")
+    typed = kind(store.inner, IntSerde(), IntSerde())
+    at = (5,) if kind is MeteredVersionedKeyValueStore else ()
+    with pytest.raises(SerdeError, match="orders"):
+        typed.delete(1, *at)  # type: ignore[attr-defined]
+    assert read(store, 1) == "x"
+
+
+def test_a_version_that_comes_too_late_to_be_deleted_is_not_told_as_if_it_was() -> None:
+    store = over(MeteredVersionedKeyValueStore)
+    write(store, 1, "x")
+    store.put(2, "y", 6 + HOUR)
+    assert store.delete(1, 5) is None
+    assert store.get(1).value == "x"
+
+
 @every_type
 def test_operations_are_measured_once_and_under_known_methods(
     kind: type[MeteredStore[Any, Any, Any]],

@@ -15,7 +15,7 @@ from hypothesis import given
 from store.engine import Engine, Family
 from store.engine.memory import MemoryEngine
 from store.engine.protocol import NO_DATA, KeyRange, Snapshot, Write
-from store.errors import FatalLogError, LogError, StoreClosedError, StoreCorruptedError
+from store.errors import FatalLogError, LogError, ProtocolError, StoreClosedError, StoreCorruptedError
 from store.state import metadata
 from store.state.protocol import StoreContext
 from store.state.segments import (
@@ -629,6 +629,38 @@ def test_a_cached_put_that_is_discarded_makes_nothing_expire() -> None:
     windows.write(20)
     windows.commit()
     assert windows.times() == windows.times(COMMITTED) == [10, 20]
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.INDEXED_BATCH, None])
+def test_a_store_with_writes_that_a_cache_holds_is_not_restored(mechanism: Mechanism | None) -> None:
+    windows = Windows(context_over(MemoryEngine(), mechanism=mechanism, cache_max_bytes=1 << 20))
+    windows.write(10)
+    with pytest.raises(ProtocolError, match="commit or discard its writes before restoring"):
+        windows.restore_batch([], {})
+    windows.discard()
+    windows.restore_batch([], {})
+
+
+def test_a_store_that_has_no_row_left_and_a_time_is_not_empty() -> None:
+    """By that time what comes may be too late."""
+    windows = Windows(context_over(MemoryEngine()))
+    assert windows.is_empty()
+    windows.write(1_000)
+    windows.put(b"k", None, 1_000)
+    windows.commit()
+    assert windows.times() == []
+    assert not windows.is_empty()
+
+
+def test_a_discard_of_what_a_cache_holds_brings_nothing_back_that_written_rows_have_made_expire() -> None:
+    windows = Windows(context_over(MemoryEngine(), mechanism=None, cache_max_bytes=1 << 20))
+    windows.write(10)
+    windows.commit()
+    windows.write(1_000)
+    windows.flush_cache()
+    windows.write(2_000)
+    windows.discard()
+    assert windows.times() == windows.times(COMMITTED) == [1_000]
 
 
 class Full(MemoryEngine):

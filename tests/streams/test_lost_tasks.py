@@ -117,6 +117,22 @@ def drain(worker: Worker) -> None:
         pass
 
 
+def test_what_was_lost_under_an_earlier_assignment_is_no_news_under_the_next_one(cluster: Cluster) -> None:
+    cluster.feed(0, b"a")
+    told: list[int] = []
+    worker = cluster.worker(on_lost=lambda partition, _error: told.append(partition))
+    drain(worker)
+    other = cluster.worker()
+    cluster.feed(0, b"b")
+    drain(other)
+    cluster.feed(0, b"c")
+    with pytest.raises(TaskLostError):
+        drain(worker)
+    worker.assign(())
+    assert not worker.poll()
+    assert (told, worker.lost) == ([0], {})
+
+
 @pytest.mark.parametrize("clock", [BrokerClock, SleepingClock])
 def test_a_worker_whose_transaction_was_given_up_goes_on(
     cluster: Cluster, clock: Callable[[SimBroker], BrokerClock]

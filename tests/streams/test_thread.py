@@ -17,6 +17,7 @@ from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
 from store.errors import ConfigError, InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
+from store.metrics import GROUP, TASK_GROUP, Metrics
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
 from store.streams.streams import Streams
@@ -130,6 +131,33 @@ def test_tasks_that_stay_go_on_in_the_midst_of_a_rebalance(cluster: Cluster, con
     assert outputs(cluster) == 10
     assert all(not task.in_transaction for task in stayed.values())
     for one in (first, second, third):
+        one.stop()
+
+
+def test_metrics_of_tasks_and_their_stores_name_the_thread_that_has_them(cluster: Cluster) -> None:
+    metrics = Metrics(cluster.clock)
+
+    def start(name: str) -> StreamThread:
+        return StreamThread(
+            Application.of(cluster.topology),
+            LONG,
+            SimLog(cluster.broker),
+            cluster.storage(),
+            cluster.clock,
+            name=name,
+            metrics=metrics,
+        )
+
+    first, second = start("thread-1"), start("thread-2")
+    rest(first, second)
+    had: dict[tuple[str, str], set[str]] = {}
+    for name in metrics.snapshot():
+        tags = dict(name.tags)
+        had.setdefault((name.group, tags["thread-id"]), set()).add(tags["task-id"])
+    assert had == {
+        (group, one.name): set(tasks(one)) for group in (GROUP, TASK_GROUP) for one in (first, second)
+    }
+    for one in (first, second):
         one.stop()
 
 
@@ -276,6 +304,33 @@ def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them()
     assert sorted(task for one in others for task in one.status.standby) == ["0_0", "0_1", "0_2", "0_3"]
     assert not any(set(one.status.standby) & set(tasks(one)) for one in others)
     for one in others:
+        one.stop()
+
+
+def test_a_host_lets_go_of_the_copies_that_another_one_keeps_from_now_on() -> None:
+    cluster = Cluster(keys=[b"a", b"b"], partitions=8)
+    config = StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1})
+    hosts: list[StreamThread] = []
+    for number in range(4):
+        hosts.append(
+            StreamThread(
+                Application.of(cluster.topology),
+                config,
+                SimLog(cluster.broker, f"host-{number}"),
+                cluster.storage(SimHost(number)),
+                cluster.clock,
+                name="thread",
+                host=Host(f"host-{number}"),
+            )
+        )
+        rest(*hosts)
+        for _ in range(2):
+            cluster.clock.sleep(COPIES_S)
+            rest(*hosts)
+        if number:
+            kept = sorted(task for one in hosts for task in one.status.standby)
+            assert kept == [f"0_{partition}" for partition in range(8)]
+    for one in hosts:
         one.stop()
 
 

@@ -404,6 +404,11 @@ def test_an_estimate_of_the_keys_follows_what_is_written(transaction: Transactio
     transaction.put(b"newer", b"1")
     transaction.put(b"00", None)
     assert transaction.approximate_num_keys() == 11
+    for ending in (transaction.commit, transaction.discard):
+        ending()
+        assert transaction.approximate_num_keys() == 11
+        transaction.put(b"newest", b"1")
+        assert transaction.approximate_num_keys() == 12
 
 
 def test_a_closed_transaction_has_let_go_of_what_it_held(place: Place) -> None:

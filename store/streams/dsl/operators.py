@@ -17,7 +17,7 @@ from store.errors import DeserializationError, SerdeError
 from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.context import TaskContext
-from store.streams.dsl.record_cache import UNKNOWN, Found, VersionedTable
+from store.streams.dsl.record_cache import UNKNOWN, Found, VersionedTable, own
 from store.streams.timestamps import Extractor, Timing
 from store.types import Headers, Record
 
@@ -415,6 +415,7 @@ class Aggregate:
             return process
 
         task, encode, find, adopt = place.task, table.encode, table.find, table.adopt
+        fold = all_or_nothing(fold, task)
         dirty = table.dirty
         pending, touch = dirty.get, dirty.move_to_end
         counts = self.aggregator is None
@@ -466,6 +467,16 @@ def folding(
         return aggregator(key, value, initializer() if old is None else old)
 
     return aggregate
+
+
+def all_or_nothing(fold: Callable[[Any, Any, Any], Any], task: TaskContext) -> Callable[[Any, Any, Any], Any]:
+    """The same, for an aggregate that is at hand: a record that raises half-way leaves it as it was.
+
+    That matters where a handler may go on without the record and nothing is taken back.
+    """
+    if not task.leaves_operators_out:
+        return fold
+    return lambda key, value, old: fold(key, value, own(old))
 
 
 def _count(_key: Any, _value: Any, old: int | None) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
+from copy import deepcopy
 from sys import getsizeof
 from typing import Any, Final
 
@@ -69,6 +70,11 @@ def immutable(value: object) -> bool:
     if kind in _IMMUTABLE:
         return True
     return isinstance(value, tuple) and all(map(immutable, value))
+
+
+def own(value: Any) -> Any:
+    """A value that a fold may change: a copy, where that would change it for others."""
+    return value if immutable(value) else deepcopy(value)
 
 
 def size_of(value: object, depth: int = 8) -> int:

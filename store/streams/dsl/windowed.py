@@ -8,7 +8,6 @@ dropped, as Kafka Streams documents it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -17,8 +16,8 @@ from sortedcontainers import SortedDict
 from store.serdes import Serde
 from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
-from store.streams.dsl.operators import folding
-from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, immutable
+from store.streams.dsl.operators import all_or_nothing, folding
+from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, own
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
 from store.streams.handlers import result_of
 from store.types import Headers, Record
@@ -212,6 +211,8 @@ class TimeWindowAggregate:
         tumbling = self.windows.advance_ms == size
         task, find, adopt, key_of, dirty = place.task, table.find, table.adopt, table.key_of, table.dirty
         read, put, cached = table.read, table.put, table.capacity > 0
+        if cached:
+            fold = all_or_nothing(fold, task)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
@@ -252,11 +253,6 @@ class TimeWindowAggregate:
         return process
 
 
-def _own(value: Any) -> Any:
-    """A value that a fold may change."""
-    return value if immutable(value) else deepcopy(value)
-
-
 @dataclass
 class SlidingWindowAggregate:
     """A value for each key and window that begins or ends at a record of that key, as Kafka Streams makes them.
@@ -292,7 +288,7 @@ class SlidingWindowAggregate:
                 if start + size < closed:
                     dropped()
                     return
-                new = fold(key, value, _own(old))
+                new = fold(key, value, own(old))
                 row = Windowed(key, Window(start, start + size))
                 put(row, new, timestamp if old is None else max(time, timestamp), headers)
 
@@ -409,7 +405,7 @@ class SessionAggregate:
             first = last = timestamp
             agg = begin()
             for (start, end), held in found:
-                agg = merge(key, agg, _own(held))
+                agg = merge(key, agg, own(held))
                 first, last = min(first, start), max(last, end)
             if last < closed:
                 dropped()

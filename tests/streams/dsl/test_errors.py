@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,14 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.worlds.sim.disk import Host
-from store.config import StreamsConfig
+from store.config import StoreType, StreamsConfig
 from store.errors import LogError, SerdeError
 from store.metrics import Metrics
 from store.points import Point
 from store.serdes import IntSerde, JsonSerde, LongSerde, StrSerde
 from store.streams import handlers
 from store.streams.application import Application
-from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
+from store.streams.dsl import (
+    Materialized,
+    ProcessorContext,
+    PunctuationType,
+    SessionWindows,
+    SlidingWindows,
+    StreamRecord,
+    StreamsBuilder,
+    TimeWindows,
+)
 from store.testing.driver import TestDriver
 from store.types import IsolationLevel, Record, TopicPartition
 from tests.clusters import Cluster
@@ -162,6 +172,57 @@ def test_under_at_least_once_other_branches_go_on_where_one_raises_as_in_kafka_s
         ["ua", "ub", "uc", "xa", "xb", "xc", "ya", "yc"],
         ["x", "y"],
     ]
+
+
+@pytest.mark.parametrize("cache", [0, 1 << 20])
+@pytest.mark.parametrize(
+    "windows",
+    [
+        None,
+        TimeWindows.of_size(100),
+        SlidingWindows.of_time_difference(100),
+        SessionWindows.with_inactivity_gap(100),
+    ],
+)
+@pytest.mark.parametrize("read", [False, True])
+def test_under_at_least_once_an_aggregate_has_nothing_of_a_record_that_raised_while_it_was_changed_in_place(
+    cache: int, windows: Any, read: bool
+) -> None:
+    """As in Kafka Streams, whose cache holds bytes."""
+
+    def add(_: str, value: str, so_far: list[str]) -> list[str]:
+        so_far.append(value)
+        if value == "bad":
+            raise ValueError("a bad value")
+        return so_far
+
+    def build(builder: StreamsBuilder) -> None:
+        group: Any = builder.stream("in").group_by_key()
+        if windows is None:
+            group.aggregate(list, add, materialized="lists")
+        elif isinstance(windows, SessionWindows):
+            merge = lambda _, one, two: one + two if one else two  # noqa: E731
+            group.windowed_by(windows).aggregate(list, add, merge, materialized="lists")
+        else:
+            group.windowed_by(windows).aggregate(list, add, materialized="lists")
+
+    config = {
+        "processing.exception.handler": "continue",
+        "processing.guarantee": "at_least_once",
+        "statestore.cache.max.bytes": cache,
+    }
+    with TestDriver(application(build), config, auto_commit=False) as driver:
+        store = driver.get_store("lists")
+        rows = partial(store.fetch, "k") if isinstance(windows, SessionWindows) else store.all
+        for value in ("one", "bad", "two"):
+            driver.pipe_input("in", "k", value, 1, value_serde=JsonSerde())
+            if read:
+                # What is held back is written for whoever reads.
+                list(rows())
+        driver.commit()
+        with rows() as found:
+            expected = ["one", "two"] if isinstance(windows, SessionWindows) else (["one", "two"], 1)
+            assert [held for _, held in found] == [expected]
 
 
 def test_under_at_least_once_a_handler_that_does_not_go_on_is_asked_once() -> None:
@@ -316,3 +377,27 @@ def test_a_topic_that_the_driver_does_not_have_is_told_with_those_that_it_has() 
             driver.pipe_input("inn", "a", "1")
         with pytest.raises(LogError, match=r"topic ouut does not exist\. There are: .*\bin, out$"):
             driver.read_output("ouut")
+
+
+def test_the_driver_opens_a_task_anew_with_the_global_stores_of_its_sub_topology() -> None:
+    """One that cannot take back what a record has done that raised, as a store of it has no transactions."""
+
+    def check(_: str, value: str) -> None:
+        if value == "bad":
+            raise ValueError("a bad value")
+
+    def build(builder: StreamsBuilder) -> None:
+        names = builder.global_table("names")
+        moved = builder.stream("in").select_key(lambda key, _: key).repartition()
+        named = moved.join_global(names, lambda key, _: key, lambda value, name: f"{name} {value}")
+        moved.to_table(materialized=Materialized("last", store_type=StoreType.ROCKS_DB))
+        moved.foreach(check)
+        named.to("out")
+
+    config = {"processing.exception.handler": "continue", "statestore.cache.max.bytes": 0}
+    with TestDriver(application(build), config) as driver:
+        driver.pipe_input("names", "k", b'"Ann"')
+        for value in (b'"one"', b'"bad"', b'"two"'):
+            driver.pipe_input("in", "k", value)
+        came = [record.value for record in driver.read_output("out", value_serde=JsonSerde())]
+    assert came == ["Ann one", "Ann two"]

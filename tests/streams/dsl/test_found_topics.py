@@ -44,11 +44,12 @@ def test_the_function_is_told_where_the_record_comes_from_and_has_its_time_and_h
             self.context = context
 
         def process(self, record: Any) -> None:
-            self.context.forward(record.key, record.value, timestamp=record.timestamp + 5)
+            told = (*record.headers, ("told", b"y"))
+            self.context.forward(record.key, record.value, timestamp=record.timestamp + 5, headers=told)
 
     with driver(lambda made: made.stream("in").process(Later).to(note)) as running:
         running.pipe_input("in", "k", b"7", 3, (("h", b"x"),))
-        assert told == [("k", 7, RecordContext("in", 0, 0, 8, (("h", b"x"),)))]
+        assert told == [("k", 7, RecordContext("in", 0, 0, 8, (("h", b"x"), ("told", b"y"))))]
         assert output(running) == [("k", 7, 8)]
 
 

@@ -21,7 +21,7 @@ from store.streams.dsl import (
     TimeWindows,
 )
 from store.streams.dsl.windows import Windows
-from store.streams.handlers import MOST_DIFFERENT, ErrorHandlerContext, Response
+from store.streams.handlers import MOST_DIFFERENT, ErrorHandlerContext, Faults, Response, result_of
 from store.suppliers import persistent_versioned_key_value_store
 from store.testing.driver import TestDriver
 from tests.streams.dsl.running import UNCACHED, driver, output, pipe
@@ -110,6 +110,17 @@ def test_a_result_that_raises_is_passed_over_alone(build: Build, guarantee: str,
         assert output(running) == [("b", 1, 30), ("c", 1, 50), ("e", 1, 90)]
         letters = dead(running)
         assert [(key[:1] if key else key, value) for key, value, _ in letters] == [(b"a", b"0"), (b"d", b"0")]
+        assert not any(faults.results for faults in running._faults.values()), (
+            "what is done with is forgotten"
+        )
+
+
+def test_results_that_differ_are_counted_anew_after_each_commit() -> None:
+    faults = Faults()
+    faults.results["operator", result_of(b"k", b"1", 1)] = ()
+    for _ in range(2 * MOST_DIFFERENT):
+        assert not faults.differs("operator", result_of(b"k", b"2", 1))
+        faults.committed({})
 
 
 @pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)

@@ -511,3 +511,14 @@ def test_stream_time_outlives_a_crash_also_where_only_records_without_a_value_mo
     for fates in ([], ["go on", "commit", CRASH], ["commit", "commit", CRASH]):
         found = run(application("left", windows), records, fates)
         assert [(record.key, record.value) for record in found] == [(b"b", b"B,None")]
+
+
+def test_windows_of_a_join_may_lie_behind_or_ahead_as_long_as_they_have_any_time() -> None:
+    windows = JoinWindows.of_time_difference(10).before(4)
+    assert windows.after(-4) == JoinWindows(4, -4)
+    with pytest.raises(ValueError, match="after=-5"):
+        windows.after(-5)
+    windows = JoinWindows.of_time_difference(10).after(4)
+    assert windows.before(-4) == JoinWindows(-4, 4)
+    with pytest.raises(ValueError, match="before=-5"):
+        windows.before(-5)

@@ -103,6 +103,16 @@ def test_the_partition_time_is_the_largest_so_far_and_no_record_that_is_skipped_
     assert asked.asked == [(0, -1), (1, 5), (2, 5), (3, 5), (4, 9)]
 
 
+def test_of_records_that_are_read_at_once_each_is_given_the_partition_time_before_it() -> None:
+    asked = Asked()
+    with driver(passed_on(asked), auto_commit=False) as running:
+        pipe(running, [("in", "k", time, 1) for time in (5, 3, -7, 9, 1)])
+        asked.asked.clear()
+        running.crash()
+        running.process()
+    assert asked.asked == [(0, -1), (1, 5), (2, 5), (3, 5), (4, 9)]
+
+
 def test_each_topic_has_its_own_partition_time() -> None:
     asked = Asked()
     with driver(lambda made: made.stream(("in", "in2"), timestamp_extractor=asked).to("out")) as running:

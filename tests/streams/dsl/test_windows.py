@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -167,6 +167,26 @@ def test_a_window_that_is_held_back_is_forwarded_once() -> None:
         assert read(running, windows) == [("k", 0, 10, "abc", 3)]
 
 
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+@pytest.mark.parametrize("times", [(30, 10, 20), (10, 30, 20), (20, 30, 10), (20, 10, 30)])
+@pytest.mark.parametrize("committed", [0, 1, 2])
+def test_sessions_that_a_record_touches_are_joined_in_the_order_of_their_times(
+    config: Mapping[str, object], times: tuple[int, int, int], committed: int
+) -> None:
+    """Wherever each is: in the store, or held back in a cache."""
+    windows = SessionWindows.with_inactivity_gap(10, grace=50)
+    with driver(lambda b: joined(b, windows), config, auto_commit=False) as running:
+        for number, time in enumerate(times):
+            if number == committed:
+                running.commit()
+            pipe(running, [("in", "k", str(time), time)])
+        running.commit()
+        *_, last = read(running, windows)
+    first, second, third = times
+    before = sorted((first, second)) if abs(first - second) > 10 else (first, second)
+    assert last == ("k", 10, 30, "".join(map(str, (*before, third))), 30)
+
+
 def test_sliding_windows_begin_and_end_at_records() -> None:
     """The example of Kafka Streams' documentation, with values for the windows' records."""
     windows = SlidingWindows.of_time_difference(10)
@@ -207,6 +227,17 @@ def test_a_record_whose_own_window_is_closed_is_not_in_a_window_that_ends_with_a
         ("k", 56, 66, "cd", 63),
         ("k", 53, 63, "ad", 63),
     ]
+
+
+@pytest.mark.parametrize("config", [CACHED, UNCACHED])
+def test_an_early_record_leaves_the_window_after_it_that_is_there(config: Mapping[str, object]) -> None:
+    """Also where a cache holds that back."""
+    windows = SlidingWindows.of_time_difference(10, grace=50)
+    with driver(lambda b: joined(b, windows), config, auto_commit=False) as running:
+        pipe(running, [("in", "k", "a", 5), ("in", "k", "b", 8), ("in", "k", "c", 12), ("in", "k", "d", 5)])
+        running.commit()
+        last = {start: value for _, start, _, value, _ in read(running, windows)}
+    assert last == {0: "abd", 2: "abcd", 6: "bc", 9: "c"}
 
 
 def test_early_records_are_in_the_window_from_zero_on() -> None:
@@ -502,3 +533,16 @@ def test_a_late_record_of_a_window_without_a_value_has_its_own_time(config: Mapp
         2,
         50,
     )
+
+
+def test_unlimited_windows_start_when_a_clock_of_any_zone_says_so() -> None:
+    start = datetime(1970, 1, 1, 2, 0, 5, tzinfo=timezone(timedelta(hours=2)))
+    assert UnlimitedWindows.of().start_on(start).start_ms == 5_000
+    with pytest.raises(TypeError, match="offset-naive"):
+        UnlimitedWindows.of().start_on(start.replace(tzinfo=None))
+
+
+def test_a_windowed_key_that_is_read_ends_at_the_last_time_at_the_latest() -> None:
+    serde = TimeWindowedSerde(StrSerde(), 10)
+    data = serde.serialize(Windowed("k", Window(LATEST - 5, LATEST)))
+    assert serde.deserialize(data) == Windowed("k", Window(LATEST - 5, LATEST))
