@@ -66,8 +66,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.windowed:OnWindowClose.bind",
-                "release(row, value, row.window.end, headers)",
-                "release(row, value, row.window.start, headers)",
+                "release(row, *found, headers)",
+                "release(row, found[0], row.window.start if sessions else found[1], headers)",
             ),
         ),
     ),

@@ -421,8 +421,8 @@ class SessionAggregate:
         return process
 
     def _folds(self) -> tuple[Callable[[], Any], Callable[..., Any], Callable[..., Any]]:
-        """What begins an aggregate, what merges another one into it, and what adds a value: (key, aggregate, aggregate),
-        and (key, value, aggregate). A merger may make None of two: the aggregator is given that, as it is."""
+        """What begins an aggregate, what merges another one into it (key, aggregate, aggregate), and what adds a value
+        (key, value, aggregate). A merger may make None of two: the aggregator is given that, as it is."""
         initializer, aggregator, merger = self.initializer, self.aggregator, self.merger
         if merger is not None:
             assert initializer is not None

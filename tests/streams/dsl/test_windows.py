@@ -371,7 +371,7 @@ def test_an_aggregator_is_given_the_nothing_that_a_merger_made_and_no_new_beginn
 
     def build(b: StreamsBuilder) -> None:
         group = b.stream("in").group_by_key().windowed_by(windows)
-        table = group.aggregate(list, lambda _, v, agg: [repr(agg), v], lambda _, one, two: None)
+        table = group.aggregate(list, lambda _, v, agg: [repr(agg), v], lambda *_: None)
         table.to_stream().to("out")
 
     with driver(build) as running:
