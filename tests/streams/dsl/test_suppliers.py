@@ -13,7 +13,9 @@ import pytest
 
 from store.config import StoreType, StreamsConfig
 from store.errors import ConfigError
+from store.serdes import StrSerde
 from store.streams.context import Context
+from store.streams.dsl import Materialized, StreamRecord, StreamsBuilder
 from store.streams.dsl.suppliers import (
     BuiltInDslStoreSuppliers,
     ConfiguredSuppliers,
@@ -30,7 +32,12 @@ from store.streams.dsl.suppliers import (
     made,
 )
 from store.streams.topology import Topology
-from store.suppliers import KeyValueSupplier, StoreSupplier, persistent_key_value_store
+from store.suppliers import (
+    KeyValueSupplier,
+    StoreSupplier,
+    key_value_store_builder,
+    persistent_key_value_store,
+)
 from store.types import Record
 
 KEY_VALUE = DslKeyValueParams("counts", is_timestamped=True)
@@ -268,3 +275,23 @@ def test_an_error_names_the_class_and_the_operator_that_needs_it(path: str, reas
 
 def test_the_classes_here_can_be_found_by_their_path() -> None:
     assert sys.modules[__name__].Mine is Mine
+
+
+class Unlogged(KeyValueSupplier):
+    @property
+    def logged(self) -> bool:
+        return False
+
+
+def test_a_store_whose_supplier_has_no_changelog_has_none() -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    counted = builder.stream("in").group_by_key().count(materialized=Materialized.as_(Unlogged("counts")))
+    builder.add_state_store(key_value_store_builder(Unlogged("numbers"), StrSerde(), StrSerde()))
+    counted.to_stream().process(Anything, "numbers")
+    topics = [topic.name for topic in builder.build().internal_topics(lambda _: 1)]
+    assert [name for name in topics if name.endswith("changelog")] == []
+
+
+class Anything:
+    def process(self, record: StreamRecord) -> None:
+        del record
