@@ -276,21 +276,22 @@ def test_a_task_that_another_took_is_opened_again_as_long_as_the_group_says_so(c
     first.stop()
 
 
+def with_copies(cluster: Cluster, number: int) -> StreamThread:
+    """A thread on a host of its own, of an application whose tasks have one copy each."""
+    return StreamThread(
+        Application.of(cluster.topology),
+        StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1}),
+        SimLog(cluster.broker, f"host-{number}"),
+        cluster.storage(SimHost(number)),
+        cluster.clock,
+        name="thread",
+        host=Host(f"host-{number}"),
+    )
+
+
 def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them() -> None:
     cluster = Cluster(keys=[b"a", b"b"], partitions=4)
-    config = StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1})
-    hosts = [
-        StreamThread(
-            Application.of(cluster.topology),
-            config,
-            SimLog(cluster.broker, f"host-{number}"),
-            cluster.storage(SimHost(number)),
-            cluster.clock,
-            name="thread",
-            host=Host(f"host-{number}"),
-        )
-        for number in range(3)
-    ]
+    hosts = [with_copies(cluster, number) for number in range(3)]
     rest(*hosts)
     cluster.clock.sleep(COPIES_S)
     rest(*hosts)
@@ -309,20 +310,9 @@ def test_hosts_keep_warm_copies_of_what_others_process_and_take_over_with_them()
 
 def test_a_host_lets_go_of_the_copies_that_another_one_keeps_from_now_on() -> None:
     cluster = Cluster(keys=[b"a", b"b"], partitions=8)
-    config = StreamsConfig.of({"commit.interval.ms": 50_000, "num.standby.replicas": 1})
     hosts: list[StreamThread] = []
     for number in range(4):
-        hosts.append(
-            StreamThread(
-                Application.of(cluster.topology),
-                config,
-                SimLog(cluster.broker, f"host-{number}"),
-                cluster.storage(SimHost(number)),
-                cluster.clock,
-                name="thread",
-                host=Host(f"host-{number}"),
-            )
-        )
+        hosts.append(with_copies(cluster, number))
         rest(*hosts)
         for _ in range(2):
             cluster.clock.sleep(COPIES_S)
