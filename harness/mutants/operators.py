@@ -53,7 +53,7 @@ MUTANTS = (
         "A session comes out as ended while a record can still be in it.",
         (
             Edit(
-                "store.streams.dsl.windowed:OnWindowClose._wait_ms",
+                "store.streams.dsl.windows:closed_after_ms",
                 "windows.grace_ms + windows.gap_ms + 1",
                 "windows.grace_ms + windows.gap_ms",
             ),

@@ -28,7 +28,7 @@ from store.streams.dsl.operators import View
 from store.streams.dsl.record_cache import UNKNOWN, Found
 from store.streams.dsl.stores import Logged, check_name
 from store.streams.dsl.windowed import observing
-from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows
+from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, closed_after_ms
 from store.streams.handlers import result_of
 from store.suppliers import Duration, milliseconds
 from store.types import Headers, Record
@@ -128,17 +128,10 @@ class Suppressed:
 
 
 def grace_of(node: Node) -> int | None:
-    """How long after its end a window of the table cannot change any more; None for a table without windows.
-
-    The ends of sliding windows and of sessions are times in them: at the end of the grace period they change still.
-    """
+    """How long after its end a window of the table cannot change any more; None where no windows end."""
     windows = getattr(node.operator, "windows", None)
-    if isinstance(windows, TimeWindows):
-        return windows.grace_ms
-    if isinstance(windows, SlidingWindows):
-        return windows.grace_ms + 1
-    if isinstance(windows, SessionWindows):
-        return windows.grace_ms + windows.gap_ms + 1
+    if isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
+        return closed_after_ms(windows)
     return max((grace for grace in map(grace_of, node.parents) if grace is not None), default=None)
 
 

@@ -18,7 +18,15 @@ from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
 from store.streams.dsl.operators import all_or_nothing, folding
 from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, own
-from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows, Windows
+from store.streams.dsl.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+    Windows,
+    closed_after_ms,
+    size_of_windows,
+)
 from store.streams.handlers import result_of
 from store.types import Headers, Record
 
@@ -139,8 +147,11 @@ class OnWindowClose:
 
     def bind(self, place: Place) -> Forward:
         forward, name, times = place.forward, place.name, place.task.observed
-        table, wait = place.table(self.aggregate.store), self._wait_ms()
-        sessions = isinstance(self.windows, SessionWindows)
+        table, windows = place.table(self.aggregate.store), self.windows
+        sessions = isinstance(windows, SessionWindows)
+        # After the end of a session, and after the start of another window.
+        wait = closed_after_ms(windows)
+        wait += 0 if isinstance(windows, SessionWindows) else size_of_windows(windows)
         store: Any = place.task.own_stores[self.aggregate.store]
         find = store.find_sessions_ending if sessions else store.fetch_all
 
@@ -178,15 +189,6 @@ class OnWindowClose:
             process(key, value, timestamp, headers)
 
         return emitting
-
-    def _wait_ms(self) -> int:
-        """How long after its start, or the end of a session, a window is closed."""
-        windows = self.windows
-        if isinstance(windows, SessionWindows):
-            return windows.grace_ms + windows.gap_ms + 1
-        if isinstance(windows, SlidingWindows):
-            return windows.grace_ms + windows.difference_ms + 1
-        return windows.grace_ms + windows.size_ms
 
 
 _SPANS: Final = 4

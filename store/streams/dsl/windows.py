@@ -205,6 +205,16 @@ def size_of_windows(windows: TimeWindows | UnlimitedWindows | SlidingWindows) ->
     return windows.difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
 
 
+def closed_after_ms(windows: Windows) -> int:
+    """How long after its end a window cannot change any more.
+
+    The ends of sliding windows and of sessions are times in them: at the end of the grace period they change still.
+    """
+    if isinstance(windows, SessionWindows):
+        return windows.grace_ms + windows.gap_ms + 1
+    return windows.grace_ms + isinstance(windows, SlidingWindows)
+
+
 def windowed_serde(inner: Serde[Any], windows: Windows) -> Serde[Any]:
     """How the keys of their results are written to a topic."""
     if isinstance(windows, SessionWindows):
