@@ -17,7 +17,7 @@ from store.errors import DeserializationError, SerdeError
 from store.log.partitioner import partition_for
 from store.serdes import BytesSerde, Serde, StrSerde
 from store.streams.context import TaskContext
-from store.streams.dsl.record_cache import UNKNOWN, Found, VersionedTable, own
+from store.streams.dsl.record_cache import UNKNOWN, Found, VersionedTable, large_bytes, own
 from store.streams.timestamps import Extractor, Timing
 from store.types import Headers, Record
 
@@ -414,7 +414,13 @@ class Aggregate:
 
             return process
 
-        task, encode, find, adopt = place.task, table.encode, table.find, table.adopt
+        task, encode, find, adopt, changed = (
+            place.task,
+            table.encode,
+            table.find,
+            table.adopt,
+            table.changed,
+        )
         fold = all_or_nothing(fold, task)
         dirty = table.dirty
         pending, touch = dirty.get, dirty.move_to_end
@@ -434,18 +440,21 @@ class Aggregate:
                     entry[0] = fold(key, value, old)
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
+                entry[3] = task.record
+                entry[4] = headers
                 touch(row)
+                if not counts or large_bytes(entry[3]):
+                    changed(value)
             else:
                 entry = find(row, key)
                 old = entry[0]
-                new = fold(key, value, old)
+                entry[0] = fold(key, value, old)
                 adopt(row, entry)
-                entry[0] = new
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
+                entry[3] = task.record
+                entry[4] = headers
                 dirty[row] = entry
-            entry[3] = task.record
-            entry[4] = headers
 
         return cached
 

@@ -10,6 +10,9 @@ bytes), readers of the same store by its name (what is held back is written firs
 joins that look into a table whose update of that key is still held back, or on its way to other operators.
 
 An entry is a list, see the constants; it is dirty (neither written nor forwarded), written (not forwarded), or clean.
+
+What an entry takes is measured when it becomes dirty. Values that change after that may be large and are changed in
+place, so they are measured together once what came to them since may take an eighth of the capacity.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import PUT_RETURN_CODE_NOT_PUT, PUT_RETURN_CODE_VALID_TO_UNDEFINED
 from store.state.windowed import Window, Windowed
 from store.streams.context import TaskContext
-from store.types import Headers
+from store.types import Headers, Record
 
 VALUE: Final = 0
 TIME: Final = 1
@@ -57,7 +60,13 @@ _EXACT = (BytesSerde, StrSerde, IntSerde, LongSerde, BoolSerde)
 """Serdes that turn keys into equal bytes just when they are equal objects."""
 
 _ENTRY_BYTES = 400
-"""An entry without its key and value: the list, its places in the dicts, times and sizes."""
+"""An entry without its key and values: the list, its places in the dicts, times and sizes, and a small record."""
+
+_SMALL_RECORD_BYTES = 256
+"""Values of input records up to this are not counted beside the entry that keeps them."""
+
+_FIRST_MEASURED_BYTES = 1 << 16
+"""After how many bytes changed values are measured for the first time, when nothing is known of how they grow."""
 
 UNKNOWN: Final = object()
 
@@ -88,6 +97,15 @@ def size_of(value: object, depth: int = 8) -> int:
         elif hasattr(value, "__dict__"):
             size += size_of(vars(value), depth - 1)
     return size
+
+
+def large_bytes(record: Record) -> int:
+    """The bytes of a record that count beside the entry that keeps it; 0 for a small one."""
+    size = 0 if record.value is None else len(record.value)
+    return size if size > _SMALL_RECORD_BYTES else 0
+
+
+_WINDOW_BYTES = size_of(Windowed(None, Window(1 << 40, 1 << 40)))
 
 
 class Flight:
@@ -150,6 +168,11 @@ class Table:
         self.dirty: OrderedDict[Hashable, Entry] = OrderedDict()
         self.used = 0
         """Bytes of all entries, about."""
+        self._charged: Record | None = None
+        """The record whose bytes are those of an entry: others may keep the same one."""
+        self._changed_bytes = 0
+        """What came to dirty entries since they were measured."""
+        self._measure_after = min(capacity // 8, _FIRST_MEASURED_BYTES)
         self._written: OrderedDict[Hashable, Entry] = OrderedDict()
         self._clean: OrderedDict[Hashable, Entry] = OrderedDict()
         self._written_by_others = False
@@ -220,13 +243,16 @@ class Table:
             return
         key = row if self.encode is None else self.encode(row)
         entry = self.dirty.get(key)
+        was_dirty = entry is not None
         if entry is None:
             if old is UNKNOWN or not immutable(old) or key in self._written or key in self._clean:
                 entry = self.find(key, row)
             else:
                 entry = [old, -1, old, None, (), row, 0]
+            entry[VALUE] = value
             self.adopt(key, entry)
-        entry[VALUE] = value
+        else:
+            entry[VALUE] = value
         entry[TIME] = time
         entry[RECORD] = self.task.record
         entry[HEADERS] = headers
@@ -237,6 +263,8 @@ class Table:
             return
         self.dirty[key] = entry
         self.dirty.move_to_end(key)
+        if was_dirty:
+            self.changed(value)
 
     def find(self, key: Hashable, row: Any) -> Entry:
         """The entry of a row that is not dirty. It stays where it is until it is adopted."""
@@ -257,12 +285,44 @@ class Table:
         return [value, time, old, None, (), row, 0]
 
     def adopt(self, key: Hashable, entry: Entry) -> None:
-        """The entry is about to become dirty: take it from where it was, and make room for it."""
-        if self._written.pop(key, None) is None and self._clean.pop(key, None) is None:
-            entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
-            self.used += entry[SIZE]
-            if self.used > self.capacity:
-                self._make_room()
+        """The entry, with its new value, is about to become dirty: take it from where it was, and make room for it."""
+        if self._written.pop(key, None) is None:
+            self._clean.pop(key, None)
+        self._measure(entry, self.task.record)
+        if self.used > self.capacity:
+            self._make_room()
+
+    def changed(self, came: Any) -> None:
+        """The last one of the dirty entries has another value or a larger one, by what came to it in this record."""
+        self._changed_bytes += getsizeof(came) + large_bytes(self.task.record)
+        if self._changed_bytes > self._measure_after:
+            self._measure_dirty()
+
+    def _measure_dirty(self) -> None:
+        came, before = self._changed_bytes, self.used
+        self._charged = None
+        for entry in self.dirty.values():
+            self._measure(entry, entry[RECORD])
+        self._changed_bytes = 0
+        # What came is measured without what it holds, and may be put away as something larger.
+        growth = max(self.used - before, came // 2)
+        self._measure_after = self.capacity // 8 * came // growth
+        if self.used > self.capacity:
+            self._make_room()
+
+    def _measure(self, entry: Entry, record: Record) -> None:
+        value, old = entry[VALUE], entry[FORWARDED]
+        size = _ENTRY_BYTES + self._row_bytes(entry[ROW]) + size_of(value)
+        if old is not None and old is not value:
+            size += size_of(old)
+        if record is not self._charged:
+            self._charged = record
+            size += large_bytes(record)
+        self.used += size - entry[SIZE]
+        entry[SIZE] = size
+
+    def _row_bytes(self, row: Any) -> int:
+        return size_of(row)
 
     def forwarded(self, row: Any) -> Any:
         """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.
@@ -314,13 +374,13 @@ class Table:
         self.task.record = at
 
     def _forward_written(self, key: Hashable, entry: Entry) -> None:
-        size = entry[SIZE]
         if immutable(entry[VALUE]) and not self._written_by_others:
-            entry[SIZE] = _ENTRY_BYTES + size_of(entry[ROW]) + size_of(entry[VALUE])
-            self.used += entry[SIZE] - size
+            size = _ENTRY_BYTES + self._row_bytes(entry[ROW]) + size_of(entry[VALUE])
+            self.used += size - entry[SIZE]
+            entry[SIZE] = size
             self._clean[key] = entry
         else:
-            self.used -= size
+            self.used -= entry[SIZE]
         self._forward_entry(entry)
 
     def changed_by_others(self) -> None:
@@ -336,12 +396,12 @@ class Table:
         self.write(entry[ROW], entry[VALUE], entry[TIME])
 
     def _forward_entry(self, entry: Entry) -> None:
-        value, old = entry[VALUE], entry[FORWARDED]
-        entry[FORWARDED] = value
+        value, time, old, record, headers, row, _ = entry
+        entry[FORWARDED], entry[RECORD], entry[HEADERS] = value, None, ()
         if value is None and old is None:
             return
-        self.task.record = entry[RECORD]
-        self.forward(entry[ROW], value, old if self.sends_old else None, entry[TIME], entry[HEADERS])
+        self.task.record = record
+        self.forward(row, value, old if self.sends_old else None, time, headers)
 
     def _make_room(self) -> None:
         """Let go of what was updated longest ago. A new entry may take the cache beyond its capacity, alone."""
@@ -410,6 +470,9 @@ class _OfOwners(Table):
     @abstractmethod
     def _place_of(self, window: Window) -> Any:
         """By what the rows of a key are in order."""
+
+    def _row_bytes(self, row: Windowed[Any]) -> int:
+        return _WINDOW_BYTES + size_of(row.key)
 
     def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
         super().put(row, value, time, headers, old)

@@ -17,7 +17,7 @@ from store.serdes import Serde
 from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
 from store.streams.dsl.operators import all_or_nothing, folding
-from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, own
+from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, large_bytes, own
 from store.streams.dsl.windows import (
     SessionWindows,
     SlidingWindows,
@@ -213,6 +213,7 @@ class TimeWindowAggregate:
         tumbling = self.windows.advance_ms == size
         task, find, adopt, key_of, dirty = place.task, table.find, table.adopt, table.key_of, table.dirty
         read, put, cached = table.read, table.put, table.capacity > 0
+        changed, counts = table.changed, self.aggregator is None
         if cached:
             fold = all_or_nothing(fold, task)
 
@@ -238,19 +239,20 @@ class TimeWindowAggregate:
                 entry = dirty.get(at)
                 if entry is None:
                     entry = find(at, Windowed(key, Window(start, start + size)))
-                    old = entry[0]
-                    new = fold(key, value, old)
+                    was_dirty, old = False, entry[0]
+                    entry[0] = fold(key, value, old)
                     adopt(at, entry)
                     dirty[at] = entry
                 else:
-                    old = entry[0]
-                    new = fold(key, value, old)
+                    was_dirty, old = True, entry[0]
+                    entry[0] = fold(key, value, old)
                     dirty.move_to_end(at)
-                entry[0] = new
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
                 entry[3] = task.record
                 entry[4] = headers
+                if was_dirty and (not counts or large_bytes(entry[3])):
+                    changed(value)
 
         return process
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable
+from sys import getsizeof
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
-from store.streams.dsl import Materialized, ProcessorContext, StreamRecord, StreamsBuilder
+from store.streams.dsl import Materialized, ProcessorContext, StreamRecord, StreamsBuilder, TimeWindows
 from store.streams.dsl.record_cache import immutable, size_of
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
 
@@ -239,6 +243,75 @@ def test_a_cache_stays_within_its_capacity() -> None:
         pipe(running, [("in", f"key-{number}", 1, number) for number in range(200)])
         table: Any = running._tasks[0].processing
         assert 0 < table.tables["sums"].used <= 10_000
+
+
+KEPT: dict[str, Callable[[StreamsBuilder], object]] = {
+    "table": lambda b: b.table("in", materialized="rows"),
+    "count": lambda b: b.stream("in").group_by_key().count(materialized="rows"),
+    "last": lambda b: b.stream("in").group_by_key().reduce(lambda _, v: v, materialized="rows"),
+    "all": lambda b: (
+        b.stream("in").group_by_key().aggregate(list, lambda _, v, agg: [*agg, v], materialized="rows")
+    ),
+    "appended": lambda b: (
+        b.stream("in").group_by_key().aggregate(list, lambda _, v, agg: appended(agg, v), materialized="rows")
+    ),
+    "appended by window": lambda b: (
+        b.stream("in")
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(100))
+        .aggregate(list, lambda _, v, agg: appended(agg, v), materialized="rows")
+    ),
+    "counted by window": lambda b: (
+        b.stream("in")
+        .group_by_key()
+        .windowed_by(TimeWindows.of_size_with_no_grace(100))
+        .count(materialized="rows")
+    ),
+}
+
+
+def appended(values: list[Any], value: Any) -> list[Any]:
+    values.append(value)
+    return values
+
+
+def bytes_held(entries: Iterable[Any]) -> int:
+    """What the entries keep in memory, each object once."""
+    seen, found, todo = set(), 0, list(entries)
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen and not isinstance(one, type):
+            seen.add(id(one))
+            found += getsizeof(one)
+            todo.extend(gc.get_referents(one))
+    return found
+
+
+@pytest.mark.parametrize("name", KEPT)
+@given(
+    values=st.lists(
+        st.tuples(
+            st.integers(0, 40),
+            st.sampled_from(["x", "x" * 10_000, "x" * 20_000, [*range(1_000, 1_300)]]),
+        ),
+        min_size=60,
+        max_size=200,
+    )
+)
+@settings(max_examples=15)
+def test_a_cache_stays_within_its_capacity_whatever_comes_to_its_values(
+    name: str, values: list[tuple[int, Any]]
+) -> None:
+    capacity = 100_000
+    with driver(KEPT[name], {"statestore.cache.max.bytes": capacity}, auto_commit=False) as running:
+        for number, (key, value) in enumerate(values):
+            pipe(running, [("in", f"key-{key}", value, number)])
+            if number % 20 == 19:
+                (task,) = running._tasks
+                processing: Any = task.processing
+                # The last one may be larger than all of the capacity.
+                *others, _ = processing.tables["rows"].dirty.values()
+                assert bytes_held(others) < 1.5 * capacity
 
 
 def test_what_was_committed_is_found_without_the_store() -> None:
