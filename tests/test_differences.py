@@ -12,6 +12,7 @@ from store.config import StreamsConfig
 from store.engine.memory import MemoryEngine
 from store.errors import ConfigError
 from store.log.kafka import KafkaLog
+from store.query import FailureReason, KeyQuery, PositionBound, Query, WindowKeyQuery, query
 from store.serdes import BytesSerde, StrSerde
 from store.state.keyvalue import KeyValueStore
 from store.state.session import SessionStore
@@ -28,6 +29,7 @@ from store.suppliers import (
     timestamped_key_value_store_builder,
 )
 from store.testing.driver import TestDriver
+from store.types import TopicPartition
 from tests.state.opening import context_over
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +80,27 @@ def test_where_an_application_starts_to_read_is_no_setting() -> None:
         StreamsConfig.of({"auto.offset.reset": "latest"})
     with pytest.raises(ConfigError, match=r"auto\.offset\.reset"):
         KafkaLog("127.0.0.1:1", config={"auto.offset.reset": "latest"})
+
+
+def test_the_settings_that_are_said_to_be_refused_are_unknown() -> None:
+    refused = [cells[0] for cells in rows() if cells[1].startswith("are refused") and "`poll" in cells[0]]
+    refused += [
+        cells[0] for cells in rows() if cells[0].startswith(("`processor.wrapper", "Stores that keep"))
+    ]
+    names = re.findall(r"`([a-z]+(?:\.[a-z.]+)+)", " ".join(refused))
+    assert {"poll.ms", "group.protocol", "dsl.store.format"} <= {*names}
+    for name in names:
+        with pytest.raises(ConfigError, match=r"unknown key"):
+            StreamsConfig.of({name: "x"})
+
+
+def test_a_query_of_another_type_of_store_is_said_to_be_one_whatever_its_bound() -> None:
+    store = KeyValueStore(context_over(MemoryEngine()))
+    beyond = PositionBound.at({TopicPartition("in", 0): 7})
+    asked: list[Query[Any]] = [WindowKeyQuery(b"a", 0, 1), KeyQuery(b"a")]
+    reasons = [query(store, one, bound=beyond, partition=0).failure_reason for one in asked]
+    assert reasons == [FailureReason.UNKNOWN_QUERY_TYPE, FailureReason.NOT_UP_TO_BOUND]
+    assert row("A query that is none for this type of store").startswith(FailureReason.UNKNOWN_QUERY_TYPE)
 
 
 def test_what_has_expired_is_not_logged() -> None:
