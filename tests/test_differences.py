@@ -103,6 +103,20 @@ def test_a_query_of_another_type_of_store_is_said_to_be_one_whatever_its_bound()
     assert row("A query that is none for this type of store").startswith(FailureReason.UNKNOWN_QUERY_TYPE)
 
 
+def test_an_iterator_has_the_keptthat_were_there_when_it_was_opened() -> None:
+    assert row("An iterator of an in-memory store").startswith("has the rows that were there")
+    kept = KeyValueStore(context_over(MemoryEngine()))
+    for key in (b"a", b"b", b"c"):
+        kept.put(key, b"1")
+    with kept.all() as found:
+        first = next(found)
+        kept.put(b"b", b"2")
+        kept.delete(b"c")
+        kept.put(b"d", b"2")
+        assert [first, *found] == [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
+    assert [*kept.all()] == [(b"a", b"1"), (b"b", b"2"), (b"d", b"2")]
+
+
 def test_what_has_expired_is_not_logged() -> None:
     logged: list[object] = []
     context = context_over(MemoryEngine(), log_change=lambda *change: logged.append(change))
