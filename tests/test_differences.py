@@ -103,7 +103,7 @@ def test_a_query_of_another_type_of_store_is_said_to_be_one_whatever_its_bound()
     assert row("A query that is none for this type of store").startswith(FailureReason.UNKNOWN_QUERY_TYPE)
 
 
-def test_an_iterator_has_the_keptthat_were_there_when_it_was_opened() -> None:
+def test_an_iterator_has_the_rows_that_were_there_when_it_was_opened() -> None:
     assert row("An iterator of an in-memory store").startswith("has the rows that were there")
     kept = KeyValueStore(context_over(MemoryEngine()))
     for key in (b"a", b"b", b"c"):
@@ -115,6 +115,24 @@ def test_an_iterator_has_the_keptthat_were_there_when_it_was_opened() -> None:
         kept.put(b"d", b"2")
         assert [first, *found] == [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
     assert [*kept.all()] == [(b"a", b"1"), (b"b", b"2"), (b"d", b"2")]
+
+
+@pytest.mark.parametrize("named", ["ab", "ba"])
+def test_of_inputs_whose_next_records_have_one_time_the_first_that_is_named_is_read(named: str) -> None:
+    assert "named first" in row("Inputs of one task whose next records have the same time")
+    builder = StreamsBuilder("app")
+    one, other = map(builder.stream, named)
+    one.merge(other).to("out")
+    with TestDriver(builder.build()) as driver:
+        produce = driver.log.plain_producer().produce
+        for topic in "abab":
+            produce(topic, b"k", topic.encode(), partition=0, timestamp=5)
+        driver.process()
+        driver.commit()
+        assert (
+            b"".join(record.value for record in driver.read_output("out")).decode()
+            == named[0] * 2 + named[1] * 2
+        )
 
 
 def test_what_has_expired_is_not_logged() -> None:
