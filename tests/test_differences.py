@@ -12,6 +12,7 @@ from store.config import StreamsConfig
 from store.engine.memory import MemoryEngine
 from store.errors import ConfigError
 from store.log.kafka import KafkaLog
+from store.query import FailureReason, KeyQuery, PositionBound, Query, WindowKeyQuery, query
 from store.serdes import BytesSerde, StrSerde
 from store.state.keyvalue import KeyValueStore
 from store.state.session import SessionStore
@@ -28,6 +29,7 @@ from store.suppliers import (
     timestamped_key_value_store_builder,
 )
 from store.testing.driver import TestDriver
+from store.types import TopicPartition
 from tests.state.opening import context_over
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +80,59 @@ def test_where_an_application_starts_to_read_is_no_setting() -> None:
         StreamsConfig.of({"auto.offset.reset": "latest"})
     with pytest.raises(ConfigError, match=r"auto\.offset\.reset"):
         KafkaLog("127.0.0.1:1", config={"auto.offset.reset": "latest"})
+
+
+def test_the_settings_that_are_said_to_be_refused_are_unknown() -> None:
+    refused = [cells[0] for cells in rows() if cells[1].startswith("are refused") and "`poll" in cells[0]]
+    refused += [
+        cells[0] for cells in rows() if cells[0].startswith(("`processor.wrapper", "Stores that keep"))
+    ]
+    names = re.findall(r"`([a-z]+(?:\.[a-z.]+)+)", " ".join(refused))
+    assert {"poll.ms", "group.protocol", "dsl.store.format"} <= {*names}
+    for name in names:
+        with pytest.raises(ConfigError, match=r"unknown key"):
+            StreamsConfig.of({name: "x"})
+
+
+def test_a_query_of_another_type_of_store_is_said_to_be_one_whatever_its_bound() -> None:
+    store = KeyValueStore(context_over(MemoryEngine()))
+    beyond = PositionBound.at({TopicPartition("in", 0): 7})
+    asked: list[Query[Any]] = [WindowKeyQuery(b"a", 0, 1), KeyQuery(b"a")]
+    reasons = [query(store, one, bound=beyond, partition=0).failure_reason for one in asked]
+    assert reasons == [FailureReason.UNKNOWN_QUERY_TYPE, FailureReason.NOT_UP_TO_BOUND]
+    assert row("A query that is none for this type of store").startswith(FailureReason.UNKNOWN_QUERY_TYPE)
+
+
+def test_an_iterator_has_the_rows_that_were_there_when_it_was_opened() -> None:
+    assert row("An iterator of an in-memory store").startswith("has the rows that were there")
+    kept = KeyValueStore(context_over(MemoryEngine()))
+    for key in (b"a", b"b", b"c"):
+        kept.put(key, b"1")
+    with kept.all() as found:
+        first = next(found)
+        kept.put(b"b", b"2")
+        kept.delete(b"c")
+        kept.put(b"d", b"2")
+        assert [first, *found] == [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]
+    assert [*kept.all()] == [(b"a", b"1"), (b"b", b"2"), (b"d", b"2")]
+
+
+@pytest.mark.parametrize("named", ["ab", "ba"])
+def test_of_inputs_whose_next_records_have_one_time_the_first_that_is_named_is_read(named: str) -> None:
+    assert "named first" in row("Inputs of one task whose next records have the same time")
+    builder = StreamsBuilder("app")
+    one, other = map(builder.stream, named)
+    one.merge(other).to("out")
+    with TestDriver(builder.build()) as driver:
+        produce = driver.log.plain_producer().produce
+        for topic in "abab":
+            produce(topic, b"k", topic.encode(), partition=0, timestamp=5)
+        driver.process()
+        driver.commit()
+        assert (
+            b"".join(record.value for record in driver.read_output("out")).decode()
+            == named[0] * 2 + named[1] * 2
+        )
 
 
 def test_what_has_expired_is_not_logged() -> None:

@@ -61,7 +61,7 @@ class Arrivals:
 
 def in_time(inputs: Sequence[tuple[Sequence[Record], bool]]) -> Iterator[Sequence[Record]]:
     """The records of several inputs, each in its order, as runs of one input: always that whose next record is the
-    earliest, the first such of several, as in Kafka Streams.
+    earliest, as in Kafka Streams, and the first such of several, whichever came first.
 
     Beside each input is whether it has more. What comes after the last record of one that has is left out, since its
     next record may be earlier.

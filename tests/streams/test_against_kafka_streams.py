@@ -97,6 +97,7 @@ def test_every_operator_is_recorded_and_has_results() -> None:
         "join_global",
         "process",
         "process_values",
+        "look",
         "filter_rows",
         "filter_rows_not",
         "map_rows",

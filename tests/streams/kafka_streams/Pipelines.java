@@ -7,6 +7,8 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
@@ -29,6 +31,7 @@ import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.Configurable;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.PartitionInfo;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -110,12 +113,17 @@ import org.apache.kafka.streams.processor.internals.InternalTopicConfig;
 import org.apache.kafka.streams.processor.internals.InternalTopicManager;
 import org.apache.kafka.streams.processor.internals.InternalTopologyBuilder;
 import org.apache.kafka.streams.processor.internals.RepartitionTopics;
+import org.apache.kafka.streams.processor.internals.StreamTask;
 import org.apache.kafka.streams.processor.internals.TopologyMetadata;
 import org.apache.kafka.streams.processor.internals.assignment.CopartitionedTopicsEnforcer;
 import org.apache.kafka.streams.state.KeyValueIterator;
 import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.ValueAndTimestamp;
 import org.apache.kafka.streams.state.WindowBytesStoreSupplier;
+import org.apache.kafka.streams.state.WindowStore;
+import org.apache.kafka.streams.state.WindowStoreIterator;
 import org.apache.kafka.streams.test.TestRecord;
 
 /**
@@ -181,6 +189,8 @@ public final class Pipelines {
             settings(driver, answer.putObject("topics"));
             boolean numbered = pipeline.get("numbered").asBoolean();
             ObjectNode outputs = answer.putObject("outputs");
+            int every = pipeline.has("every") ? pipeline.get("every").asInt() : 1;
+            Batches batches = every == 1 ? null : new Batches(driver);
             int number = 0;
             for (JsonNode record : pipeline.get("records")) {
                 number++;
@@ -188,11 +198,16 @@ public final class Pipelines {
                     if (record.size() == 1) {
                         driver.advanceWallClockTime(Duration.ofMillis(record.get(0).asLong()));
                     } else {
-                        inputs.computeIfAbsent(record.get(0).asText(),
+                        TestRecord<String, String> input = new TestRecord<>(text(record.get(1)), text(record.get(2)),
+                            numbered ? headers(number) : new RecordHeaders(), Instant.ofEpochMilli(record.get(3).asLong()));
+                        if (batches == null || !batches.pipe(record.get(0).asText(), input)) {
+                            inputs.computeIfAbsent(record.get(0).asText(),
                                 topic -> driver.createInputTopic(topic, new StringSerializer(), new StringSerializer()))
-                            .pipeInput(new TestRecord<>(text(record.get(1)), text(record.get(2)),
-                                numbered ? headers(number) : new RecordHeaders(),
-                                Instant.ofEpochMilli(record.get(3).asLong())));
+                                .pipeInput(input);
+                        }
+                    }
+                    if (batches != null && (number % every == 0 || number == pipeline.get("records").size())) {
+                        batches.commit();
                     }
                 } catch (StreamsException error) {
                     answer.put("stopped", number);
@@ -247,6 +262,76 @@ public final class Pipelines {
             .forEach(one -> found.merge(one.topic().substring("app-".length()), 1, Integer::sum));
         ObjectNode said = answer.putObject("partitions");
         found.forEach(said::put);
+    }
+
+    /** Commits where it is told to, and not after each record, as the driver does by itself. */
+    private static final class Batches {
+        private final TopologyTestDriver driver;
+        private final StreamTask task;
+        private final Map<String, TopicPartition> partitions;
+
+        @SuppressWarnings("unchecked")
+        Batches(TopologyTestDriver driver) throws ReflectiveOperationException {
+            this.driver = driver;
+            task = (StreamTask) field("task");
+            partitions = (Map<String, TopicPartition>) field("partitionsByInputTopic");
+        }
+
+        /** Whether it is an input of the task: those of global tables are not. */
+        boolean pipe(String topic, TestRecord<String, String> input) throws ReflectiveOperationException {
+            if (!partitions.containsKey(topic)) {
+                return false;
+            }
+            call("enqueueTaskRecord", topic, partitions.get(topic), input.timestamp(), bytes(input.key()),
+                bytes(input.value()), input.headers());
+            work();
+            return true;
+        }
+
+        /** And processes what came of it, until nothing comes any more. */
+        void commit() throws ReflectiveOperationException {
+            do {
+                work();
+                call("commit", task.prepareCommit(true));
+                task.postCommit(true);
+                call("captureOutputsAndReEnqueueInternalResults");
+            } while (task.hasRecordsQueued());
+        }
+
+        private void work() {
+            task.resumePollingForPartitionsWithAvailableSpace();
+            task.updateLags();
+            while (task.hasRecordsQueued() && task.isProcessable(0)) {
+                task.process(0);
+                task.maybePunctuateStreamTime();
+            }
+        }
+
+        private Object field(String name) throws ReflectiveOperationException {
+            Field field = TopologyTestDriver.class.getDeclaredField(name);
+            field.setAccessible(true);
+            return field.get(driver);
+        }
+
+        private void call(String name, Object... arguments) throws ReflectiveOperationException {
+            for (Method method : TopologyTestDriver.class.getDeclaredMethods()) {
+                if (method.getName().equals(name) && method.getParameterCount() == arguments.length) {
+                    method.setAccessible(true);
+                    try {
+                        method.invoke(driver, arguments);
+                    } catch (InvocationTargetException error) {
+                        if (error.getCause() instanceof RuntimeException raised) {
+                            throw raised;
+                        }
+                        throw error;
+                    }
+                }
+            }
+        }
+
+        private static byte[] bytes(String said) {
+            return said == null ? null : said.getBytes(StandardCharsets.UTF_8);
+        }
     }
 
     /** Those of the input record of that number: some have several, or one without a value. */
@@ -457,6 +542,10 @@ public final class Pipelines {
                     step.get("default").asBoolean() ? split.defaultBranch() : split.noDefaultBranch();
                 List<KStream<String, String>> each = new ArrayList<>(new TreeMap<>(branches).values());
                 return each.get(0).merge(each.get(1));
+            }
+            case "look": {
+                FixedKeyProcessorSupplier<String, String, String> supplier = () -> new Looking(step);
+                return ((KStream<String, String>) one).processValues(supplier, step.get("store").asText());
             }
             case "process":
             case "process_values": {
@@ -718,6 +807,72 @@ public final class Pipelines {
 
         @Override
         public void close() {
+        }
+    }
+
+    /** Says what a store of another operator has, held back or not: of the record's key, and in all. */
+    private static final class Looking extends ContextualFixedKeyProcessor<String, String, String> {
+        private final JsonNode step;
+        private StateStore store;
+
+        Looking(JsonNode step) {
+            this.step = step;
+        }
+
+        @Override
+        public void init(FixedKeyProcessorContext<String, String> context) {
+            super.init(context);
+            store = context.getStateStore(step.get("store").asText());
+        }
+
+        @Override
+        public void process(FixedKeyRecord<String, String> record) {
+            if (record.key() != null) {
+                String said = found(record) + "|" + all(record);
+                context().forward(record.withValue(said.substring(Math.max(0, said.length() - 200))));
+            }
+        }
+
+        @SuppressWarnings("unchecked")
+        private String found(FixedKeyRecord<String, String> record) {
+            String key = record.key();
+            long time = record.timestamp();
+            List<String> rows = new ArrayList<>();
+            if (store instanceof SessionStore) {
+                try (KeyValueIterator<Windowed<String>, Object> found =
+                         ((SessionStore<String, Object>) store).findSessions(key, time - 20, time)) {
+                    found.forEachRemaining(row -> rows.add(
+                        row.key.window().start() + "-" + row.key.window().end() + "=" + row.value));
+                }
+            } else if (store instanceof WindowStore) {
+                try (WindowStoreIterator<ValueAndTimestamp<Object>> found =
+                         ((WindowStore<String, ValueAndTimestamp<Object>>) store).fetch(key, time - 20, time)) {
+                    found.forEachRemaining(row -> rows.add(row.key + "=" + timed(row.value)));
+                }
+            } else {
+                ValueAndTimestamp<Object> found = ((KeyValueStore<String, ValueAndTimestamp<Object>>) store).get(key);
+                return found == null ? "" : timed(found);
+            }
+            return String.join(",", rows);
+        }
+
+        @SuppressWarnings("unchecked")
+        private String all(FixedKeyRecord<String, String> record) {
+            if (step.has("windows")) {
+                return "";
+            }
+            KeyValueStore<String, ValueAndTimestamp<Object>> rows =
+                (KeyValueStore<String, ValueAndTimestamp<Object>>) store;
+            List<String> said = new ArrayList<>();
+            try (KeyValueIterator<String, ValueAndTimestamp<Object>> found =
+                     record.key().equals("b") ? rows.range("b", null) : rows.all()) {
+                found.forEachRemaining(row -> said.add(row.key + "=" + timed(row.value)));
+            }
+            return String.join(",", said);
+        }
+
+        private static String timed(ValueAndTimestamp<Object> found) {
+            return found.value() + "@" + found.timestamp() % 1000;
         }
     }
 

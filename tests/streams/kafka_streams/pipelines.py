@@ -88,13 +88,19 @@ AGGREGATES = ("count", "reduce", "aggregate")
 
 
 def run(
-    pipeline: Pipeline, *, commit_every: int = 1, crash_every: int = HOUR_MS, together: bool = False
+    pipeline: Pipeline,
+    *,
+    commit_every: int | None = None,
+    crash_every: int = HOUR_MS,
+    together: bool = False,
 ) -> dict[str, Any]:
     """The names of operators, stores and topics, what the operators have and lead to, the settings of internal topics
     and what tells their records, and the records of each output, in order: key, value, timestamp, and the number of the
     input record in its headers, if it was `numbered`. `stopped` is the number of the record that ended it, which is the
-    last one then; what that had led to is left out. Commits and crashes come after so many steps of the input; a crash
-    takes back what was not committed. `together`: all between two commits is one batch."""
+    last one then; what that had led to is left out. Commits and crashes come after so many steps of the input, commits
+    after `every` of the pipeline where nothing else is said; a crash takes back what was not committed. `together`: all
+    between two commits is one batch."""
+    commit_every = commit_every or pipeline.get("every", 1)
     application = build(pipeline["steps"])
     # Those who read global tables are not said to have them there.
     globals_ = {one.name for topology in application.sub_topologies for one in topology.global_stores}
@@ -332,6 +338,8 @@ def _make(builder: StreamsBuilder, of: list[Any], step: Step) -> Any:
         case "process_values", one:
             builder.add_state_store(_state_store(step))
             return one.process_values(partial(_AddedUp, step), step["store"], name=name)
+        case "look", one:
+            return one.process_values(partial(_Looking, step), step["store"])
         case "to_table", one:
             return one.to_table(materialized=kept, name=name)
         case "group", one:
@@ -483,6 +491,47 @@ class _AddedUp:
         self.context.forward(total, headers=marked)
         if len(record.value or "") == 2:
             self.context.forward(None, timestamp=record.timestamp + 1)
+
+
+class _Looking:
+    """Says what a store of another operator has, held back or not: of the record's key, and in all."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.store = context.store(self.step["store"])
+
+    def process(self, record: StreamRecord) -> None:
+        if record.key is not None:
+            self.context.forward(f"{self.one(record)}|{self.all(record)}"[-200:])
+
+    def one(self, record: StreamRecord) -> str:
+        """The rows of the key."""
+        if "windows" not in self.step:
+            found = self.store.get(record.key)
+            return "" if found is None else f"{found.value}@{found.timestamp % 1000}"
+        if self.step["windows"] == "session":
+            return ",".join(
+                f"{session.window.start}-{session.window.end}={value}"
+                for session, value in self.store.find_sessions(
+                    record.key, record.timestamp - 20, record.timestamp
+                )
+            )
+        return ",".join(
+            f"{start}={found.value}@{found.timestamp % 1000}"
+            for start, found in self.store.fetch(record.key, record.timestamp - 20, record.timestamp)
+        )
+
+    def all(self, record: StreamRecord) -> str:
+        """The rows of several keys."""
+        if "windows" in self.step:
+            return ""
+        return ",".join(
+            f"{key}={found.value}@{found.timestamp % 1000}"
+            for key, found in (self.store.range("b", None) if record.key == "b" else self.store.all())
+        )
 
 
 class _Transformer:
@@ -832,7 +881,7 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
         return sorted({tuple(record) for record in records}, key=str)
     if how == "in the end":
         last = {key: value for key, value, *_ in records}
-        return sorted((key, value) for key, value in last.items() if value is not None)
+        return sorted(((key, value) for key, value in last.items() if value is not None), key=str)
     if how == "but for times of deletions":
         return [record if record[1] is not None else [record[0], None] for record in records]
     return [record for record in records if how != "but for deletions" or record[1] is not None]
@@ -843,8 +892,31 @@ def compared(records: list[list[Any]], how: str) -> list[Any]:
 
 def generate(seed: int) -> Pipeline:
     """The pipeline of that number."""
-    handled = random.Random(f"{seed} handled")
-    return _Making(random.Random(seed)).pipeline(handled if handled.random() < 0.2 else None)
+    handled, looking = random.Random(f"{seed} handled"), random.Random(f"{seed} looking")
+    made = _Making(random.Random(seed))
+    pipeline = made.pipeline(handled if handled.random() < 0.2 else None)
+    if looking.random() < 0.3:
+        made.look(looking, pipeline["outputs"])
+    return pipeline
+
+
+def batches(number: int, every: int) -> Pipeline | None:
+    """The pipeline of that number, with a commit after so many of its records, and without the clock; None where that
+    changes nothing, and for one that stops in the middle, sends at once, or joins tables, which lets a cache go in
+    another order there."""
+    pipeline = generate(number)
+    steps = pipeline["steps"]
+    done = {step["do"] for step in steps}
+    stops = any(one.get("strict") or one.get("times") == "fail" for one in (*steps, pipeline))
+    if (
+        stops
+        or any(step.get("raises") for step in steps)
+        or not done.isdisjoint({"join_tables", "join_foreign"})
+        or not (pipeline["cache"] or done & {"look", "process"} or build(steps).repartition_topics)
+    ):
+        return None
+    records = [record for record in pipeline["records"] if len(record) > 1]
+    return {**pipeline, "every": every, "records": records}
 
 
 class _Making:
@@ -966,6 +1038,24 @@ class _Making:
                 if step["do"] in _RAISING and handled.random() < 0.5:
                     step["raises"] = True
         return {**pipeline, "partitions": self.partitions()}
+
+    def look(self, rng: random.Random, outputs: dict[str, str]) -> None:
+        """Perhaps a processor that reads the store of another operator."""
+        stores = [
+            step
+            for step in self.steps
+            if step["do"] in _STORED | _KEPT and isinstance(step.get("stored"), str) and "history" not in step
+        ]
+        streams = [index for index, step in enumerate(self.steps) if step["do"] == "stream"]
+        if stores and streams:
+            seen = rng.choice(stores)
+            index = len(self.steps)
+            settings = {"windows": seen["windows"]} if "windows" in seen else {}
+            self.steps += [
+                {"do": "look", "of": [rng.choice(streams)], "store": seen["stored"], **settings},
+                {"do": "to", "of": [index], "how": f"out{index}"},
+            ]
+            outputs[f"out{index}"] = "as they came"
 
     def holds_back(self) -> bool:
         """Whether results are forwarded by other records than those that they are of."""

@@ -1,7 +1,8 @@
 r"""Ask Kafka Streams' test driver what pipelines forward, and keep it: python -m tests.streams.kafka_streams.record
 
 Writes `recorded.json` anew: the version of Kafka Streams, and pipelines with what came of them. With
-`--from N --count M` it writes nothing, compares those pipelines with ours, and says which differ. Needs what
+`--from N --count M` it writes nothing, compares those pipelines with ours, and says which differ; with `--every K`
+too, with a commit after K records, so that a record cache holds back what they lead to. Needs what
 `tests/state/kafka_streams/record.py` needs; the test reads the recording alone.
 """
 
@@ -12,17 +13,21 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.state.kafka_streams.record import ask_kafka_streams, jars_of_kafka_streams
-from tests.streams.kafka_streams.pipelines import Pipeline, compared, generate, run
+from tests.streams.kafka_streams.pipelines import Pipeline, batches, compared, generate, run
 
 _HERE = Path(__file__).parent
 RECORDED = _HERE / "recorded.json"
 _COUNT = 100
 _MORE = 30
+_EVERY = 7
+_BATCHED = 12
+"""How many have a commit after so many records, and not after each."""
+
 _LONGEST = 15_000
 """Pipelines that are longer with their answers are not kept, and some more are asked for instead."""
 
@@ -38,26 +43,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="first", type=int, help="compare from this pipeline on")
     parser.add_argument("--count", type=int, default=_COUNT)
+    parser.add_argument(
+        "--every", type=int, help="compare with a commit after so many records, where that can be"
+    )
     said = parser.parse_args()
-    more = _MORE if said.first is None else 0
-    numbers = range(said.first or 0, (said.first or 0) + said.count + more)
-    pipelines = [generate(number) for number in numbers]
-    version, answers = _judge(pipelines, numbers)
     if said.first is None:
-        rows = [{**pipeline, "answer": answer} for pipeline, answer in zip(pipelines, answers, strict=True)]
-        kept = [row for row in rows if len(json.dumps(row)) <= _LONGEST][: said.count]
-        recording = {"kafka_streams": version, "pipelines": kept}
-        text = json.dumps(recording, separators=(",", ":")).replace('{"steps"', '\n{"steps"')
-        RECORDED.write_text(text + "\n")
-        sys.stderr.write(f"{len(kept)} pipelines, {len(text):,} bytes\n")
+        _record()
         return
+    pipelines = _made(range(said.first, said.first + said.count), said.every)
+    _, answers = _judge(pipelines)
     different = [
         number
-        for number, pipeline, answer in zip(numbers, pipelines, answers, strict=True)
+        for (number, pipeline), answer in zip(pipelines.items(), answers, strict=True)
         if differences(pipeline, answer, run(pipeline))
     ]
     sys.stderr.write(f"{len(pipelines)} pipelines, of which {len(different)} differ: {different}\n")
     sys.exit(bool(different))
+
+
+def _record() -> None:
+    kept = []
+    for numbers, every, count in (
+        (range(_COUNT + _MORE), None, _COUNT),
+        (range(_COUNT + _MORE, 3 * _COUNT), _EVERY, _BATCHED),
+    ):
+        pipelines = _made(numbers, every)
+        version, answers = _judge(pipelines)
+        rows = [{**one, "answer": answer} for one, answer in zip(pipelines.values(), answers, strict=True)]
+        kept += [row for row in rows if len(json.dumps(row)) <= _LONGEST][:count]
+    recording = {"kafka_streams": version, "pipelines": kept}
+    text = json.dumps(recording, separators=(",", ":")).replace('{"steps"', '\n{"steps"')
+    RECORDED.write_text(text + "\n")
+    sys.stderr.write(f"{len(kept)} pipelines, {len(text):,} bytes\n")
+
+
+def _made(numbers: Iterable[int], every: int | None) -> dict[int, Pipeline]:
+    """The pipelines of those numbers; with `every` those that can have several records between two commits."""
+    if every is None:
+        return {number: generate(number) for number in numbers}
+    batched = {number: batches(number, every) for number in numbers}
+    return {number: pipeline for number, pipeline in batched.items() if pipeline is not None}
 
 
 def differences(pipeline: Pipeline, theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
@@ -131,18 +156,18 @@ def _alike(theirs: dict[str, dict[str, str]], ours: dict[str, dict[str, str]]) -
     )
 
 
-def _judge(pipelines: list[Pipeline], numbers: Sequence[int]) -> tuple[str, list[dict[str, Any]]]:
+def _judge(pipelines: dict[int, Pipeline]) -> tuple[str, list[dict[str, Any]]]:
     """The version of Kafka Streams, and the answer of each pipeline. Ends where it refuses one of them, and says
     which."""
     with tempfile.TemporaryDirectory(prefix="kafka-streams-") as directory:
         lines = [
             json.dumps({**pipeline, "directory": f"{directory}/{number}"}) + "\n"
-            for number, pipeline in enumerate(pipelines)
+            for number, pipeline in pipelines.items()
         ]
         version, answers = ask_kafka_streams(_HERE / "Pipelines.java", lines, jars=jars_of_kafka_streams())
     failed = [
         f"{number}: {answer['error']}"
-        for number, answer in zip(numbers, answers, strict=True)
+        for number, answer in zip(pipelines, answers, strict=True)
         if "error" in answer
     ]
     if failed:
