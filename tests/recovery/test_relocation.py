@@ -27,6 +27,7 @@ from store.state.window import WindowStore
 from tests.recovery.layouts import (
     FORMER,
     LATTER,
+    Medium,
     Shape,
     aside,
     changelog,
@@ -454,6 +455,56 @@ def begun(root: Path) -> None:
     with pytest.raises(Stop):
         move(root, LATTER, on_progress=progress)
     assert moved == 3
+
+
+@KILLED
+@pytest.mark.parametrize("fewer", range(9), ids=lambda number: f"{number} in the first try")
+def test_no_store_moves_before_the_journal_is_safe_from_a_power_cut_nor_does_that_go_before_the_moves_are(
+    fewer: int, tmp_path: Path
+) -> None:
+    """What is renamed by a start that dies may be on the medium later than what the next one does."""
+    outcome(tmp_path)
+    latter: Shape = {5: ("c",), 1: ("d", "b"), 2: ("a",)}
+    medium = Medium()
+
+    def dies(done: int, _of: int) -> None:
+        if done == fewer:
+            raise Stop
+
+    with medium.watched():
+        with suppress(Stop):
+            move(tmp_path, latter, on_progress=dies)
+        if fewer:
+            (tmp_path / "app" / "5_1" / "rocksdb" / "c").mkdir(parents=True, exist_ok=True)
+        move(tmp_path, latter)
+    assert {place.partition("/")[0] for place in stores(tmp_path)} > {"5_0", "5_1"}
+    assert medium.when_moved
+    assert not any(medium.when_moved)
+    assert [sorted(found) for found in medium.when_removed] == [[]]
+
+
+@KILLED
+def test_stopped_at_any_effect_it_leaves_no_note_of_who_had_the_ordinal_of_a_store_that_came(
+    tmp_path: Path,
+) -> None:
+    """Where nobody has noted who had the ordinal that the store leaves, the move alone says that it came."""
+    latter = topology(3, ("a",))
+
+    def begin(root: Path) -> None:
+        make(root, {2: ("a",)})
+        (root / "app" / ".sub-topology-2").unlink()
+        StateDirectory(root, "app").remember(3, "\n".join(sorted(topology(3, ("z",)).content)))
+
+    begin(tmp_path / "whole")
+    with interrupted(0, stop) as done:
+        relocate(tmp_path / "whole", "app", [latter])
+    for at in range(1, len(done) + 1):
+        root = tmp_path / str(at)
+        begin(root)
+        with interrupted(at, stop), suppress(Stop):
+            relocate(root, "app", [latter])
+        relocate(root, "app", [latter])
+        assert StateDirectory(root, "app").remembered() == {3: "\n".join(sorted(latter.content))}
 
 
 @KILLED
