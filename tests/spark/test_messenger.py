@@ -358,6 +358,19 @@ def test_a_long_traceback_is_told_by_its_end() -> None:
     assert told.endswith("ValueError: at the bottom")
 
 
+@pytest.mark.parametrize("said", ["x" * 9_000, "a line\n" * 2_000], ids=["in one line", "in lines"])
+def test_a_traceback_says_where_an_error_was_raised_that_says_much(said: str) -> None:
+    def raises() -> None:
+        raise ValueError(said)
+
+    with pytest.raises(ValueError) as caught:
+        raises()
+    told = _trace(caught.value)
+    assert len(told) <= 3002
+    assert ", in raises\n" in told
+    assert f"ValueError: {said[:500]}" in told
+
+
 def test_a_state_directory_that_cannot_be_made_is_said_in_one_sentence(
     deployed: Deployed, tmp_path: Path
 ) -> None:
