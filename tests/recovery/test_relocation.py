@@ -263,6 +263,15 @@ def test_a_generated_name_that_keeps_its_input_is_not_told_of(tmp_path: Path) ->
     assert move(tmp_path, {1: (name,)}).doubtful == ()
 
 
+@OUTCOMES
+def test_a_name_of_ones_own_with_a_number_in_it_is_no_generated_one(tmp_path: Path) -> None:
+    write(tmp_path, "0_0", "orders-0000000003-v2", "counts")
+    StateDirectory(tmp_path, "app").remember(0, "source clicks\nstore orders-0000000003-v2")
+    moved = relocate(tmp_path, "app", [topology(1, ("orders-0000000003-v2",), "payments")])
+    assert len(moved.moves) == 1
+    assert moved.doubtful == ()
+
+
 @CHECKPOINTS
 def test_a_checkpoint_that_cannot_be_read_moves_no_entry_and_stays_for_its_task(tmp_path: Path) -> None:
     write(tmp_path, "0_0", "a", "a", offset=3)
@@ -574,6 +583,17 @@ def test_until_it_is_finished_no_task_of_the_application_is_opened(tmp_path: Pat
     assert move(tmp_path, LATTER).finished
     with directory.lock("0_0"):
         pass
+
+
+@KILLED
+def test_who_is_told_before_stores_move_is_told_again_when_that_is_gone_on_with(tmp_path: Path) -> None:
+    """So that tasks of the former ordinals are fenced that have come back meanwhile."""
+    begun(tmp_path)
+    told: list[Any] = []
+    moved = move(tmp_path, LATTER, before=told.append)
+    assert told == [moved.moves]
+    move(tmp_path, LATTER, before=told.append)
+    assert len(told) == 1
 
 
 @KILLED
