@@ -178,12 +178,15 @@ class Medium:
             real["fsync"](descriptor)
             self.at_risk.discard(Path(f"/proc/self/fd/{descriptor}").resolve())
 
-        written = Path.write_bytes
+        def written(name: str) -> Callable[..., int]:
+            write = getattr(Path, name)
 
-        def write_bytes(path: Path, data: bytes) -> int:
-            if path.name != ".lock":
-                self.at_risk.add(path)
-            return written(path, data)
+            def call(path: Path, data: Any, **named: Any) -> int:
+                if path.name != ".lock":
+                    self.at_risk.add(path)
+                return int(write(path, data, **named))
+
+            return call
 
         with pytest.MonkeyPatch.context() as patch:
             for name in ("rename", "replace"):
@@ -191,7 +194,8 @@ class Medium:
             patch.setattr(os, "mkdir", made)
             patch.setattr(os, "unlink", removed)
             patch.setattr(os, "fsync", synced)
-            patch.setattr(Path, "write_bytes", write_bytes)
+            for name in ("write_bytes", "write_text"):
+                patch.setattr(Path, name, written(name))
             yield
 
 

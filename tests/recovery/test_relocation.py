@@ -766,7 +766,7 @@ def test_off_a_journal_that_had_moved_nothing_is_no_obstacle(tmp_path: Path) -> 
     with interrupted(4, stop), pytest.raises(Stop):
         move(tmp_path, LATTER)
     assert (tmp_path / "app" / RELOCATION).exists()
-    move(tmp_path, FORMER, automatic=False)
+    assert not move(tmp_path, FORMER, automatic=False).finished
     with StateDirectory(tmp_path, "app").lock("0_0"):
         pass
 
