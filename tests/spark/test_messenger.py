@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import queue
 import re
 import resource
 import signal
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import psutil
@@ -25,10 +28,10 @@ from pyspark.errors import PySparkException
 import store.spark
 from store.config import StreamsConfig
 from store.errors import ConfigError, StateDirectoryError, TaskHostError
-from store.spark import messenger
+from store.spark import messenger, process
 from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
-from store.spark.process import Place, _trace, born
+from store.spark.process import Answer, Place, _trace, born
 from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
@@ -236,6 +239,102 @@ def test_a_late_attempt_of_a_query_that_has_ended_sends_no_host_of_the_next_star
         bring(before, 0, ORDERS, 1)
     assert bring(after, 0, ORDERS, 1) == DONE
     assert known(after).pid == host
+
+
+def test_a_late_word_to_the_hosts_of_a_query_that_has_ended_is_not_for_those_of_the_next_start(
+    deployed: Deployed,
+) -> None:
+    before, after = deployed(run="before"), deployed(run="after")
+    assert bring(after, 0, ORDERS, 1) == DONE
+    host = known(after).pid
+    dismiss(before, 0)
+    assert bring(after, 0, ORDERS, 1) == DONE
+    assert known(after).pid == host
+
+
+def test_where_a_host_listens_is_told_to_its_owner_alone(deployed: Deployed) -> None:
+    """With the key that orders are taken from."""
+    deployment = deployed()
+    bring(deployment, 0, ORDERS, 1)
+    assert place_of(deployment).stat().st_mode & 0o077 == 0
+
+
+def test_a_host_that_ends_is_found_by_nobody_before_its_tasks_are_closed(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+
+    @dataclass
+    class Closing(Busy):
+        place: Path
+
+        def close(self) -> None:
+            closed.write_text(f"found: {self.place.exists()}")
+
+    deployment = deployed()
+    place = place_of(deployment)
+    deployment = replace(deployment, host=lambda _: Closing(lambda: None, place))
+    bring(deployment, 0, ORDERS, 1)
+    host = known(deployment).pid
+    dismiss(deployment, 0)
+    until(lambda: gone(host))
+    assert closed.read_text() == "found: False"
+
+
+class Calls:
+    """Calls that come to a host, each some seconds after the one before, and then none."""
+
+    def __init__(self, *after: float) -> None:
+        self.left = list(after)
+        self.now = 0.0
+        self.answers: list[Answer] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def get(self, timeout: float) -> Any:
+        if not self.left or self.left[0] > timeout:
+            self.now += timeout
+            self.left = self.left and [self.left[0] - timeout, *self.left[1:]]
+            raise queue.Empty
+        self.now += self.left.pop(0)
+        return SimpleNamespace(orders=Orders("run", ORDERS, 1), reply=self.answers.append)
+
+
+def test_a_host_stays_for_as_long_as_it_has_orders_now_and_then_and_ends_when_none_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Calls(1.0, *[process.LEASE_S - 1.0] * 5)
+    monkeypatch.setattr(process, "time", calls)
+    process._serve(Busy(lambda: None), "run", calls)  # type: ignore[arg-type]
+    assert calls.answers == [Answer(DONE)] * 6
+    last = 1.0 + 5 * (process.LEASE_S - 1.0)
+    assert last + process.LEASE_S <= calls.now < last + process.LEASE_S + 1.0
+
+
+def test_a_host_whose_order_took_longer_than_its_lease_waits_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Calls(1.0, 30.0)
+
+    def takes_long() -> None:
+        calls.now += 2 * process.LEASE_S
+
+    monkeypatch.setattr(process, "time", calls)
+    process._serve(Busy(takes_long), "run", calls)  # type: ignore[arg-type]
+    assert calls.answers == [Answer(DONE)] * 2
+
+
+def test_an_order_of_another_start_ends_a_host_and_is_not_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Calls(1.0, 1.0)
+    monkeypatch.setattr(process, "time", calls)
+    done: list[object] = []
+    process._serve(Busy(lambda: done.append("work")), "another run", calls)  # type: ignore[arg-type]
+    assert calls.answers == [Answer()]
+    assert done == []
+    assert calls.now < 3.0
 
 
 def test_a_query_that_is_started_again_has_hosts_where_one_has_ended(deployed: Deployed) -> None:
