@@ -13,12 +13,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import psutil
@@ -27,7 +28,7 @@ from pyspark.errors import PySparkException
 
 import store.spark
 from store.config import StreamsConfig
-from store.errors import ConfigError, StateDirectoryError, TaskHostError
+from store.errors import ConfigError, InputChangedError, StateDirectoryError, TaskHostError
 from store.spark import messenger, process
 from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
@@ -35,7 +36,7 @@ from store.spark.process import Answer, Place, _trace, born
 from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
-from store.types import Record
+from store.types import Record, TopicPartition
 from tests.waiting import LONGEST_S, ended, gone, until
 
 ORDERS = [Order(0, 0, {"in": 1})]
@@ -500,3 +501,69 @@ def test_a_directory_that_cannot_be_written_to_ends_a_query_at_once(said: str) -
     query = SparkStreamsQuery.__new__(SparkStreamsQuery)
     query._raised = None
     assert query._is_permanent(PySparkException(said.format("StateDirectoryError")))
+
+
+def query_of(
+    partitions: Mapping[str, int], tasks: Sequence[tuple[Topology, int]], slots: int
+) -> SparkStreamsQuery:
+    """One that is not started."""
+    query = SparkStreamsQuery.__new__(SparkStreamsQuery)
+    query._partitions, query._tasks, query._slots = partitions, list(tasks), slots
+    query._planned, query._ids = {}, Mock()
+    return query
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 7])
+def test_every_task_is_ordered_in_one_slot_which_shares_its_memory_among_no_fewer(slots: int) -> None:
+    """One that is ordered in two places is fenced over and over, and memory that is shared among fewer is exceeded."""
+    first, second = (
+        Topology("app", (topic,), (), (), nothing, ordinal) for ordinal, topic in enumerate("ab")
+    )
+    tasks = [
+        (topology, partition) for topology, count in ((first, 5), (second, 2)) for partition in range(count)
+    ]
+    query = query_of({"a": 5, "b": 2}, tasks, slots)
+    every = {
+        TopicPartition(topic, partition): 9
+        for topic, count in query._partitions.items()
+        for partition in range(count)
+    }
+    ordered = query._orders(every)
+    assert len({slot for slot, _, _ in ordered}) == len(ordered) == slots
+    assert sorted((one.ordinal, one.partition) for _, orders, _ in ordered for one in orders) == [
+        (topology.ordinal, partition) for topology, partition in tasks
+    ]
+    assert all(told >= len(orders) for _, orders, told in ordered)
+    # Wherever a task has been, it stays there.
+    again = query._orders({TopicPartition("a", 4): 10, TopicPartition("b", 1): 10})
+    homes = {(one.ordinal, one.partition): slot for slot, orders, _ in ordered for one in orders}
+    for slot, orders, told in again:
+        assert all(homes[one.ordinal, one.partition] == slot for one in orders)
+        assert told == ordered[0][2]
+
+
+def test_a_task_without_news_has_no_order_and_one_of_two_inputs_has_its_own_ends() -> None:
+    both = Topology("app", ("a", "b"), (), (), nothing, 0)
+    query = query_of({"a": 3, "b": 1}, [(both, partition) for partition in range(3)], 3)
+    ends = {TopicPartition("a", 0): 4, TopicPartition("b", 0): 7, TopicPartition("a", 2): 1}
+    assert [
+        (slot, [(one.partition, one.ends) for one in orders]) for slot, orders, _ in query._orders(ends)
+    ] == [
+        (0, [(0, {"a": 4, "b": 7})]),
+        (2, [(2, {"a": 1})]),
+    ]
+
+
+def test_a_partition_that_comes_while_a_query_runs_ends_it_for_no_task_would_read_it() -> None:
+    query = query_of({"a": 2}, (), 1)
+    query._check_ends({TopicPartition("a", 1): 5})
+    with pytest.raises(InputChangedError, match="a-2 is new: the topic had 2 partitions"):
+        query._check_ends({TopicPartition("a", 1): 5, TopicPartition("a", 2): 0})
+
+
+def test_an_input_that_ends_before_what_was_planned_ends_a_query() -> None:
+    query = query_of({"a": 1}, (), 1)
+    query._planned = {TopicPartition("a", 0): 7}
+    query._check_ends({TopicPartition("a", 0): 7})
+    with pytest.raises(InputChangedError, match="a-0 ends at 6, and was planned up to 7"):
+        query._check_ends({TopicPartition("a", 0): 6})
