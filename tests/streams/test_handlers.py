@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -724,6 +726,36 @@ def test_nothing_is_remembered_of_a_record_that_was_passed_over_once_that_is_com
         apply(task, cluster.records(task.position(SOURCE)))
         task.commit()
     assert not any(faults.skipped.values())
+
+
+OWN = """
+from store.streams.handlers import Response
+
+
+class Outer:
+    class Skips:
+        def handle_error(self, context, error):
+            return Response.resume()
+"""
+
+
+@pytest.mark.parametrize("path", ["{}.of.ours:Outer.Skips", "{}.of.ours.Skips"])
+def test_a_handler_is_found_in_a_module_that_nobody_has_imported(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = f"errors_{uuid4().hex}"
+    (tmp_path / package / "of").mkdir(parents=True)
+    (tmp_path / package / "of" / "ours.py").write_text(f"{OWN}\n\nSkips = Outer.Skips\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = handlers.Handlers.of(config(processing_exception_handler=path.format(package)))
+    assert type(made.processing).__name__ == "Skips"
+    assert made.deserialization is None
+
+
+def test_who_fails_says_of_which_record_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    context = ErrorHandlerContext(Record("in", 3, 7, b"k", b"v", 1, ()), "0_3", None)
+    assert not LogAndFailExceptionHandler().handle_error(context, ValueError("no number")).resumes
+    assert caplog.messages == ["task 0_3, record in-3 offset 7: ValueError: no number"]
 
 
 def test_nothing_is_remembered_of_what_was_refused_once_that_is_committed() -> None:
