@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from struct import pack
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from store.errors import (
     AbortRequiredError,
@@ -18,13 +21,14 @@ from store.errors import (
     RecordTooLargeError,
     RetriableError,
 )
-from store.log.kafka import KafkaMember, KafkaPlainProducer, KafkaProducer
+from store.log.kafka import KafkaAdmin, KafkaMember, KafkaPlainProducer, KafkaProducer, KafkaReader
+from store.log.kafka import admin as admins
 from store.log.kafka import client as clients
 from store.log.kafka import producer as producers
 from store.log.kafka.client import Client
 from store.log.kafka.errors import translate
-from store.log.protocol import Assignor
-from store.types import TopicPartition
+from store.log.protocol import Assignor, GroupMember
+from store.types import IsolationLevel, TopicPartition
 
 
 @pytest.mark.requirement("129.5")
@@ -331,3 +335,137 @@ def test_a_member_raises_what_its_client_does_not_get_over_by_itself(
     else:
         with pytest.raises(expected):
             member.poll(0)
+
+
+def reader_over(stable: int, end: int, monkeypatch: pytest.MonkeyPatch) -> KafkaReader:
+    """Of a log that begins at 2."""
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {})
+    ends = {IsolationLevel.READ_COMMITTED: stable, IsolationLevel.READ_UNCOMMITTED: end}
+
+    def consumer(_: str, isolation: IsolationLevel) -> Mock:
+        made = Mock()
+        made.get_watermark_offsets.return_value = (2, ends[isolation])
+        return made
+
+    monkeypatch.setattr(reader, "_consumer", consumer)
+    return reader
+
+
+@pytest.mark.parametrize("offset", [4, 5, 7])
+def test_a_read_behind_an_open_transaction_has_nothing_yet_and_is_no_error(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_over(4, 7, monkeypatch)
+    fetch = reader.read(TopicPartition("in", 0), offset, 10, IsolationLevel.READ_COMMITTED)
+    assert (list(fetch.records), fetch.next_offset) == ([], offset)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_a_read_before_the_beginning_of_a_log_or_behind_all_that_is_in_it_says_what_there_is(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_over(4, 7, monkeypatch)
+    with pytest.raises(LogError, match=f"at {offset}: the partition holds offsets from 2 to"):
+        reader.read(TopicPartition("in", 0), offset, 10, IsolationLevel.READ_COMMITTED)
+
+
+def assigned(*partitions: tuple[str, tuple[int, ...]]) -> bytes:
+    """As a group tells a member of its partitions: a version, topics with their numbers, and nothing of the user's."""
+    packed = pack("!hi", 0, len(partitions))
+    for topic, numbers in partitions:
+        packed += pack(f"!h{len(topic)}si{len(numbers)}i", len(topic), topic.encode(), len(numbers), *numbers)
+    return packed + pack("!i", -1)
+
+
+def group(state: str, error: KafkaError | None = None) -> SimpleNamespace:
+    members = [
+        SimpleNamespace(id="1", client_id="one", assignment=assigned(("b", (1,)), ("a", (2, 0)))),
+        SimpleNamespace(id="2", client_id="two", assignment=assigned()),
+        SimpleNamespace(id="3", client_id="three", assignment=b""),
+    ]
+    return SimpleNamespace(error=error, state=state, members=members)
+
+
+class Listing:
+    """What the client answers when it is asked for the members of a group."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answer: Any = ()
+        monkeypatch.setattr(admins, "_AdminClientImpl", SimpleNamespace(list_groups=self._list))
+        self.admin = KafkaAdmin(Client("nobody:1", 30.0, {}), Mock())
+
+    def _list(self, *_: object, **__: object) -> Any:
+        if isinstance(self.answer, KafkaException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> Listing:
+    return Listing(monkeypatch)
+
+
+def test_members_of_a_group_have_their_partitions_in_order(listing: Listing) -> None:
+    listing.answer = [group("Stable")]
+    assert listing.admin.group_members("group") == [
+        GroupMember("one", (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))),
+        GroupMember("two", ()),
+        GroupMember("three", ()),
+    ]
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Empty", "Dead", ""])
+def test_who_has_which_partitions_is_not_said_in_the_midst_of_a_rebalance_but_who_is_a_member(
+    state: str, listing: Listing
+) -> None:
+    listing.answer = [group(state)]
+    assert listing.admin.group_members("group") == []
+    assert listing.admin.member_ids("group") == ["1", "2", "3"]
+
+
+def test_a_coordinator_that_knows_nothing_of_a_group_for_now_names_no_members(listing: Listing) -> None:
+    listing.answer = [group("Stable", KafkaError(KafkaError.NOT_COORDINATOR))]
+    assert listing.admin.group_members("group") == []
+    assert listing.admin.member_ids("group") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError._PARTIAL, RetriableError),
+        (KafkaError._TIMED_OUT, RetriableError),
+        (KafkaError._TRANSPORT, RetriableError),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, FatalLogError),
+    ],
+)
+def test_members_that_not_all_brokers_could_be_asked_for_are_asked_for_again(
+    code: int, expected: type[Exception], listing: Listing
+) -> None:
+    listing.answer = raised(code)
+    with pytest.raises(expected, match="ask for the members of group group"):
+        listing.admin.group_members("group")
+
+
+def future(result: object) -> Future[Any]:
+    made: Future[Any] = Future()
+    if isinstance(result, Exception):
+        made.set_exception(result)
+    else:
+        made.set_result(result)
+    return made
+
+
+def test_topics_that_are_not_there_or_whose_brokers_tell_no_id_have_none() -> None:
+    """All topics would seem to be one, and each made anew once the brokers tell."""
+    native = Mock()
+    native.describe_topics.return_value = {
+        "there": future(SimpleNamespace(topic_id=Uuid(1, 2))),
+        "gone": future(raised(KafkaError.UNKNOWN_TOPIC_OR_PART)),
+        "old": future(SimpleNamespace(topic_id=Uuid(0, 0))),
+        "older": future(SimpleNamespace(topic_id=None)),
+    }
+    admin = KafkaAdmin(Client("nobody:1", 30.0, {}), native)
+    assert admin.topic_ids(["there", "gone", "old", "older"]) == {"there": str(Uuid(1, 2))}
+    native.describe_topics.return_value = {"secret": future(raised(KafkaError.TOPIC_AUTHORIZATION_FAILED))}
+    with pytest.raises(FatalLogError):
+        admin.topic_ids(["secret"])
