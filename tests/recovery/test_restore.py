@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,7 +28,14 @@ from store.points import Point, arm
 from store.recovery.decision import StoreOutOfStepError
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
-from store.recovery.restore import LoggedStore, RestoreResult, RestoreSettings, open_and_restore, restore
+from store.recovery.restore import (
+    LoggedStore,
+    RestoreResult,
+    RestoreSettings,
+    open_and_restore,
+    restore,
+    tombstone_retention,
+)
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.types import IsolationLevel, TopicPartition
@@ -378,6 +386,27 @@ def test_a_store_at_the_end_of_the_changelog_is_never_too_old(age_ms: int | None
         ).records
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({"cleanup.policy": "compact", "delete.retention.ms": "7"}, 7),
+        ({"cleanup.policy": "compact,delete", "delete.retention.ms": "7"}, 7),
+        ({"cleanup.policy": "delete,compact", "delete.retention.ms": "7"}, 7),
+        ({"cleanup.policy": "delete", "delete.retention.ms": "7"}, None),
+    ],
+    ids=str,
+)
+def test_a_topic_that_is_compacted_loses_deletions_whatever_else_is_done_with_it(
+    config: dict[str, str], kept: int | None
+) -> None:
+    log = Mock()
+    log.admin.return_value.topic_config.return_value = config
+    ask = tombstone_retention(log, "changelog")
+    assert [ask(), ask()] == [kept, kept]
+    log.admin.assert_called_once()
+    log.admin.return_value.close.assert_called_once()
 
 
 def test_the_age_allowed_is_half_of_the_changelogs_own_tombstone_retention() -> None:
