@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -34,6 +35,7 @@ from store.recovery.restore import (
     RestoreSettings,
     open_and_restore,
     restore,
+    suspects,
     tombstone_retention,
 )
 from store.state.keyvalue import KeyValueStore
@@ -209,11 +211,31 @@ def test_a_log_that_settles_in_time_is_restored_to_its_end(store: KeyValueStore)
     assert contents(store) == {b"a": b"1", b"b": b"1"}
 
 
+@pytest.mark.parametrize("damaged", [None, Family.DATA, Family.META], ids=str)
+def test_a_store_is_suspected_for_damage_to_its_rows_or_to_what_it_says_of_itself(
+    damaged: Family | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = MemoryEngine()
+    store, whole = open_store(engine), open_store()
+    for one in (store, whole):
+        one.put(b"k", b"v")
+        one.commit({CHANGELOG: 1})
+    scan = engine.scan
+
+    def scanned(family: Family, *arguments: Any, **named: Any) -> Any:
+        if family is damaged:
+            raise StoreCorruptedError("a block cannot be read")
+        return scan(family, *arguments, **named)
+
+    monkeypatch.setattr(engine, "scan", scanned)
+    assert suspects({"whole": whole, "orders": store}) == ([] if damaged is None else ["orders"])
+
+
 def test_a_hanging_transaction_stops_the_restore_before_it_reads(store: KeyValueStore) -> None:
     log, clock = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=3, stable=1), StepClock()
     with pytest.raises(HangingTransactionError, match=r"app-orders-changelog-0.* at 1 .* at 3"):
         restore(store, CHANGELOG, log, RestoreSettings(patience_s=30, clock=clock))
-    assert clock.now >= 30
+    assert 30 <= clock.now < 35
     assert (log.reads, store.is_empty()) == ([], True)
 
 
