@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -135,6 +135,20 @@ def test_stores_write_straight_to_the_database_when_nothing_needs_their_transact
     values: Mapping[str, object], mechanism: Mechanism | None
 ) -> None:
     assert StreamsConfig.of(values).mechanism is mechanism
+
+
+@pytest.mark.parametrize("made_of", [int, str])
+def test_a_number_may_have_63_bits_and_no_more(made_of: Callable[[int], object]) -> None:
+    assert StreamsConfig.of({"commit.records": made_of(2**63 - 1)}).commit_records == 2**63 - 1
+    with pytest.raises(ConfigError, match=r"commit\.records=.*a whole number of at least 1"):
+        StreamsConfig.of({"commit.records": made_of(2**63)})
+
+
+def test_a_transaction_may_be_open_for_longer_than_the_commit_interval_and_not_just_as_long() -> None:
+    values = {"commit.interval.ms": 5_000, "transaction.timeout.ms": 5_001}
+    assert StreamsConfig.of(values).transaction_timeout_ms == 5_001
+    with pytest.raises(ConfigError, match=r"longer than commit\.interval\.ms \(5000\)"):
+        StreamsConfig.of({**values, "transaction.timeout.ms": 5_000})
 
 
 def test_values_may_be_strings_as_a_properties_file_has_them() -> None:

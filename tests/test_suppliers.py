@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from store.engine.memory import MemoryEngine
 from store.serdes import IntSerde, StrSerde
 from store.standalone import open_store
 from store.state.keyvalue import KeyValueStore
@@ -46,6 +47,7 @@ from store.suppliers import (
     window_store_builder,
 )
 from store.transaction import Mechanism
+from tests.state.opening import context_over
 
 HOUR = timedelta(hours=1)
 SERDES = (StrSerde(), IntSerde())
@@ -270,3 +272,45 @@ def test_a_builder_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
         assert store.is_open()
     # Until here it has kept all that the failed opening had at hand.
     assert raised.tb is not None
+
+
+FOR_EVER = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("supplier", "setting"),
+    [
+        (persistent_window_store("w", FOR_EVER, 10), "retention.ms"),
+        (persistent_session_store("s", FOR_EVER), "retention.ms"),
+        (persistent_versioned_key_value_store("v", FOR_EVER), "min.compaction.lag.ms"),
+    ],
+    ids=["window", "session", "versioned"],
+)
+def test_what_is_kept_for_ever_has_a_changelog_that_kafka_takes(
+    supplier: StoreSupplier[Any], setting: str
+) -> None:
+    assert supplier.changelog_config()[setting] == str(FOR_EVER)
+
+
+def test_a_window_may_be_kept_for_just_its_size() -> None:
+    assert persistent_window_store("w", 10, 10).retention_ms == 10
+    with pytest.raises(ValueError, match="at least the window's size, which is 10 ms"):
+        persistent_window_store("w", 9, 10)
+
+
+def test_a_name_leaves_room_for_that_of_its_changelog() -> None:
+    """A topic's name has 249 characters at most, and an application id and `-changelog` are in it too."""
+    assert persistent_session_store("s" * 200, 10).name == "s" * 200
+    with pytest.raises(ValueError, match="1 to 200 ASCII letters"):
+        persistent_session_store("s" * 201, 10)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_built_store_holds_writes_back_only_where_its_caching_is_enabled(cached: bool) -> None:
+    builder = key_value_store_builder(in_memory_key_value_store("s"), StrSerde(), StrSerde())
+    if cached:
+        builder = builder.with_caching_enabled()
+    store = builder.build(context_over(MemoryEngine(), cache_max_bytes=1 << 20))
+    store.put("k", "v")
+    assert (store.num_cached_bytes() > 0) is cached
+    store.close()

@@ -55,6 +55,9 @@ _SAID_BYTES = 2000
 _TRACE_CHARACTERS = 3000
 """What is told of a traceback at most: its end, where the function is that has raised."""
 
+_PART_CHARACTERS = 1000
+"""What is told of a part of it at most: an error may quote all that it is about, and is told by itself as well."""
+
 _TICK_S = 0.1
 _ADDRESS = "127.0.0.1"
 
@@ -182,7 +185,10 @@ def _refusal(error: Exception) -> Answer:
 
 
 def _trace(error: Exception) -> str:
-    text = "".join(traceback.format_exception(error)).rstrip()
+    parts = [part.rstrip("\n") for part in traceback.format_exception(error)]
+    text = "\n".join(
+        [part if len(part) <= _PART_CHARACTERS else f"{part[:_PART_CHARACTERS]}…" for part in parts]
+    )
     if len(text) <= _TRACE_CHARACTERS:
         return text
     return "…\n" + text[-_TRACE_CHARACTERS:].partition("\n")[2]

@@ -1,20 +1,34 @@
-"""What an error of the Kafka client asks a task to do, code by code."""
+"""What an error of the Kafka client asks a task to do, code by code and call by call."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from struct import pack
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from store.errors import (
     AbortRequiredError,
     FatalLogError,
     FencedError,
     LogError,
+    OutcomeUnknownError,
     ProtocolError,
     RecordTooLargeError,
     RetriableError,
 )
+from store.log.kafka import KafkaAdmin, KafkaMember, KafkaPlainProducer, KafkaProducer, KafkaReader
+from store.log.kafka import admin as admins
+from store.log.kafka import client as clients
+from store.log.kafka import producer as producers
+from store.log.kafka.client import Client
 from store.log.kafka.errors import translate
+from store.log.protocol import Assignor, GroupMember
+from store.types import IsolationLevel, TopicPartition
 
 
 @pytest.mark.requirement("129.5")
@@ -51,3 +65,407 @@ def test_each_error_says_what_is_to_be_done(
     found = translate(KafkaError(code, "reason", **flags), "commit_transaction")
     assert type(found) is expected
     assert "commit_transaction: reason" in str(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+        KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.INCONSISTENT_TOPIC_ID,
+    ],
+)
+def test_what_kafkas_own_clients_repeat_may_be_repeated(code: int) -> None:
+    """The errors that Kafka's protocol calls retriable, but for a topic that is unknown and a damaged record: of the
+    first the cluster is asked, and the second is so each time that it is read."""
+    assert type(translate(KafkaError(code), "read")) is RetriableError
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._WAIT_COORD,
+        KafkaError._WAIT_CACHE,
+    ],
+)
+def test_a_call_that_no_broker_has_answered_may_be_repeated(code: int) -> None:
+    assert type(translate(KafkaError(code), "read")) is RetriableError
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.INVALID_TRANSACTION_TIMEOUT,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.ILLEGAL_GENERATION,
+    ],
+)
+def test_what_no_repetition_can_change_is_not_repeated(code: int) -> None:
+    assert type(translate(KafkaError(code), "read")) is FatalLogError
+
+
+# Calls to a client that answers as it is told
+
+
+class Time:
+    """As `time` has it, but for nobody who sleeps has to wait."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(clients, "time", clock)
+    monkeypatch.setattr(producers, "time", clock)
+    return clock
+
+
+def raised(code: int, **flags: bool) -> KafkaException:
+    return KafkaException(KafkaError(code, "reason", **flags))
+
+
+def producer_over(native: Mock, timeout: float = 30.0) -> KafkaProducer:
+    return KafkaProducer(Client("nobody:1", timeout, {}), native, "id", Mock())
+
+
+def test_a_commit_that_was_sent_and_then_fails_for_good_has_an_unknown_outcome() -> None:
+    """The broker may have committed at the first try, whose answer was lost."""
+    native = Mock()
+    native.commit_transaction.side_effect = [
+        raised(KafkaError._TIMED_OUT, retriable=True),
+        raised(KafkaError.UNKNOWN, fatal=True),
+    ]
+    producer = producer_over(native)
+    producer.begin_transaction()
+    native.begin_transaction.side_effect = raised(KafkaError._STATE)
+    with pytest.raises(OutcomeUnknownError, match="may or may not be committed"):
+        producer.commit_transaction()
+
+
+def test_a_commit_whose_first_answer_asks_for_an_abort_is_known_not_to_have_happened() -> None:
+    native = Mock()
+    native.commit_transaction.side_effect = raised(KafkaError.INVALID_TXN_STATE, txn_requires_abort=True)
+    producer = producer_over(native)
+    producer.begin_transaction()
+    native.begin_transaction.side_effect = raised(KafkaError._STATE)
+    with pytest.raises(AbortRequiredError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    native.begin_transaction.side_effect = None
+    producer.begin_transaction()
+
+
+def test_a_commit_that_was_answered_in_the_end_leaves_nothing_unknown_of_the_next_transaction() -> None:
+    native = Mock()
+    native.commit_transaction.side_effect = [raised(KafkaError._TIMED_OUT, retriable=True), None]
+    producer = producer_over(native)
+    producer.begin_transaction()
+    producer.commit_transaction()
+    producer.begin_transaction()
+    native.produce.side_effect = None
+    native.abort_transaction.side_effect = raised(KafkaError._TIMED_OUT, retriable=True)
+    with pytest.raises(RetriableError):
+        producer.abort_transaction()
+
+
+def test_a_flush_goes_on_for_as_long_as_records_are_delivered(clock: Time) -> None:
+    native = MagicMock()
+    native.__len__.return_value = 10
+    left = iter([9, 9, 8, 8, 7, 7, 0])
+
+    def flush(_: float) -> int:
+        clock.now += 20.0
+        return next(left)
+
+    native.flush.side_effect = flush
+    producer = producer_over(native, timeout=30.0)
+    producer.begin_transaction()
+    assert producer.flush() == {}
+    assert clock.now == 140.0
+
+
+def test_a_flush_in_which_nothing_is_delivered_any_more_ends(clock: Time) -> None:
+    native = MagicMock()
+    native.__len__.return_value = 10
+
+    def flush(_: float) -> int:
+        clock.now += 20.0
+        return 9
+
+    native.flush.side_effect = flush
+    producer = producer_over(native, timeout=30.0)
+    producer.begin_transaction()
+    with pytest.raises(RetriableError, match="flush of 9 records"):
+        producer.flush()
+    assert clock.now < 100.0
+
+
+def test_a_client_that_cannot_be_emptied_is_closed_all_the_same() -> None:
+    native = Mock()
+    native.purge.side_effect = raised(KafkaError._STATE)
+    producer = producer_over(native)
+    producer.close()
+    producer.close()
+    native.purge.assert_called_once()
+
+
+def refused(code: int) -> list[SimpleNamespace]:
+    """What a client answers of positions: of one that it is committed, of the other that it is not."""
+    return [SimpleNamespace(error=None), SimpleNamespace(error=KafkaError(code))]
+
+
+POSITIONS = {TopicPartition("in", 0): 3, TopicPartition("in", 1): 5}
+
+
+def commit_positions(of: str, consumer: Mock) -> None:
+    client = Client("nobody:1", 30.0, {})
+    if of == "a member":
+        KafkaMember(client, lambda: consumer, "group", ["in"], Mock(), "range").commit_offsets(
+            POSITIONS, "beside"
+        )
+    else:
+        KafkaPlainProducer(client, Mock(), lambda _: consumer).commit_offsets("group", POSITIONS, "beside")
+
+
+@pytest.mark.parametrize("of", ["a plain producer", "a member"])
+def test_positions_of_which_one_was_refused_are_not_said_to_be_committed(of: str) -> None:
+    consumer = Mock()
+    consumer.commit.return_value = refused(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(FatalLogError, match="GROUP_AUTHORIZATION_FAILED"):
+        commit_positions(of, consumer)
+
+
+@pytest.mark.parametrize("of", ["a plain producer", "a member"])
+def test_positions_that_the_coordinator_cannot_take_yet_are_committed_when_it_can(of: str) -> None:
+    consumer = Mock()
+    consumer.commit.side_effect = [
+        refused(KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        raised(KafkaError.NOT_COORDINATOR),
+        [SimpleNamespace(error=None)] * 2,
+    ]
+    commit_positions(of, consumer)
+    assert consumer.commit.call_count == 3
+    sent = consumer.commit.call_args.kwargs["offsets"]
+    assert [(one.topic, one.partition, one.offset, one.metadata) for one in sent] == [
+        ("in", 0, 3, "beside"),
+        ("in", 1, 5, "beside"),
+    ]
+
+
+@pytest.mark.parametrize(("assignor", "repeated"), [("cooperative-sticky", True), ("range", False)])
+def test_a_generation_that_is_over_is_waited_out_by_members_that_stay_ones_in_a_rebalance(
+    assignor: Assignor, repeated: bool
+) -> None:
+    consumer = Mock()
+    consumer.commit.side_effect = [raised(KafkaError.ILLEGAL_GENERATION), None]
+    member = KafkaMember(Client("nobody:1", 30.0, {}), lambda: consumer, "group", ["in"], Mock(), assignor)
+    if repeated:
+        member.commit_offsets(POSITIONS)
+    else:
+        with pytest.raises(FatalLogError):
+            member.commit_offsets(POSITIONS)
+    assert consumer.commit.call_count == 1 + repeated
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, FatalLogError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, FatalLogError),
+        (KafkaError.INVALID_SESSION_TIMEOUT, FatalLogError),
+        (KafkaError.FENCED_INSTANCE_ID, FencedError),
+        (KafkaError._TRANSPORT, None),
+        (KafkaError.COORDINATOR_NOT_AVAILABLE, None),
+        (KafkaError._MAX_POLL_EXCEEDED, None),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, None),
+    ],
+)
+def test_a_member_raises_what_its_client_does_not_get_over_by_itself(
+    code: int, expected: type[Exception] | None
+) -> None:
+    consumer = Mock()
+    told = Mock()
+    told.error.return_value = KafkaError(code)
+    consumer.poll.side_effect = [told, None, None]
+    member = KafkaMember(Client("nobody:1", 30.0, {}), lambda: consumer, "group", ["in"], Mock(), "range")
+    if expected is None:
+        member.poll(0)
+    else:
+        with pytest.raises(expected):
+            member.poll(0)
+
+
+def reader_over(stable: int, end: int, monkeypatch: pytest.MonkeyPatch) -> KafkaReader:
+    """Of a log that begins at 2."""
+    reader = KafkaReader(Client("nobody:1", 30.0, {}), {})
+    ends = {IsolationLevel.READ_COMMITTED: stable, IsolationLevel.READ_UNCOMMITTED: end}
+
+    def consumer(_: str, isolation: IsolationLevel) -> Mock:
+        made = Mock()
+        made.get_watermark_offsets.return_value = (2, ends[isolation])
+        return made
+
+    monkeypatch.setattr(reader, "_consumer", consumer)
+    return reader
+
+
+@pytest.mark.parametrize("offset", [4, 5, 7])
+def test_a_read_behind_an_open_transaction_has_nothing_yet_and_is_no_error(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_over(4, 7, monkeypatch)
+    fetch = reader.read(TopicPartition("in", 0), offset, 10, IsolationLevel.READ_COMMITTED)
+    assert (list(fetch.records), fetch.next_offset) == ([], offset)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8])
+def test_a_read_before_the_beginning_of_a_log_or_behind_all_that_is_in_it_says_what_there_is(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = reader_over(4, 7, monkeypatch)
+    with pytest.raises(LogError, match=f"at {offset}: the partition holds offsets from 2 to"):
+        reader.read(TopicPartition("in", 0), offset, 10, IsolationLevel.READ_COMMITTED)
+
+
+def assigned(*partitions: tuple[str, tuple[int, ...]]) -> bytes:
+    """As a group tells a member of its partitions: a version, topics with their numbers, and nothing of the user's."""
+    packed = pack("!hi", 0, len(partitions))
+    for topic, numbers in partitions:
+        packed += pack(f"!h{len(topic)}si{len(numbers)}i", len(topic), topic.encode(), len(numbers), *numbers)
+    return packed + pack("!i", -1)
+
+
+def group(state: str, error: KafkaError | None = None) -> SimpleNamespace:
+    members = [
+        SimpleNamespace(id="1", client_id="one", assignment=assigned(("b", (1,)), ("a", (2, 0)))),
+        SimpleNamespace(id="2", client_id="two", assignment=assigned()),
+        SimpleNamespace(id="3", client_id="three", assignment=b""),
+    ]
+    return SimpleNamespace(error=error, state=state, members=members)
+
+
+class Listing:
+    """What the client answers when it is asked for the members of a group."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.answer: Any = ()
+        monkeypatch.setattr(admins, "_AdminClientImpl", SimpleNamespace(list_groups=self._list))
+        self.admin = KafkaAdmin(Client("nobody:1", 30.0, {}), Mock())
+
+    def _list(self, *_: object, **__: object) -> Any:
+        if isinstance(self.answer, KafkaException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> Listing:
+    return Listing(monkeypatch)
+
+
+def test_members_of_a_group_have_their_partitions_in_order(listing: Listing) -> None:
+    listing.answer = [group("Stable")]
+    assert listing.admin.group_members("group") == [
+        GroupMember("one", (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))),
+        GroupMember("two", ()),
+        GroupMember("three", ()),
+    ]
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Empty", "Dead", ""])
+def test_who_has_which_partitions_is_not_said_in_the_midst_of_a_rebalance_but_who_is_a_member(
+    state: str, listing: Listing
+) -> None:
+    listing.answer = [group(state)]
+    assert listing.admin.group_members("group") == []
+    assert listing.admin.member_ids("group") == ["1", "2", "3"]
+
+
+def test_a_coordinator_that_knows_nothing_of_a_group_for_now_names_no_members(listing: Listing) -> None:
+    listing.answer = [group("Stable", KafkaError(KafkaError.NOT_COORDINATOR))]
+    assert listing.admin.group_members("group") == []
+    assert listing.admin.member_ids("group") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError._PARTIAL, RetriableError),
+        (KafkaError._TIMED_OUT, RetriableError),
+        (KafkaError._TRANSPORT, RetriableError),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, FatalLogError),
+    ],
+)
+def test_members_that_not_all_brokers_could_be_asked_for_are_asked_for_again(
+    code: int, expected: type[Exception], listing: Listing
+) -> None:
+    listing.answer = raised(code)
+    with pytest.raises(expected, match="ask for the members of group group"):
+        listing.admin.group_members("group")
+
+
+def future(result: object) -> Future[Any]:
+    made: Future[Any] = Future()
+    if isinstance(result, Exception):
+        made.set_exception(result)
+    else:
+        made.set_result(result)
+    return made
+
+
+def test_topics_that_are_not_there_or_whose_brokers_tell_no_id_have_none() -> None:
+    """All topics would seem to be one, and each made anew once the brokers tell."""
+    native = Mock()
+    native.describe_topics.return_value = {
+        "there": future(SimpleNamespace(topic_id=Uuid(1, 2))),
+        "gone": future(raised(KafkaError.UNKNOWN_TOPIC_OR_PART)),
+        "old": future(SimpleNamespace(topic_id=Uuid(0, 0))),
+        "older": future(SimpleNamespace(topic_id=None)),
+    }
+    admin = KafkaAdmin(Client("nobody:1", 30.0, {}), native)
+    assert admin.topic_ids(["there", "gone", "old", "older"]) == {"there": str(Uuid(1, 2))}
+    native.describe_topics.return_value = {"secret": future(raised(KafkaError.TOPIC_AUTHORIZATION_FAILED))}
+    with pytest.raises(FatalLogError):
+        admin.topic_ids(["secret"])

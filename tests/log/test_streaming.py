@@ -8,7 +8,7 @@ from random import Random
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from harness.worlds.local.broker import LocalBroker
@@ -129,6 +129,73 @@ def test_a_partition_that_comes_in_turns_with_another_is_taken_away_once(
     assert taking.pull(0, 100, ())
     assert [inflow.waiting for inflow in taking.inflows.values()] == [3, 3]
     assert consumer.taken_away == [[0, 1]]
+
+
+def test_large_values_are_bounded_by_their_bytes_however_few_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "MOST_BYTES", 2_000)
+    consumer = Scripted([Message("topic", 1, 0, value=b"v" * 1_500, timestamp=(1, 1), headers=[])])
+    taking = intake.Intake(consumer)  # type: ignore[arg-type]
+    first, second = (TopicPartition("topic", partition) for partition in range(2))
+    taking.begin([(first, 0), (second, 0)])
+    assert taking.pull(0, 100, (first,))
+    assert consumer.taken_away == []
+    consumer.messages = [Message("topic", 1, 1, value=b"v" * 1_500, timestamp=(1, 1), headers=[])]
+    assert taking.pull(0, 100, (first,))
+    assert consumer.taken_away == [[1]]
+    # Who reads it is given all of it, and it goes on where it was.
+    assert [record.offset for record in taking.inflows[second].take(10)] == [0, 1]
+    assert taking.inflows[second].fetched == 2
+    assert taking.inflows[second].bytes == 0
+
+
+def test_an_error_of_no_partition_is_raised_and_one_of_a_partition_is_kept_for_who_reads_it() -> None:
+    here, left = TopicPartition("topic", 0), TopicPartition("topic", 1)
+    failed = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    consumer = Scripted([Message(*left, error=failed), Message(*here, error=failed)])
+    taking = intake.Intake(consumer)  # type: ignore[arg-type]
+    taking.begin([(here, 0)])
+    assert taking.pull(0, 100, (here,))
+    error = taking.inflows[here].error
+    assert error is not None
+    assert error.code() == failed.code()
+    consumer.messages = [Message(error=KafkaError(KafkaError._ALL_BROKERS_DOWN))]
+    with pytest.raises(KafkaException):
+        taking.pull(0, 100, (here,))
+    assert taking.inflows == {}
+
+
+def test_a_report_of_the_end_that_came_late_takes_nothing_back_and_records_after_it_are_not_behind_it() -> (
+    None
+):
+    place = TopicPartition("log", 0)
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    inflow = intake.Inflow(place, 5)
+    inflow.met(end, 3)
+    assert (inflow.fetched, inflow.served, inflow.at_end) == (5, 5, True)
+    inflow.add([Message(*place, 5, b"k", b"v", timestamp=(1, 5))])
+    assert not inflow.at_end
+    inflow.met(end, 8)
+    # Markers lie between the record that is kept and the end.
+    assert (inflow.fetched, inflow.served) == (8, 5)
+    assert [record.offset for record in inflow.take(10)] == [5]
+    assert inflow.served == 8
+
+
+def test_a_record_without_a_time_has_none_and_headers_are_bytes() -> None:
+    place = TopicPartition("log", 0)
+    inflow = intake.Inflow(place, 0)
+    inflow.add(
+        [
+            Message(*place, 0, b"k", b"v", timestamp=(TIMESTAMP_NOT_AVAILABLE, 1_234), headers=[]),
+            Message(*place, 1, b"k", None, timestamp=(1, 7), headers=[("a", b"b"), ("a", None), ("c", "d")]),
+        ]
+    )
+    assert list(inflow.take(10)) == [
+        Record("log", 0, 0, b"k", b"v", -1, ()),
+        Record("log", 0, 1, b"k", None, 7, (("a", b"b"), ("a", None), ("c", b"d"))),
+    ]
 
 
 @pytest.mark.parametrize("begins", range(6))

@@ -12,8 +12,11 @@ from store.query import (
     FailureReason,
     KeyQuery,
     LocalStore,
+    Position,
     PositionBound,
+    QueryResult,
     RangeQuery,
+    StateQueryResult,
     StoreQueryParameters,
     query_all,
     query_by,
@@ -143,3 +146,15 @@ def test_the_stores_of_a_worker_are_found_in_its_tasks(stores: dict[int, Any]) -
     tasks[3] = SimpleNamespace(stores={})
     assert stores_of(tasks, "orders") == stores
     assert stores_of(tasks, "other") == {}
+
+
+def test_the_position_of_an_answer_has_that_of_partitions_that_could_not_answer_yet() -> None:
+    """As the bound of the next query it would go back in time without."""
+    here, behind = TopicPartition("in", 0), TopicPartition("in", 1)
+    answers: StateQueryResult[int] = StateQueryResult(
+        {
+            0: QueryResult(1, Position({here: 3})),
+            1: QueryResult.failed(FailureReason.NOT_UP_TO_BOUND, "behind", Position({behind: 5})),
+        }
+    )
+    assert answers.position == Position({here: 3, behind: 5})

@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from store.engine.protocol import Checkpointed
 from store.errors import StoreError
-from store.recovery.directory import StateDirectory
+from store.recovery.directory import RELOCATION, StateDirectory
 from store.recovery.relocation import Relocated, relocate
 from store.streams.topology import Context, Topology
 from store.types import Record, TopicPartition
@@ -132,6 +134,69 @@ def interrupted(at: int, interrupt: Callable[[], None]) -> Iterator[list[str]]:
     finally:
         for name, function in real.items():
             setattr(os, name, function)
+
+
+class Medium:
+    """Which directories have names, and which files have content, that a power cut may take back."""
+
+    def __init__(self) -> None:
+        self.at_risk: set[Path] = set()
+        self.when_removed: list[set[Path]] = []
+        """What was at risk when the journal was removed."""
+        self.when_moved: list[set[Path]] = []
+        """What was at risk of the journal when a store was renamed."""
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        real = {name: getattr(os, name) for name in EFFECTS}
+
+        def renamed(name: str) -> Callable[..., Any]:
+            def call(source: str, target: str) -> Any:
+                before, after = Path(source), Path(target)
+                if before.parent.name == "rocksdb":
+                    journal = {before.parents[2] / RELOCATION, before.parents[2]}
+                    self.when_moved.append(self.at_risk & journal)
+                found = real[name](source, target)
+                if before in self.at_risk:
+                    self.at_risk = (self.at_risk - {before}) | {after}
+                self.at_risk |= {before.parent, after.parent}
+                return found
+
+            return call
+
+        def made(path: str, *arguments: Any) -> Any:
+            found = real["mkdir"](path, *arguments)
+            self.at_risk.add(Path(path).parent)
+            return found
+
+        def removed(path: str, **named: Any) -> Any:
+            if Path(path).name == RELOCATION:
+                self.when_removed.append(set(self.at_risk))
+            return real["unlink"](path, **named)
+
+        def synced(descriptor: int) -> None:
+            real["fsync"](descriptor)
+            self.at_risk.discard(Path(f"/proc/self/fd/{descriptor}").resolve())
+
+        def written(name: str) -> Callable[..., int]:
+            write = getattr(Path, name)
+
+            def call(path: Path, data: Any, **named: Any) -> int:
+                if path.name != ".lock":
+                    self.at_risk.add(path)
+                return int(write(path, data, **named))
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("rename", "replace"):
+                patch.setattr(os, name, renamed(name))
+            patch.setattr(os, "mkdir", made)
+            patch.setattr(os, "unlink", removed)
+            patch.setattr(os, "fsync", synced)
+            for name in ("write_bytes", "write_text"):
+                patch.setattr(Path, name, written(name))
+            yield
 
 
 if __name__ == "__main__":

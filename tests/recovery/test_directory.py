@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -125,9 +126,13 @@ def test_the_lock_file_names_the_process_and_when_it_started(
 def test_waiting_for_a_lock_ends_with_its_holder(tmp_path: Path) -> None:
     process, _ = holder(HOLDER, tmp_path)
     waiting = StateDirectory(tmp_path, "app", lock_wait=60)
-    kill(process)
-    with waiting.lock("0_1"):
-        pass
+    ending = threading.Timer(1.0, kill, [process])
+    ending.start()
+    try:
+        with waiting.lock("0_1"):
+            pass
+    finally:
+        ending.join()
 
 
 def test_a_task_must_be_locked_to_open_or_set_aside_its_stores(directory: StateDirectory) -> None:

@@ -7,10 +7,12 @@ import logging
 import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -27,6 +29,7 @@ from store.state.window import WindowStore
 from tests.recovery.layouts import (
     FORMER,
     LATTER,
+    Medium,
     Shape,
     aside,
     changelog,
@@ -148,6 +151,27 @@ def test_of_a_store_that_is_there_twice_the_one_written_to_last_counts_and_the_o
 
 
 @OUTCOMES
+def test_a_write_into_a_file_that_was_there_counts_as_one_to_the_store(tmp_path: Path) -> None:
+    for task_id, written in (("0_0", 2), ("1_0", 1)):
+        path = write(tmp_path, task_id, "a", f"of {task_id}")
+        os.utime(path / "content", ns=(0, written))
+        os.utime(path, ns=(0, 1))
+    move(tmp_path, {1: ("a",)})
+    assert stores(tmp_path) == {"1_0/a": "of 0_0"}
+
+
+@OUTCOMES
+@pytest.mark.parametrize(("home", "kept"), [(2, 2), (1, 1), (3, 1)])
+def test_of_copies_that_were_written_to_at_one_time_the_one_in_place_counts_and_else_the_lowest(
+    home: int, kept: int
+) -> None:
+    found = Layout([Found(0, "a", ordinal, inode=ordinal, written_ns=5) for ordinal in (2, 1)], {}, {})
+    moves = plan(found, declared({home: ("a",)})).moves
+    assert {one.before for one in moves if one.after is None} == {1, 2} - {kept}
+    assert [one.before for one in moves if one.after is not None] == ([] if home == kept else [kept])
+
+
+@OUTCOMES
 def test_a_destination_that_holds_files_of_anything_else_is_set_aside(tmp_path: Path) -> None:
     write(tmp_path, "0_0", "a", "state")
     there = tmp_path / "app" / "1_0" / "rocksdb" / "a"
@@ -239,6 +263,15 @@ def test_a_generated_name_that_keeps_its_input_is_not_told_of(tmp_path: Path) ->
     assert move(tmp_path, {1: (name,)}).doubtful == ()
 
 
+@OUTCOMES
+def test_a_name_of_ones_own_with_a_number_in_it_is_no_generated_one(tmp_path: Path) -> None:
+    write(tmp_path, "0_0", "orders-0000000003-v2", "counts")
+    StateDirectory(tmp_path, "app").remember(0, "source clicks\nstore orders-0000000003-v2")
+    moved = relocate(tmp_path, "app", [topology(1, ("orders-0000000003-v2",), "payments")])
+    assert len(moved.moves) == 1
+    assert moved.doubtful == ()
+
+
 @CHECKPOINTS
 def test_a_checkpoint_that_cannot_be_read_moves_no_entry_and_stays_for_its_task(tmp_path: Path) -> None:
     write(tmp_path, "0_0", "a", "a", offset=3)
@@ -327,6 +360,38 @@ def test_a_task_that_a_live_process_has_old_or_new_stops_the_move_before_anythin
 
 
 @CHECKPOINTS
+def test_a_task_that_is_let_go_of_within_the_wait_is_waited_for(tmp_path: Path) -> None:
+    make(tmp_path, FORMER)
+    held = ExitStack()
+    held.enter_context(StateDirectory(tmp_path, "app").lock("0_0"))
+    letting_go = threading.Timer(2.0, held.close)
+    letting_go.start()
+    try:
+        move(tmp_path, LATTER, lock_wait=LONGEST_S)
+    finally:
+        letting_go.join()
+    assert stores(tmp_path) == expected(LATTER)
+
+
+def test_a_store_that_its_task_makes_until_it_lets_go_is_moved_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, {0: ("a",)}, partitions=1)
+    late = tmp_path / "app" / "1_0" / "rocksdb" / "b"
+    locked = StateDirectory.lock_to_relocate
+
+    def lock(directory: StateDirectory, task_id: str, *, wait: float | None = None) -> Any:
+        if not late.parent.exists():
+            late.mkdir(parents=True)
+            (late / "content").write_text("b 0")
+        return locked(directory, task_id, wait=wait)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StateDirectory, "lock_to_relocate", lock)
+        move(tmp_path, {2: ("a", "b")})
+    assert stores(tmp_path) == {"2_0/a": "a 0", "2_0/b": "b 0"}
+
+
 def test_a_live_task_that_nothing_is_moved_of_does_not_stop_the_move(tmp_path: Path) -> None:
     make(tmp_path, {0: ("a",), 1: ("b",)})
     with StateDirectory(tmp_path, "app").lock("0_0"):
@@ -457,6 +522,56 @@ def begun(root: Path) -> None:
 
 
 @KILLED
+@pytest.mark.parametrize("fewer", range(9), ids=lambda number: f"{number} in the first try")
+def test_no_store_moves_before_the_journal_is_safe_from_a_power_cut_nor_does_that_go_before_the_moves_are(
+    fewer: int, tmp_path: Path
+) -> None:
+    """What is renamed by a start that dies may be on the medium later than what the next one does."""
+    outcome(tmp_path)
+    latter: Shape = {5: ("c",), 1: ("d", "b"), 2: ("a",)}
+    medium = Medium()
+
+    def dies(done: int, _of: int) -> None:
+        if done == fewer:
+            raise Stop
+
+    with medium.watched():
+        with suppress(Stop):
+            move(tmp_path, latter, on_progress=dies)
+        if fewer:
+            (tmp_path / "app" / "5_1" / "rocksdb" / "c").mkdir(parents=True, exist_ok=True)
+        move(tmp_path, latter)
+    assert {place.partition("/")[0] for place in stores(tmp_path)} > {"5_0", "5_1"}
+    assert medium.when_moved
+    assert not any(medium.when_moved)
+    assert [sorted(found) for found in medium.when_removed] == [[]]
+
+
+@KILLED
+def test_stopped_at_any_effect_it_leaves_no_note_of_who_had_the_ordinal_of_a_store_that_came(
+    tmp_path: Path,
+) -> None:
+    """Where nobody has noted who had the ordinal that the store leaves, the move alone says that it came."""
+    latter = topology(3, ("a",))
+
+    def begin(root: Path) -> None:
+        make(root, {2: ("a",)})
+        (root / "app" / ".sub-topology-2").unlink()
+        StateDirectory(root, "app").remember(3, "\n".join(sorted(topology(3, ("z",)).content)))
+
+    begin(tmp_path / "whole")
+    with interrupted(0, stop) as done:
+        relocate(tmp_path / "whole", "app", [latter])
+    for at in range(1, len(done) + 1):
+        root = tmp_path / str(at)
+        begin(root)
+        with interrupted(at, stop), suppress(Stop):
+            relocate(root, "app", [latter])
+        relocate(root, "app", [latter])
+        assert StateDirectory(root, "app").remembered() == {3: "\n".join(sorted(latter.content))}
+
+
+@KILLED
 def test_until_it_is_finished_no_task_of_the_application_is_opened(tmp_path: Path) -> None:
     begun(tmp_path)
     directory = StateDirectory(tmp_path, "app")
@@ -468,6 +583,17 @@ def test_until_it_is_finished_no_task_of_the_application_is_opened(tmp_path: Pat
     assert move(tmp_path, LATTER).finished
     with directory.lock("0_0"):
         pass
+
+
+@KILLED
+def test_who_is_told_before_stores_move_is_told_again_when_that_is_gone_on_with(tmp_path: Path) -> None:
+    """So that tasks of the former ordinals are fenced that have come back meanwhile."""
+    begun(tmp_path)
+    told: list[Any] = []
+    moved = move(tmp_path, LATTER, before=told.append)
+    assert told == [moved.moves]
+    move(tmp_path, LATTER, before=told.append)
+    assert len(told) == 1
 
 
 @KILLED
@@ -537,7 +663,8 @@ def test_what_came_to_the_old_place_of_a_store_that_was_moved_already_does_not_t
             (path / "content").write_text("new")
             for one in (path, path / "content"):
                 os.utime(one, ns=(0, 1))
-    move(tmp_path, LATTER)
+    told = relocation_plan(tmp_path, "app", topologies(LATTER))
+    assert move(tmp_path, LATTER).moves == told.moves
     assert stores(tmp_path) == expected(LATTER)
     assert {one.partition("/")[2] for one in aside(tmp_path)} == {"new"}
 
@@ -639,7 +766,7 @@ def test_off_a_journal_that_had_moved_nothing_is_no_obstacle(tmp_path: Path) -> 
     with interrupted(4, stop), pytest.raises(Stop):
         move(tmp_path, LATTER)
     assert (tmp_path / "app" / RELOCATION).exists()
-    move(tmp_path, FORMER, automatic=False)
+    assert not move(tmp_path, FORMER, automatic=False).finished
     with StateDirectory(tmp_path, "app").lock("0_0"):
         pass
 
@@ -681,6 +808,35 @@ def test_what_was_begun_and_is_to_go_back_is_told_as_moved_there_and_back(tmp_pa
     told = relocation_plan(tmp_path, "app", topologies(FORMER))
     assert len(told.moves) == 16
     assert move(tmp_path, FORMER).moves == told.moves
+
+
+@OUTCOMES
+def test_a_generated_name_that_has_its_input_again_after_a_move_that_was_begun_is_not_told_of(
+    tmp_path: Path,
+) -> None:
+    name = "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
+    make(tmp_path, {2: (name,), 3: ("z",)})
+    shutil.rmtree(tmp_path / "app" / "3_0")
+
+    def dies(*_: int) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        move(tmp_path, {3: (name,)}, on_progress=dies)
+    assert relocation_plan(tmp_path, "app", topologies({4: (name,)})).doubtful == ()
+    assert move(tmp_path, {4: (name,)}).doubtful == ()
+
+
+@OFF
+@pytest.mark.parametrize(("count", "more"), [(10, ""), (11, " and 1 more")])
+def test_off_an_error_names_ten_moves_and_says_how_many_more_there_are(
+    count: int, more: str, tmp_path: Path
+) -> None:
+    names = tuple(f"s{number:02}" for number in range(count))
+    make(tmp_path, {0: names}, partitions=1)
+    with pytest.raises(ConfigError) as caught:
+        move(tmp_path, {1: names}, automatic=False)
+    assert f"0_0/rocksdb/s09 → 1_0/rocksdb/s09{more})" in str(caught.value)
 
 
 @pytest.mark.parametrize(

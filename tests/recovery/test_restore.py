@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,7 +29,15 @@ from store.points import Point, arm
 from store.recovery.decision import StoreOutOfStepError
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
-from store.recovery.restore import LoggedStore, RestoreResult, RestoreSettings, open_and_restore, restore
+from store.recovery.restore import (
+    LoggedStore,
+    RestoreResult,
+    RestoreSettings,
+    open_and_restore,
+    restore,
+    suspects,
+    tombstone_retention,
+)
 from store.state.keyvalue import KeyValueStore
 from store.state.protocol import StoreContext
 from store.types import IsolationLevel, TopicPartition
@@ -201,11 +211,31 @@ def test_a_log_that_settles_in_time_is_restored_to_its_end(store: KeyValueStore)
     assert contents(store) == {b"a": b"1", b"b": b"1"}
 
 
+@pytest.mark.parametrize("damaged", [None, Family.DATA, Family.META], ids=str)
+def test_a_store_is_suspected_for_damage_to_its_rows_or_to_what_it_says_of_itself(
+    damaged: Family | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = MemoryEngine()
+    store, whole = open_store(engine), open_store()
+    for one in (store, whole):
+        one.put(b"k", b"v")
+        one.commit({CHANGELOG: 1})
+    scan = engine.scan
+
+    def scanned(family: Family, *arguments: Any, **named: Any) -> Any:
+        if family is damaged:
+            raise StoreCorruptedError("a block cannot be read")
+        return scan(family, *arguments, **named)
+
+    monkeypatch.setattr(engine, "scan", scanned)
+    assert suspects({"whole": whole, "orders": store}) == ([] if damaged is None else ["orders"])
+
+
 def test_a_hanging_transaction_stops_the_restore_before_it_reads(store: KeyValueStore) -> None:
     log, clock = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=3, stable=1), StepClock()
     with pytest.raises(HangingTransactionError, match=r"app-orders-changelog-0.* at 1 .* at 3"):
         restore(store, CHANGELOG, log, RestoreSettings(patience_s=30, clock=clock))
-    assert clock.now >= 30
+    assert 30 <= clock.now < 35
     assert (log.reads, store.is_empty()) == ([], True)
 
 
@@ -378,6 +408,27 @@ def test_a_store_at_the_end_of_the_changelog_is_never_too_old(age_ms: int | None
         ).records
         == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({"cleanup.policy": "compact", "delete.retention.ms": "7"}, 7),
+        ({"cleanup.policy": "compact,delete", "delete.retention.ms": "7"}, 7),
+        ({"cleanup.policy": "delete,compact", "delete.retention.ms": "7"}, 7),
+        ({"cleanup.policy": "delete", "delete.retention.ms": "7"}, None),
+    ],
+    ids=str,
+)
+def test_a_topic_that_is_compacted_loses_deletions_whatever_else_is_done_with_it(
+    config: dict[str, str], kept: int | None
+) -> None:
+    log = Mock()
+    log.admin.return_value.topic_config.return_value = config
+    ask = tombstone_retention(log, "changelog")
+    assert [ask(), ask()] == [kept, kept]
+    log.admin.assert_called_once()
+    log.admin.return_value.close.assert_called_once()
 
 
 def test_the_age_allowed_is_half_of_the_changelogs_own_tombstone_retention() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from harness.worlds.sim.broker import SimLog
@@ -294,6 +296,40 @@ def test_an_order_may_ask_for_the_positions_to_be_committed_again() -> None:
     host = host_of(cluster)
     order(host, 1)
     cluster.broker.forget_positions("app", [SOURCE])
+    order(host, 1)
     assert cluster.broker.committed_offset("app", SOURCE) is None
     host.carry_out(Orders("run", [Order(0, 0, {SOURCE.topic: 1}, refresh=True)], 1))
     assert cluster.broker.committed_offset("app", SOURCE) == 1
+
+
+def test_an_error_between_two_orders_keeps_no_other_sub_topology_from_what_is_due() -> None:
+    ticked: list[str] = []
+
+    class Ticks:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def init(self, context: ProcessorContext) -> None:
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, _now: int) -> None:
+            ticked.append(self.name)
+            if self.name == "first":
+                raise ArithmeticError("no such account")
+
+        def process(self, _record: object) -> None: ...
+
+    builder = StreamsBuilder("app")
+    for name in ("first", "second"):
+        builder.stream(f"to-{name}").process(partial(Ticks, name))
+    application = builder.build()
+    cluster = Cluster(application.sub_topologies[0])
+    log = SimLog(cluster.broker)
+    cluster.broker.create_topic("to-second", 1)
+    log.admin().create_topics(application.sub_topologies[1].internal_topics(1))
+    host = TaskHost(application, StreamsConfig(), log, cluster.storage(), cluster.clock)
+    orders = [Order(one.ordinal, 0, {one.sources[0]: 0}) for one in application.sub_topologies]
+    host.carry_out(Orders("run", orders, 2))
+    cluster.clock.sleep(1)
+    host.tick()
+    assert sorted(ticked) == ["first", "second"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import queue
 import re
 import resource
 import signal
@@ -12,10 +13,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import psutil
@@ -24,15 +28,15 @@ from pyspark.errors import PySparkException
 
 import store.spark
 from store.config import StreamsConfig
-from store.errors import ConfigError, StateDirectoryError, TaskHostError
-from store.spark import messenger
+from store.errors import ConfigError, InputChangedError, StateDirectoryError, TaskHostError
+from store.spark import messenger, process
 from store.spark.host import Carried, Deployment, Host, Order, Orders
 from store.spark.messenger import acknowledge_at_once, bring, dismiss
-from store.spark.process import Place, _trace, born
+from store.spark.process import Answer, Place, _trace, born
 from store.spark.streams import SparkStreams, SparkStreamsQuery
 from store.streams.application import Application
 from store.streams.topology import Context, Topology
-from store.types import Record
+from store.types import Record, TopicPartition
 from tests.waiting import LONGEST_S, ended, gone, until
 
 ORDERS = [Order(0, 0, {"in": 1})]
@@ -238,6 +242,102 @@ def test_a_late_attempt_of_a_query_that_has_ended_sends_no_host_of_the_next_star
     assert known(after).pid == host
 
 
+def test_a_late_word_to_the_hosts_of_a_query_that_has_ended_is_not_for_those_of_the_next_start(
+    deployed: Deployed,
+) -> None:
+    before, after = deployed(run="before"), deployed(run="after")
+    assert bring(after, 0, ORDERS, 1) == DONE
+    host = known(after).pid
+    dismiss(before, 0)
+    assert bring(after, 0, ORDERS, 1) == DONE
+    assert known(after).pid == host
+
+
+def test_where_a_host_listens_is_told_to_its_owner_alone(deployed: Deployed) -> None:
+    """With the key that orders are taken from."""
+    deployment = deployed()
+    bring(deployment, 0, ORDERS, 1)
+    assert place_of(deployment).stat().st_mode & 0o077 == 0
+
+
+def test_a_host_that_ends_is_found_by_nobody_before_its_tasks_are_closed(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"
+
+    @dataclass
+    class Closing(Busy):
+        place: Path
+
+        def close(self) -> None:
+            closed.write_text(f"found: {self.place.exists()}")
+
+    deployment = deployed()
+    place = place_of(deployment)
+    deployment = replace(deployment, host=lambda _: Closing(lambda: None, place))
+    bring(deployment, 0, ORDERS, 1)
+    host = known(deployment).pid
+    dismiss(deployment, 0)
+    until(lambda: gone(host))
+    assert closed.read_text() == "found: False"
+
+
+class Calls:
+    """Calls that come to a host, each some seconds after the one before, and then none."""
+
+    def __init__(self, *after: float) -> None:
+        self.left = list(after)
+        self.now = 0.0
+        self.answers: list[Answer] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def get(self, timeout: float) -> Any:
+        if not self.left or self.left[0] > timeout:
+            self.now += timeout
+            self.left = self.left and [self.left[0] - timeout, *self.left[1:]]
+            raise queue.Empty
+        self.now += self.left.pop(0)
+        return SimpleNamespace(orders=Orders("run", ORDERS, 1), reply=self.answers.append)
+
+
+def test_a_host_stays_for_as_long_as_it_has_orders_now_and_then_and_ends_when_none_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Calls(1.0, *[process.LEASE_S - 1.0] * 5)
+    monkeypatch.setattr(process, "time", calls)
+    process._serve(Busy(lambda: None), "run", calls)  # type: ignore[arg-type]
+    assert calls.answers == [Answer(DONE)] * 6
+    last = 1.0 + 5 * (process.LEASE_S - 1.0)
+    assert last + process.LEASE_S <= calls.now < last + process.LEASE_S + 1.0
+
+
+def test_a_host_whose_order_took_longer_than_its_lease_waits_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Calls(1.0, 30.0)
+
+    def takes_long() -> None:
+        calls.now += 2 * process.LEASE_S
+
+    monkeypatch.setattr(process, "time", calls)
+    process._serve(Busy(takes_long), "run", calls)  # type: ignore[arg-type]
+    assert calls.answers == [Answer(DONE)] * 2
+
+
+def test_an_order_of_another_start_ends_a_host_and_is_not_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = Calls(1.0, 1.0)
+    monkeypatch.setattr(process, "time", calls)
+    done: list[object] = []
+    process._serve(Busy(lambda: done.append("work")), "another run", calls)  # type: ignore[arg-type]
+    assert calls.answers == [Answer()]
+    assert done == []
+    assert calls.now < 3.0
+
+
 def test_a_query_that_is_started_again_has_hosts_where_one_has_ended(deployed: Deployed) -> None:
     before, after = deployed(run="before"), deployed(run="after")
     assert bring(before, 0, ORDERS, 1) == DONE
@@ -358,6 +458,19 @@ def test_a_long_traceback_is_told_by_its_end() -> None:
     assert told.endswith("ValueError: at the bottom")
 
 
+@pytest.mark.parametrize("said", ["x" * 9_000, "a line\n" * 2_000], ids=["in one line", "in lines"])
+def test_a_traceback_says_where_an_error_was_raised_that_says_much(said: str) -> None:
+    def raises() -> None:
+        raise ValueError(said)
+
+    with pytest.raises(ValueError) as caught:
+        raises()
+    told = _trace(caught.value)
+    assert len(told) <= 3002
+    assert ", in raises\n" in told
+    assert f"ValueError: {said[:500]}" in told
+
+
 def test_a_state_directory_that_cannot_be_made_is_said_in_one_sentence(
     deployed: Deployed, tmp_path: Path
 ) -> None:
@@ -388,3 +501,69 @@ def test_a_directory_that_cannot_be_written_to_ends_a_query_at_once(said: str) -
     query = SparkStreamsQuery.__new__(SparkStreamsQuery)
     query._raised = None
     assert query._is_permanent(PySparkException(said.format("StateDirectoryError")))
+
+
+def query_of(
+    partitions: Mapping[str, int], tasks: Sequence[tuple[Topology, int]], slots: int
+) -> SparkStreamsQuery:
+    """One that is not started."""
+    query = SparkStreamsQuery.__new__(SparkStreamsQuery)
+    query._partitions, query._tasks, query._slots = partitions, list(tasks), slots
+    query._planned, query._ids = {}, Mock()
+    return query
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4, 7])
+def test_every_task_is_ordered_in_one_slot_which_shares_its_memory_among_no_fewer(slots: int) -> None:
+    """One that is ordered in two places is fenced over and over, and memory that is shared among fewer is exceeded."""
+    first, second = (
+        Topology("app", (topic,), (), (), nothing, ordinal) for ordinal, topic in enumerate("ab")
+    )
+    tasks = [
+        (topology, partition) for topology, count in ((first, 5), (second, 2)) for partition in range(count)
+    ]
+    query = query_of({"a": 5, "b": 2}, tasks, slots)
+    every = {
+        TopicPartition(topic, partition): 9
+        for topic, count in query._partitions.items()
+        for partition in range(count)
+    }
+    ordered = query._orders(every)
+    assert len({slot for slot, _, _ in ordered}) == len(ordered) == slots
+    assert sorted((one.ordinal, one.partition) for _, orders, _ in ordered for one in orders) == [
+        (topology.ordinal, partition) for topology, partition in tasks
+    ]
+    assert all(told >= len(orders) for _, orders, told in ordered)
+    # Wherever a task has been, it stays there.
+    again = query._orders({TopicPartition("a", 4): 10, TopicPartition("b", 1): 10})
+    homes = {(one.ordinal, one.partition): slot for slot, orders, _ in ordered for one in orders}
+    for slot, orders, told in again:
+        assert all(homes[one.ordinal, one.partition] == slot for one in orders)
+        assert told == ordered[0][2]
+
+
+def test_a_task_without_news_has_no_order_and_one_of_two_inputs_has_its_own_ends() -> None:
+    both = Topology("app", ("a", "b"), (), (), nothing, 0)
+    query = query_of({"a": 3, "b": 1}, [(both, partition) for partition in range(3)], 3)
+    ends = {TopicPartition("a", 0): 4, TopicPartition("b", 0): 7, TopicPartition("a", 2): 1}
+    assert [
+        (slot, [(one.partition, one.ends) for one in orders]) for slot, orders, _ in query._orders(ends)
+    ] == [
+        (0, [(0, {"a": 4, "b": 7})]),
+        (2, [(2, {"a": 1})]),
+    ]
+
+
+def test_a_partition_that_comes_while_a_query_runs_ends_it_for_no_task_would_read_it() -> None:
+    query = query_of({"a": 2}, (), 1)
+    query._check_ends({TopicPartition("a", 1): 5})
+    with pytest.raises(InputChangedError, match="a-2 is new: the topic had 2 partitions"):
+        query._check_ends({TopicPartition("a", 1): 5, TopicPartition("a", 2): 0})
+
+
+def test_an_input_that_ends_before_what_was_planned_ends_a_query() -> None:
+    query = query_of({"a": 1}, (), 1)
+    query._planned = {TopicPartition("a", 0): 7}
+    query._check_ends({TopicPartition("a", 0): 7})
+    with pytest.raises(InputChangedError, match="a-0 ends at 6, and was planned up to 7"):
+        query._check_ends({TopicPartition("a", 0): 6})

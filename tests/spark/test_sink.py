@@ -382,6 +382,64 @@ def test_an_attempt_reads_no_notes_that_its_driver_has_read(
     write_all(part, query, 1)
 
 
+def test_an_attempt_that_is_run_again_after_its_commit_writes_nothing(query: Query, driver: Make) -> None:
+    """Spark runs a task again whose result it has not heard, or that it thought slow."""
+    part = driver().begin("x", 0)
+    for _ in range(2):
+        part.write(0, [a_row(query, 1)])
+    assert query.output() == [1]
+
+
+def test_an_attempt_that_is_run_again_with_other_rows_says_so(query: Query, driver: Make) -> None:
+    part = driver().begin("x", 0)
+    part.write(0, [a_row(query, 1)])
+    with pytest.raises(StaleCheckpointError, match="part 0 was written with 1 rows and has others now"):
+        part.write(0, [a_row(query, 2)])
+    assert query.output() == [1]
+
+
+def test_a_batch_whose_nulls_are_in_other_columns_is_another_one(query: Query) -> None:
+    query.put(query.sink(), [("one", None)], KEYED)
+    with pytest.raises(StaleCheckpointError, match="was written with 1 rows and has others now"):
+        query.put(query.sink(), [(None, "one")], KEYED)
+
+
+def test_a_row_is_written_as_spark_writes_it_with_its_headers_its_nulls_and_to_its_topic(
+    query: Query,
+) -> None:
+    other = TopicSpec(f"{query.name}-other", 1)
+    with closing(query.log.admin()) as admin:
+        admin.create_topics([other])
+    out = f"{query.name}-out"
+    given = [
+        (out, "a", "1", [("h", b"x"), ("h", b""), ("none", None)]),
+        (out, "b", None, None),
+        (other.name, None, "2", []),
+        (other.name, None, "", []),
+    ]
+    schema = "topic string, key string, value string, headers array<struct<key:string,value:binary>>"
+    query.put(query.sink(topic=None), given, schema)
+    # Where the sink has a topic the column is not asked.
+    query.put(query.sink(application_id=f"{query.name}-2", topic=out), given[2:3], schema)
+    found = []
+    with closing(query.log.reader()) as reader:
+        for topic in (out, other.name):
+            place = TopicPartition(topic, 0)
+            settle(reader, place)
+            fetch = reader.read(place, 0, 100, IsolationLevel.READ_COMMITTED)
+            found += [(one.topic, one.key, one.value, one.headers) for one in fetch.records]
+    assert sorted(found, key=repr) == sorted(
+        [
+            (out, b"a", b"1", (("h", b"x"), ("h", b""), ("none", None))),
+            (out, b"b", None, ()),
+            (out, None, b"2", ()),
+            (other.name, None, b"2", ()),
+            (other.name, None, b"", ()),
+        ],
+        key=repr,
+    )
+
+
 def test_columns_that_kafka_has_not_are_refused(query: Query) -> None:
     query.feed(1)
     write = query.sink()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -724,6 +726,119 @@ def test_nothing_is_remembered_of_a_record_that_was_passed_over_once_that_is_com
         apply(task, cluster.records(task.position(SOURCE)))
         task.commit()
     assert not any(faults.skipped.values())
+
+
+OWN = """
+from store.streams.handlers import Response
+
+
+class Outer:
+    class Skips:
+        def handle_error(self, context, error):
+            return Response.resume()
+"""
+
+
+@pytest.mark.parametrize("path", ["{}.of.ours:Outer.Skips", "{}.of.ours.Skips"])
+def test_a_handler_is_found_in_a_module_that_nobody_has_imported(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = f"errors_{uuid4().hex}"
+    (tmp_path / package / "of").mkdir(parents=True)
+    (tmp_path / package / "of" / "ours.py").write_text(f"{OWN}\n\nSkips = Outer.Skips\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = handlers.Handlers.of(config(processing_exception_handler=path.format(package)))
+    assert type(made.processing).__name__ == "Skips"
+    assert made.deserialization is None
+
+
+def test_who_fails_says_of_which_record_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    context = ErrorHandlerContext(Record("in", 3, 7, b"k", b"v", 1, ()), "0_3", None)
+    assert not LogAndFailExceptionHandler().handle_error(context, ValueError("no number")).resumes
+    assert caplog.messages == ["task 0_3, record in-3 offset 7: ValueError: no number"]
+
+
+def test_nothing_is_remembered_of_what_was_refused_once_that_is_committed() -> None:
+    """A topic may take more later on, and a task that runs for months keeps none of what it has left out."""
+    faults = Faults()
+    one, other = (("out", b"k", value, ()) for value in (b"1", b"2"))
+    faults.blame([one], RecordRefusedError("too large"))
+    faults.blame([one, other], RecordRefusedError("one of them is too large"))
+    assert faults.refused
+    assert faults.suspects
+    faults.committed({SOURCE: 1})
+    assert not faults.refused
+    assert not faults.suspects
+
+
+CONTENTS: list[tuple[str, bytes | None, bytes | None, Headers]] = [
+    ("out", None, b"x", ()),
+    ("out", b"x", None, ()),
+    ("out", b"x", b"", ()),
+    ("out", b"", b"x", ()),
+    ("out", None, None, ()),
+    ("out", b"a", b"b\1c", ()),
+    ("out", b"a\1b", b"c", ()),
+    ("out", b"a", b"b", (("c", b"d"),)),
+    ("out", b"a", b"b", (("c", None), ("d", None))),
+    ("outa", b"b", b"", ()),
+]
+
+
+def test_an_output_is_taken_for_no_other_one_that_was_refused() -> None:
+    """It would be left out without a word."""
+    assert len({handlers.digest(*content) for content in CONTENTS}) == len(CONTENTS)
+    one = CONTENTS[0]
+    assert len({handlers.digest(*one, time) for time in (None, 0, 1, 11)}) == 4
+
+
+RECORD = Record("in", 0, 0, b"k", b"v", 1, ())
+
+
+def raised(said: str) -> None:
+    raise ValueError(said)
+
+
+def told_of(said: str) -> dict[str, str]:
+    context = handlers.ErrorHandlerContext(RECORD, "0_0", "dead")
+    with pytest.raises(ValueError) as caught:
+        raised(said)
+    return {
+        name: (value or b"").decode()
+        for name, value in handlers.dead_letter("dead", context, caught.value).headers
+    }
+
+
+def test_of_a_long_traceback_a_dead_letter_has_the_end_where_the_error_was_raised() -> None:
+    def odd(left: int) -> None:
+        even(left - 1)
+
+    def even(left: int) -> None:
+        if left:
+            odd(left - 1)
+        raise ValueError("at the bottom")
+
+    context = handlers.ErrorHandlerContext(RECORD, "0_0", "dead")
+    with pytest.raises(ValueError) as caught:
+        even(200)
+    told = dict(handlers.dead_letter("dead", context, caught.value).headers)[handlers.STACKTRACE] or b""
+    assert told.endswith(b"ValueError: at the bottom")
+    assert len(told) <= 8_192
+
+
+@pytest.mark.parametrize(
+    ("length", "told"),
+    [(1_000, "x" * 1_000), (1_001, "x" * 1_000 + "… (1 more characters)")],
+    ids=["whole", "cut"],
+)
+def test_a_message_of_a_thousand_characters_is_told_whole_and_a_longer_one_says_how_much_is_left_out(
+    length: int, told: str
+) -> None:
+    assert told_of("x" * length)[handlers.MESSAGE] == told
+
+
+def test_a_message_with_half_a_character_is_told_all_the_same() -> None:
+    assert told_of("half \ud83d of it")[handlers.MESSAGE] == "half ? of it"
 
 
 def test_a_record_that_is_to_be_passed_over_is_so_after_a_commit_of_what_lies_before_it() -> None:

@@ -165,6 +165,36 @@ class _KilledError(BaseException):
     """The process ends here."""
 
 
+def test_tasks_share_the_memory_of_a_process_with_those_of_its_other_threads(cluster: Cluster) -> None:
+    one = thread(cluster, StreamsConfig.of({"commit.interval.ms": 50_000, "num.stream.threads": 3}))
+    rest(one)
+    (worker,) = one._workers.values()
+    assert {task.tasks_in_process for task in worker.tasks.values()} == {3 * 4}
+    one.stop()
+
+
+def test_a_static_member_leaves_its_group_alone_while_that_says_nothing_of_who_has_what(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the midst of a rebalance, which it would begin anew each time."""
+    one = StreamThread(
+        Application.of(cluster.topology),
+        LONG,
+        SimLog(cluster.broker),
+        cluster.storage(),
+        cluster.clock,
+        instance_id="one",
+    )
+    rest(one)
+    monkeypatch.setattr(type(SimLog(cluster.broker).admin()), "group_members", lambda *_: [])
+    monkeypatch.setattr(type(one._member), "rejoin", None)
+    for _ in range(4):
+        cluster.clock.sleep(GIVEN_OUT_S)
+        rest(one)
+    assert len(tasks(one)) == 4
+    one.stop()
+
+
 def test_a_static_member_that_dies_with_what_it_has_to_give_up_and_comes_back_keeps_nothing_from_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ _PASSING = frozenset(
         KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         KafkaError.LISTENER_NOT_FOUND,
         KafkaError.UNKNOWN_TOPIC_ID,
+        KafkaError.INCONSISTENT_TOPIC_ID,
         KafkaError.NOT_CONTROLLER,
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
