@@ -444,7 +444,7 @@ class Aggregate:
                 entry[4] = headers
                 touch(row)
                 if not counts or large_bytes(entry[3]):
-                    changed(value)
+                    changed(None if counts else value)
             else:
                 entry = find(row, key)
                 old = entry[0]

@@ -294,7 +294,11 @@ class Table:
 
     def changed(self, came: Any) -> None:
         """The last one of the dirty entries has another value or a larger one, by what came to it in this record."""
-        self._changed_bytes += getsizeof(came) + large_bytes(self.task.record)
+        self._changed_bytes += getsizeof(came)
+        record = self.task.record
+        if record is not self._charged:
+            self._charged = record
+            self._changed_bytes += large_bytes(record)
         if self._changed_bytes > self._measure_after:
             self._measure_dirty()
 

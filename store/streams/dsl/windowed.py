@@ -252,7 +252,7 @@ class TimeWindowAggregate:
                 entry[3] = task.record
                 entry[4] = headers
                 if was_dirty and (not counts or large_bytes(entry[3])):
-                    changed(value)
+                    changed(None if counts else value)
 
         return process
 
