@@ -742,6 +742,7 @@ class Worker:
     def _give_up(self, partition: int, error: FencedError) -> None:
         _log.warning("task %s was taken over, giving it up: %s", self._topology.task_id(partition), error)
         self._partitions.remove(partition)
+        self._waiting.discard(partition)
         self._drop(partition)
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(self._partitions)

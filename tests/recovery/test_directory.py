@@ -292,6 +292,27 @@ def test_a_store_with_a_format_of_its_own_has_a_directory_that_is_set_aside_like
     assert (aside / "rows.json").read_text() == "{}"
 
 
+def test_a_store_that_is_a_link_to_nowhere_is_there_and_can_be_set_aside(
+    directory: StateDirectory, tmp_path: Path
+) -> None:
+    with directory.lock("0_1"):
+        place = directory.directory("0_1", "orders")
+        place.parent.mkdir(parents=True)
+        place.symlink_to(tmp_path / "not mounted")
+        assert directory.exists("0_1", "orders")
+        aside = Path(directory.set_aside("0_1", "orders"))
+        assert not directory.exists("0_1", "orders")
+    assert aside.readlink() == tmp_path / "not mounted"
+
+
+def test_a_note_of_a_sub_topology_that_became_empty_is_none(directory: StateDirectory) -> None:
+    for ordinal in (10, 9):
+        directory.remember(ordinal, f"of {ordinal}")
+    assert list(directory.remembered().items()) == [(9, "of 9"), (10, "of 10")]
+    directory.remember(9, "", instead_of="of 9")
+    assert directory.remembered() == {10: "of 10"}
+
+
 def test_where_a_store_lies_and_whether_it_is_there_is_only_told_under_the_lock(
     directory: StateDirectory,
 ) -> None:

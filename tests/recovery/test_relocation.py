@@ -730,6 +730,45 @@ def test_a_relative_link_that_would_lead_elsewhere_is_told_of(tmp_path: Path) ->
     assert (tmp_path / "app" / "1_0" / "rocksdb" / "a" / "content").read_text() == "a"
 
 
+def test_a_link_to_what_is_not_there_for_now_is_moved_as_it_is(tmp_path: Path) -> None:
+    store = write(tmp_path, "0_0", "a", "a")
+    elsewhere = tmp_path / "elsewhere"
+    store.rename(tmp_path / "unmounted")
+    store.symlink_to(elsewhere)
+    move(tmp_path, {1: ("a",)})
+    (tmp_path / "unmounted").rename(elsewhere)
+    assert stores(tmp_path) == {"1_0/a": "a"}
+
+
+@pytest.mark.parametrize("newest", ["0_0", "1_0"])
+def test_of_links_to_copies_of_a_store_what_they_lead_to_says_when_it_was_written_to_last(
+    newest: str, tmp_path: Path
+) -> None:
+    for task_id in ("0_0", "1_0"):
+        link = write(tmp_path, task_id, "a", f"of {task_id}")
+        path = link.rename(tmp_path / f"disk of {task_id}")
+        link.symlink_to(path)
+        os.utime(link, ns=(0, 1 if task_id == newest else 2), follow_symlinks=False)
+        for one in (path / "content", path):
+            os.utime(one, ns=(0, 2 if task_id == newest else 1))
+    move(tmp_path, {1: ("a",)})
+    assert stores(tmp_path) == {"1_0/a": f"of {newest}"}
+
+
+def test_what_a_file_in_a_store_leads_to_is_not_looked_at_for_when_it_was_written_to_last(
+    tmp_path: Path,
+) -> None:
+    for task_id, written in (("0_0", 1), ("1_0", 2)):
+        path = write(tmp_path, task_id, "a", f"of {task_id}")
+        for name, target in (("gone", tmp_path / "nowhere"), ("shared", tmp_path)):
+            (path / name).symlink_to(target)
+            os.utime(path / name, ns=(0, 0), follow_symlinks=False)
+        for one in (path / "content", path):
+            os.utime(one, ns=(0, written))
+    move(tmp_path, {0: ("a",)})
+    assert stores(tmp_path) == {"0_0/a": "of 1_0"}
+
+
 # -- off -----------------------------------------------------------------------------------------------------
 
 

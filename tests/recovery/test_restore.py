@@ -504,6 +504,13 @@ def test_a_restore_that_breaks_off_leaves_the_store_as_old_as_it_was() -> None:
     assert (store.get_committed_offset(CHANGELOG), store.last_caught_up_ms(CHANGELOG)) == (2, before)
 
 
+def test_a_restore_that_is_told_to_end_with_its_last_batch_has_reached_the_end(store: KeyValueStore) -> None:
+    log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=2)
+    settings = RestoreSettings(batch=2, breaks_off=lambda _: True)
+    assert restore(store, CHANGELOG, log, settings).records == 2
+    assert store.last_caught_up_ms(CHANGELOG) is not None
+
+
 def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:
     store, clock = open_store(), StepClock()
     log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1"), 3: (b"a", None)}, end=5)

@@ -139,6 +139,18 @@ def test_an_instance_ends_when_another_one_asks_for_it_and_commits_first(tmp_pat
     assert (running.state, counted(cluster)) == (State.ERROR, ALL)
 
 
+def test_what_ended_a_process_is_the_error_of_the_thread_that_failed_first(tmp_path: Path) -> None:
+    running = streams(Cluster(pipeline(), [b"a"]), tmp_path)
+    running.start()
+    first = ValueError("first")
+    running._end_by(first)
+    running._end_by(ValueError("a later one"))
+    with pytest.raises(ValueError, match="first"):
+        running.wait()
+    running.close()
+    assert running.status.error is first
+
+
 def test_one_that_cannot_tell_the_others_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UnreachableError("nobody is there")

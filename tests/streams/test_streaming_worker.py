@@ -8,7 +8,15 @@ import pytest
 
 from harness.worlds.sim.broker import Phase, SimLog, SimReader
 from store.config import StreamsConfig
-from store.errors import InputChangedError, LogError, ProtocolError
+from store.errors import (
+    FencedError,
+    InputChangedError,
+    LogError,
+    ProtocolError,
+    StateLockedError,
+    TaskLostError,
+)
+from store.streams.task import Task
 from store.streams.topology import Context
 from store.streams.worker import REFRESH_POSITIONS_S, UNREACHED_S, Worker
 from store.types import Record, TopicPartition
@@ -221,6 +229,29 @@ class Waiting(SimReader):
             self.clock.sleep(seconds)
             assert self.clock.now < self.until, "it waits for ever"
         return came
+
+
+def test_a_task_that_is_lost_while_it_waits_for_its_directory_counts_as_one_to_open_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What others have in transactions is committed before it is opened, which may take long."""
+    cluster = Cluster()
+    reader = SimLog(cluster.broker).reader()
+    worker = cluster.worker(LONG, streaming=reader, on_lost=lambda *_: None)
+    errors = [StateLockedError("another process has it"), FencedError("taken over")]
+
+    def fail(_: Task) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(Task, "open", fail)
+    worker.poll()
+    opening = [worker.opening]
+    with pytest.raises(TaskLostError):
+        worker.poll()
+    worker.assign([0])
+    opening.append(worker.opening)
+    assert opening == [False, True]
+    worker.close()
 
 
 def test_an_end_that_the_input_has_lost_is_not_waited_for_for_ever() -> None:

@@ -15,7 +15,7 @@ from harness.worlds.sim.broker import SimBroker, SimLog, SimMember
 from harness.worlds.sim.disk import Host as SimHost
 from harness.worlds.sim.disk import HostStorage
 from store.config import StreamsConfig
-from store.errors import ConfigError, InputChangedError, LogError, UnreachableError
+from store.errors import ConfigError, FencedError, InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
 from store.metrics import GROUP, TASK_GROUP, Metrics
 from store.streams.application import Application
@@ -734,3 +734,207 @@ def test_a_client_id_of_ones_own_is_refused_since_hosts_are_told_apart_by_it(tmp
             state_dir=tmp_path,
             kafka={"client.id": "mine"},
         )
+
+
+EVERY = [TopicPartition("in", number) for number in range(4)]
+
+
+class Reopened:
+    """A thread with its four tasks, whose worker notes what it is given from now on."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = cluster.clock
+        self.thread = thread(cluster)
+        rest(self.thread)
+        (worker,) = self.thread._workers.values()
+        self._lose = self.thread._on_lost(cluster.topology)
+        self.given: list[list[int]] = []
+
+        def assign(active: list[int], _standby: object = (), **_: object) -> None:
+            self.given.append(active)
+
+        monkeypatch.setattr(worker, "assign", assign)
+
+    def lose(self, partition: int) -> None:
+        self._lose(partition, FencedError("taken over"))
+
+    def after(self, seconds: float) -> list[list[int]]:
+        """What is given at the next step after so long."""
+        self.clock.sleep(seconds)
+        self.given.clear()
+        self.thread.step()
+        return self.given
+
+
+def test_a_task_that_is_lost_over_and_over_is_opened_again_after_pauses_that_grow_up_to_a_bound(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Reopened(cluster, monkeypatch)
+    for pause in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        one.lose(0)
+        assert one.after(pause - 0.25) == []
+        assert one.after(0.25) == [[0, 1, 2, 3]]
+        assert one.after(pause) == [], "once for each time that it was lost"
+
+
+def test_a_lost_task_waits_for_its_own_pause_when_another_one_is_opened_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Reopened(cluster, monkeypatch)
+    one.lose(0)
+    one.clock.sleep(0.25)
+    one.lose(1)
+    assert one.after(0.25) == [[0, 2, 3]]
+    assert one.after(0.25) == [[0, 1, 2, 3]]
+
+
+def test_pauses_begin_anew_once_the_group_has_given_out_its_tasks_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Reopened(cluster, monkeypatch)
+    for pause in (0.5, 1.0, 2.0):
+        one.lose(0)
+        one.after(pause)
+    one.lose(1)
+    one.thread.assigned(EVERY)
+    assert one.after(0.5) == [], "it was opened by that"
+    one.lose(0)
+    assert one.after(0.5) == [[0, 1, 2, 3]]
+
+
+def test_a_thread_that_has_ended_counts_no_longer_among_those_of_its_host(cluster: Cluster) -> None:
+    host = Host("host")
+    one = StreamThread(
+        Application.of(cluster.topology),
+        LONG,
+        SimLog(cluster.broker),
+        cluster.storage(),
+        cluster.clock,
+        name="thread",
+        host=host,
+    )
+    rest(one)
+    assert host.threads == {"thread": frozenset((0, number) for number in range(4))}
+    one.close()
+    assert host.threads == {}
+
+
+def test_inputs_are_looked_at_now_and_then_and_soon_again_while_the_group_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Inputs()
+    one = made.thread(0)
+    rest(one)
+    looked: list[float] = []
+
+    def members(*_: object) -> list[GroupMember]:
+        looked.append(made.clock.now)
+        return [GroupMember("a", ())] if len(looked) == 1 else []
+
+    monkeypatch.setattr(type(made.admin), "group_members", members)
+    began = made.clock.now
+    while len(looked) < 3:
+        made.clock.sleep(1.0)
+        one.step()
+    assert [now - began for now in looked] == pytest.approx(
+        [INPUTS_S, 2 * INPUTS_S, 2 * INPUTS_S + LONG_WAIT_S], abs=1.1
+    )
+    one.stop()
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["without an instance id", "with one"])
+def test_only_a_static_member_joins_anew_and_only_when_twice_in_a_row_a_task_had_no_member(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, static: bool
+) -> None:
+    one = StreamThread(
+        Application.of(cluster.topology),
+        LONG,
+        SimLog(cluster.broker),
+        cluster.storage(),
+        cluster.clock,
+        instance_id="one" if static else None,
+    )
+    rest(one)
+    left_out: list[TopicPartition] = []
+    joined: list[None] = []
+    monkeypatch.setattr(
+        type(SimLog(cluster.broker).admin()),
+        "group_members",
+        lambda *_: [GroupMember("a", tuple(tp for tp in EVERY if tp not in left_out))],
+    )
+    monkeypatch.setattr(type(one._member), "rejoin", lambda _: joined.append(None))
+    # In between, and in the same step, nothing is asked.
+    for looks, (lacks, expected) in enumerate(
+        [(0, 0), (1, 0), (2, 0), (2, 1), (2, 1), (2, 2), (None, 2), (2, 2), (None, 2)]
+    ):
+        left_out[:] = [] if lacks is None else [EVERY[lacks]]
+        cluster.clock.sleep(GIVEN_OUT_S)
+        one.step()
+        one.step()
+        assert len(joined) == (expected if static else 0), looks
+    one.stop()
+
+
+def test_a_step_is_not_cut_short_where_the_group_was_polled_just_before(cluster: Cluster) -> None:
+    one = thread(cluster, UNCACHED)
+    rest(one)
+    cluster.clock.sleep(1_000.0)
+    cluster.feed(b"c", b"c", b"c")
+    while not one.step():
+        pass
+    (worker,) = one._workers.values()
+    assert not worker._leaving()
+    cluster.clock.sleep(150.0)
+    assert worker._leaving(), "half of the rebalance timeout"
+    one.stop()
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["no members", "no answer"])
+def test_copies_stay_while_the_group_does_not_say_who_has_which_task(
+    monkeypatch: pytest.MonkeyPatch, *, away: bool
+) -> None:
+    cluster = Cluster(keys=[b"a", b"b"], partitions=4)
+    hosts = [with_copies(cluster, number) for number in range(2)]
+    rest(*hosts)
+    cluster.clock.sleep(COPIES_S)
+    rest(*hosts)
+    before = [one.status.standby for one in hosts]
+    assert sorted(task for kept in before for task in kept) == ["0_0", "0_1", "0_2", "0_3"]
+
+    def members(*_: object) -> list[GroupMember]:
+        if away:
+            raise UnreachableError("nobody is there")
+        return []
+
+    monkeypatch.setattr(type(SimLog(cluster.broker).admin()), "group_members", members)
+    for _ in range(2):
+        cluster.clock.sleep(COPIES_S)
+        rest(*hosts)
+        assert [one.status.standby for one in hosts] == before
+    for one in hosts:
+        one.stop()
+
+
+def test_copies_are_looked_for_at_once_after_each_assignment_and_now_and_then_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(keys=[b"a"], partitions=4)
+    one = with_copies(cluster, 0)
+    rest(one)
+    asked: list[float] = []
+
+    def members(*_: object) -> list[GroupMember]:
+        asked.append(cluster.clock.now - began)
+        return [GroupMember("host-0", tuple(EVERY))]
+
+    monkeypatch.setattr(type(SimLog(cluster.broker).admin()), "group_members", members)
+    began = cluster.clock.now
+    one.assigned(EVERY)
+    one.step()
+    one.step()
+    assert asked == [0.0]
+    for _ in range(2 * round(COPIES_S)):
+        cluster.clock.sleep(1.0)
+        one.step()
+    assert asked == [0.0, COPIES_S, 2 * COPIES_S]
+    one.stop()

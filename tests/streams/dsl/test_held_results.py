@@ -123,6 +123,30 @@ def test_results_that_differ_are_counted_anew_after_each_commit() -> None:
         faults.committed({})
 
 
+@pytest.mark.parametrize("waiting", [("operator", b"other"), ("another", b"k")], ids=["key", "operator"])
+def test_only_results_of_one_operator_and_key_are_taken_for_different_ones(
+    waiting: tuple[str, bytes],
+) -> None:
+    faults = Faults()
+    operator, key = waiting
+    faults.results[operator, result_of(key, b"1", 1)] = ()
+    for _ in range(2 * MOST_DIFFERENT):
+        assert not faults.differs("operator", result_of(b"k", b"2", 1))
+
+
+def test_what_was_passed_over_and_committed_is_passed_over_and_told_apart_anew() -> None:
+    faults = Faults()
+    waiting = "operator", result_of(b"k", b"1", 1)
+    faults.results[waiting] = ()
+    faults.passed_over.add(waiting)
+    faults.committed({})
+    faults.results[waiting] = ()
+    differs = [faults.differs("operator", result_of(b"k", b"2", 1)) for _ in range(MOST_DIFFERENT)]
+    assert differs == [False] * (MOST_DIFFERENT - 1) + [True]
+    faults.committed({})
+    assert waiting in faults.results, "it has not been passed over since"
+
+
 @pytest.mark.parametrize("build", HOLDING.values(), ids=HOLDING)
 def test_several_that_raise_in_one_transaction_are_all_passed_over(build: Build) -> None:
     with driver(build, config("exactly_once_v2"), auto_commit=False) as running:
