@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -26,7 +24,7 @@ from store.streams.dsl import (
     TimeWindows,
 )
 from store.streams.dsl.record_cache import immutable, size_of
-from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
+from tests.streams.dsl.running import CACHED, UNCACHED, bytes_held, driver, output, pipe
 
 pytestmark = pytest.mark.requirement("x.4")
 
@@ -284,18 +282,6 @@ KEPT: dict[str, Callable[[StreamsBuilder], object]] = {
 def appended(values: list[Any], value: Any) -> list[Any]:
     values.append(value)
     return values
-
-
-def bytes_held(entries: Iterable[Any]) -> int:
-    """What the entries keep in memory, each object once."""
-    seen, found, todo = set(), 0, list(entries)
-    while todo:
-        one = todo.pop()
-        if id(one) not in seen and not isinstance(one, type):
-            seen.add(id(one))
-            found += getsizeof(one)
-            todo.extend(gc.get_referents(one))
-    return found
 
 
 @pytest.mark.parametrize("name", KEPT)
