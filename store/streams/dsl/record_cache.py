@@ -37,7 +37,7 @@ from store.state.metered import (
 from store.state.protocol import StateStore
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import PUT_RETURN_CODE_NOT_PUT, PUT_RETURN_CODE_VALID_TO_UNDEFINED
-from store.state.windowed import Window, Windowed
+from store.state.windowed import LATEST, Window, Windowed
 from store.streams.context import TaskContext
 from store.types import Headers, Record
 
@@ -561,8 +561,8 @@ class _OfOwners(Table):
         owner = self.key_of(key)
         places = self._owned.get(owner, [])
         end = len(places) if last is None else bisect_right(places, last)
-        for place in places[bisect_left(places, first) : end]:
-            yield self.dirty[owner, self._window_at(place)]
+        for at in range(bisect_left(places, first), end):
+            yield self.dirty[owner, self._window_at(places[at])]
 
 
 class WindowTable(_OfOwners):
@@ -597,16 +597,26 @@ class SessionTable(_OfOwners):
         return Window(place[1], place[0])
 
     def sessions(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Window, Any]]:
-        """The sessions of a key that end and start so, in the order of their ends."""
-        with self.store.find_sessions(key, earliest_end, latest_start) as found:
-            rows = {session.window: value for session, value in found}
+        """The sessions of a key that end and start so, in the order of their ends.
+
+        Sessions of a key have no time in common: what ends later than one that starts too late does so too, and is not
+        looked at.
+        """
+        rows = {}
+        with self.store.find_sessions(key, earliest_end, LATEST) as found:
+            for (_, window), value in found:
+                if window.start > latest_start:
+                    break
+                rows[window] = value
         for entry in self._pending(key, (earliest_end, -1)):
             window, value = entry[ROW].window, entry[VALUE]
-            if window.start <= latest_start:
-                if value is None:
-                    rows.pop(window, None)
-                else:
-                    rows[window] = value
+            if value is None:
+                # Others have taken its place, which may end later and begin earlier.
+                rows.pop(window, None)
+            elif window.start > latest_start:
+                break
+            else:
+                rows[window] = value
         return sorted(rows.items(), key=lambda one: (one[0].end, one[0].start))
 
 

@@ -362,6 +362,21 @@ def test_a_cache_stays_within_its_capacity_where_small_records_become_large_valu
         assert whole(processing.tables["rows"]) < 1.5 * capacity
 
 
+def test_a_late_record_joins_a_session_that_has_taken_the_place_of_a_committed_one() -> None:
+    def build(b: StreamsBuilder) -> None:
+        sessions = b.stream("in").group_by_key().windowed_by(SessionWindows.with_inactivity_gap(10))
+        counts = sessions.count(materialized=Materialized("counts", value_serde=JsonSerde()))
+        counts.to_stream(lambda row, _: f"{row.window.start}-{row.window.end}").to("out")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1_003)])
+        running.commit()
+        output(running)
+        pipe(running, [("in", "a", 1, time) for time in (995, 1_005, 990)])
+        running.commit()
+        assert [row for row in output(running) if row[1] is not None] == [("990-1005", 4, 1_005)]
+
+
 def test_what_was_committed_is_found_without_the_store() -> None:
     with driver(sums, CACHED) as running:
         pipe(running, [("in", "a", 1, 1)])
