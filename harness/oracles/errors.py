@@ -314,8 +314,8 @@ class _Ledger:
         return self._aborts or (self._uncaused and incarnation in self._tried)
 
     def _may_drop(self, incarnation: int) -> bool:
-        """Whether something may have happened to a transaction that was not committed since, or a store was set aside in
-        it: a process that is asked to end then does not begin anew."""
+        """Whether something may have happened to a transaction that was not committed since, or a store was set aside
+        in it: a process that is asked to end then does not begin anew."""
         return self._was_struck(incarnation) or self._uncaused or incarnation in self._set_aside
 
     def _was_struck(self, incarnation: int) -> bool:
