@@ -306,7 +306,9 @@ class Scenario(ABC):
 
     def accepts(self, record: InputRecord) -> bool:  # noqa: ARG002 - the default takes every one
         """Whether the pipeline takes an input record. A schedule with another is refused before anything runs, and
-        a failing one is reduced to records that are taken alone: say here what `input` never makes."""
+        a failing one is reduced to records that are taken alone: say here what `input` never makes.
+
+        Some schedules have more keys than `input`, which are its own with a number behind, if they are taken."""
         return True
 
     def commits_after(self, record: InputRecord) -> bool:  # noqa: ARG002 - the default never asks

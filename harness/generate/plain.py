@@ -22,13 +22,14 @@ from harness.generate.vocabulary import (
     KILL_POINTS,
     TASK_POINTS,
     Parts,
+    accepts,
     parts_of,
     runtimes_of,
     sample_of,
     topics_of,
 )
 from harness.schedule import Edge, Input, Query, QueryKind, Runtime, Schedule, Step
-from scenarios import KEYLESS, Scenario, encode_key
+from scenarios import KEYLESS, Sample, Scenario, encode_key
 from store.log.partitioner import partition_for
 from store.points import Point
 from store.types import IsolationLevel
@@ -450,7 +451,9 @@ class _Generator:
         for _ in range(self._many or random.randint(max(least, self._least), MOST_RECORDS)):
             sample = sample_of(scenario, random)
             keyed = sample.key != KEYLESS
-            key = f"{sample.key}{random.randrange(WIDE_KEYS)}" if self._many and keyed else sample.key
+            key = sample.key
+            if self._many and keyed:
+                key = self._one_of_many(sample, f"{key}{random.randrange(WIDE_KEYS)}")
             if self._times is not Times.USUAL:
                 time = next(shaped)
             elif seen and random.random() < exact:
@@ -478,6 +481,11 @@ class _Generator:
                 )
             )
         return tuple(items)
+
+    def _one_of_many(self, sample: Sample, key: str) -> str:
+        """That key, where the scenario takes it: it may know all of its keys."""
+        other = Input(0, key, sample.value, False, sample.topic, sample.timestamp or 0, sample.headers)
+        return key if accepts(self._scenario, other, 0) else sample.key
 
     # -- steps ------------------------------------------------------------------------------------------------
 

@@ -76,9 +76,9 @@ MUTANTS = (
         (
             Edit(
                 f"{_TABLE}._forward_entry",
-                "entry[TIME], entry[HEADERS]",
-                "self.task.record.timestamp, entry[HEADERS]",
-                (("        self.task.record = entry[RECORD]\n", ""),),
+                "else None, time, headers)",
+                "else None, self.task.record.timestamp, headers)",
+                (("        self.task.record = record\n", ""),),
             ),
         ),
     ),
@@ -249,8 +249,8 @@ MUTANTS = (
         (
             Edit(
                 "store.streams.dsl.operators:Aggregate.bind",
-                "            entry[4] = headers\n",
-                "            entry[4] = entry[4] or headers\n",
+                "entry[4] = headers\n                touch(row)\n",
+                "entry[4] = entry[4] or headers\n                touch(row)\n",
             ),
         ),
     ),

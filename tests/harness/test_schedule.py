@@ -31,7 +31,8 @@ from harness.schedule import (
     validate,
 )
 from harness.verdict import Outcome
-from scenarios import Scenario, load_all
+from scenarios import InputRecord, Scenario, load_all
+from scenarios.balances import Scenario as Balances
 from store.points import Point
 
 SCENARIOS = load_all()
@@ -240,6 +241,19 @@ def test_every_input_that_the_scenario_takes_is_run(value: object) -> None:
 def test_a_scenario_that_does_not_say_what_it_takes_takes_everything() -> None:
     with patch.object(type(BALANCES), "accepts", Scenario.accepts):
         check_input(BALANCES, Schedule("balances", (Input(0, "ann", [1]),)))
+
+
+class _OfThree(Balances):
+    """A scenario that knows all of its accounts."""
+
+    def accepts(self, record: InputRecord) -> bool:
+        return record.key in ("ann", "bob", "cy") and super().accepts(record)
+
+
+def test_a_schedule_of_many_keys_has_those_alone_that_the_scenario_takes() -> None:
+    scenario = _OfThree()
+    for index in range(100):
+        check_input(scenario, generate(scenario, 5, index))
 
 
 def test_a_topic_that_the_scenario_does_not_read_is_refused() -> None:

@@ -449,11 +449,11 @@ class Aggregate:
                 entry = find(row, key)
                 old = entry[0]
                 entry[0] = fold(key, value, old)
-                adopt(row, entry)
                 if timestamp > entry[1] or old is None:
                     entry[1] = timestamp
                 entry[3] = task.record
                 entry[4] = headers
+                adopt(row, entry)
                 dirty[row] = entry
 
         return cached

@@ -18,13 +18,14 @@ place, so they are measured together once what came to them since may take an ei
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from copy import deepcopy
+from gc import get_referents
 from sys import getsizeof
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
-
-from sortedcontainers import SortedDict
 
 from store.serdes import BoolSerde, BytesSerde, IntSerde, LongSerde, StrSerde
 from store.state.metered import (
@@ -36,7 +37,7 @@ from store.state.metered import (
 from store.state.protocol import StateStore
 from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import PUT_RETURN_CODE_NOT_PUT, PUT_RETURN_CODE_VALID_TO_UNDEFINED
-from store.state.windowed import Window, Windowed
+from store.state.windowed import LATEST, Window, Windowed
 from store.streams.context import TaskContext
 from store.types import Headers, Record
 
@@ -63,7 +64,13 @@ _ENTRY_BYTES = 400
 """An entry without its key and values: the list, its places in the dicts, times and sizes, and a small record."""
 
 _SMALL_RECORD_BYTES = 256
-"""Values of input records up to this are not counted beside the entry that keeps them."""
+"""Input records up to this are not counted beside the entry that keeps them."""
+
+_HEADER_BYTES = 150
+"""A header without the letters of its name and its value."""
+
+_LOOKED_AT = 50
+"""How many objects are measured of what comes to a value, which may be as large as all of the value."""
 
 _FIRST_MEASURED_BYTES = 1 << 16
 """After how many bytes changed values are measured for the first time, when nothing is known of how they grow."""
@@ -71,6 +78,11 @@ _FIRST_MEASURED_BYTES = 1 << 16
 UNKNOWN: Final = object()
 
 _IMMUTABLE = frozenset({int, float, str, bytes, bool, type(None)})
+
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
+
+_OF_THE_PROGRAM = (type, ModuleType, FunctionType, BuiltinFunctionType)
+"""What objects refer to and do not hold: it is there once, whatever their number."""
 
 
 def immutable(value: object) -> bool:
@@ -86,22 +98,60 @@ def own(value: Any) -> Any:
     return value if immutable(value) else deepcopy(value)
 
 
-def size_of(value: object, depth: int = 8) -> int:
-    """About how many bytes an object takes, with what it holds."""
-    size = getsizeof(value)
-    if depth and type(value) not in _IMMUTABLE:
-        if isinstance(value, dict):
-            size += sum(size_of(one, depth - 1) for pair in value.items() for one in pair)
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            size += sum(size_of(one, depth - 1) for one in value)
-        elif hasattr(value, "__dict__"):
-            size += size_of(vars(value), depth - 1)
+def size_of(value: object) -> int:
+    """About how many bytes an object takes, with all that it holds."""
+    if type(value) in _IMMUTABLE:
+        return getsizeof(value)
+    size, level, known = 0, [value], set[int]()
+    while level:
+        holders = []
+        for one in level:
+            kind = type(one)
+            if kind in _IMMUTABLE:
+                size += getsizeof(one)
+            elif id(one) not in known and not isinstance(one, _OF_THE_PROGRAM):
+                known.add(id(one))
+                holders.append(one)
+                size += getsizeof(one)
+                if kind not in _CONTAINERS:
+                    size += _bytes_beside(one)
+        level = get_referents(*holders)
     return size
+
+
+def _size_at_a_glance(value: object) -> int:
+    """The same, of some of what it holds: that costs no more for a large one."""
+    if type(value) in _IMMUTABLE:
+        return getsizeof(value)
+    size, level, left = 0, [value], _LOOKED_AT
+    while level and left > 0:
+        level = [one for one in level[:left] if not isinstance(one, _OF_THE_PROGRAM)]
+        size += sum(map(getsizeof, level))
+        left -= len(level)
+        level = get_referents(*level)
+    return size
+
+
+def _bytes_beside(value: Any) -> int:
+    """What an object holds that is no object: a part of an array, a message of Protobuf."""
+    kind = type(value)
+    size: int = 0
+    if hasattr(kind, "nbytes"):
+        size = value.nbytes - getsizeof(value)
+    elif hasattr(kind, "ByteSize"):
+        size = value.ByteSize()
+    return max(0, size)
+
+
+def _headers_bytes(headers: Headers) -> int:
+    return sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
 
 
 def large_bytes(record: Record) -> int:
     """The bytes of a record that count beside the entry that keeps it; 0 for a small one."""
-    size = 0 if record.value is None else len(record.value)
+    size = (0 if record.value is None else len(record.value)) + (0 if record.key is None else len(record.key))
+    if record.headers:
+        size += _headers_bytes(record.headers)
     return size if size > _SMALL_RECORD_BYTES else 0
 
 
@@ -249,17 +299,17 @@ class Table:
                 entry = self.find(key, row)
             else:
                 entry = [old, -1, old, None, (), row, 0]
-            entry[VALUE] = value
-            self.adopt(key, entry)
-        else:
-            entry[VALUE] = value
+        entry[VALUE] = value
         entry[TIME] = time
         entry[RECORD] = self.task.record
         entry[HEADERS] = headers
+        if not was_dirty:
+            self.adopt(key, entry)
         if value is None and entry[FORWARDED] is None and self.read(row) is None:
             # It came and went: a session that others took the place of, with each record.
             self.dirty.pop(key, None)
             self.used -= entry[SIZE]
+            self._left(row)
             return
         self.dirty[key] = entry
         self.dirty.move_to_end(key)
@@ -285,7 +335,7 @@ class Table:
         return [value, time, old, None, (), row, 0]
 
     def adopt(self, key: Hashable, entry: Entry) -> None:
-        """The entry, with its new value, is about to become dirty: take it from where it was, and make room for it."""
+        """The entry, with all that is new, is about to become dirty: take it from where it was, and make room."""
         if self._written.pop(key, None) is None:
             self._clean.pop(key, None)
         self._measure(entry, self.task.record)
@@ -294,7 +344,7 @@ class Table:
 
     def changed(self, came: Any) -> None:
         """The last one of the dirty entries has another value or a larger one, by what came to it in this record."""
-        self._changed_bytes += getsizeof(came)
+        self._changed_bytes += _size_at_a_glance(came)
         record = self.task.record
         if record is not self._charged:
             self._charged = record
@@ -308,7 +358,7 @@ class Table:
         for entry in self.dirty.values():
             self._measure(entry, entry[RECORD])
         self._changed_bytes = 0
-        # What came is measured without what it holds, and may be put away as something larger.
+        # Of what came not all is measured, and it may be put away as something larger.
         growth = max(self.used - before, came // 2)
         self._measure_after = self.capacity // 8 * came // growth
         if self.used > self.capacity:
@@ -319,6 +369,8 @@ class Table:
         size = _ENTRY_BYTES + self._row_bytes(entry[ROW]) + size_of(value)
         if old is not None and old is not value:
             size += size_of(old)
+        if entry[HEADERS] and entry[HEADERS] is not record.headers:
+            size += _headers_bytes(entry[HEADERS])
         if record is not self._charged:
             self._charged = record
             size += large_bytes(record)
@@ -327,6 +379,9 @@ class Table:
 
     def _row_bytes(self, row: Any) -> int:
         return size_of(row)
+
+    def _left(self, row: Any) -> None:
+        """The row alone is dirty no more."""
 
     def forwarded(self, row: Any) -> Any:
         """The value that all who get updates know of, if that is not what `get` finds: else `UNKNOWN`.
@@ -368,6 +423,7 @@ class Table:
         at = self.task.record
         entry = self.dirty.pop(key, None)
         if entry is not None:
+            self._left(row)
             self.task.record = entry[RECORD]
             self._write_entry(entry)
         else:
@@ -419,6 +475,7 @@ class Table:
                 _, entry = self._written.popitem(last=False)
             elif self.dirty:
                 _, entry = self.dirty.popitem(last=False)
+                self._left(entry[ROW])
                 self.task.record = entry[RECORD]
                 self._write_entry(entry)
             else:
@@ -468,24 +525,36 @@ class _OfOwners(Table):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._owned: dict[Hashable, SortedDict[Any, Hashable]] = {}
-        """Key → the rows of it that were put since everything was written, by their place in time."""
+        self._owned: dict[Hashable, list[Any]] = {}
+        """Key → the places in time of its rows that were put and are dirty, in order."""
 
     @abstractmethod
     def _place_of(self, window: Window) -> Any:
         """By what the rows of a key are in order."""
+
+    @abstractmethod
+    def _window_at(self, place: Any) -> Any:
+        """What tells the row at a place from others of its key."""
 
     def _row_bytes(self, row: Windowed[Any]) -> int:
         return _WINDOW_BYTES + size_of(row.key)
 
     def put(self, row: Any, value: Any, time: int, headers: Headers, old: Any = UNKNOWN) -> None:
         super().put(row, value, time, headers, old)
-        if self.capacity:
-            key, place, owner = self.identify(row), self._place_of(row.window), self.key_of(row.key)
-            if key in self.dirty:
-                self._owned.setdefault(owner, SortedDict())[place] = key
-            elif owner in self._owned:
-                self._owned[owner].pop(place, None)
+        if self.capacity and self.identify(row) in self.dirty:
+            places, place = self._owned.setdefault(self.key_of(row.key), []), self._place_of(row.window)
+            at = bisect_left(places, place)
+            if places[at : at + 1] != [place]:
+                places.insert(at, place)
+
+    def _left(self, row: Windowed[Any]) -> None:
+        owner, place = self.key_of(row.key), self._place_of(row.window)
+        places = self._owned.get(owner, [])
+        at = bisect_left(places, place)
+        if places[at : at + 1] == [place]:
+            del places[at]
+            if not places:
+                del self._owned[owner]
 
     def write_through(self) -> None:
         super().write_through()
@@ -493,12 +562,11 @@ class _OfOwners(Table):
 
     def _pending(self, key: Any, first: Any, last: Any = None) -> Iterator[Entry]:
         """What is dirty of a key between two places, to be laid over what the store has."""
-        rows = self._owned.get(self.key_of(key))
-        if rows is not None:
-            for place in rows.irange(first, last):
-                entry = self.dirty.get(rows[place])
-                if entry is not None:
-                    yield entry
+        owner = self.key_of(key)
+        places = self._owned.get(owner, [])
+        end = len(places) if last is None else bisect_right(places, last)
+        for at in range(bisect_left(places, first), end):
+            yield self.dirty[owner, self._window_at(places[at])]
 
 
 class WindowTable(_OfOwners):
@@ -506,6 +574,9 @@ class WindowTable(_OfOwners):
 
     def _place_of(self, window: Window) -> int:
         return window.start
+
+    def _window_at(self, place: int) -> int:
+        return place
 
     def windows(self, key: Any, first: int, last: int) -> list[tuple[int, Any, int]]:
         """The windows of a key that start between two times, in order: start, value, time of the value."""
@@ -526,17 +597,30 @@ class SessionTable(_OfOwners):
     def _place_of(self, window: Window) -> tuple[int, int]:
         return window.end, window.start
 
+    def _window_at(self, place: tuple[int, int]) -> Window:
+        return Window(place[1], place[0])
+
     def sessions(self, key: Any, earliest_end: int, latest_start: int) -> list[tuple[Window, Any]]:
-        """The sessions of a key that end and start so, in the order of their ends."""
-        with self.store.find_sessions(key, earliest_end, latest_start) as found:
-            rows = {session.window: value for session, value in found}
+        """The sessions of a key that end and start so, in the order of their ends.
+
+        Sessions of a key have no time in common: what ends later than one that starts too late does so too, and is not
+        looked at.
+        """
+        rows = {}
+        with self.store.find_sessions(key, earliest_end, LATEST) as found:
+            for (_, window), value in found:
+                if window.start > latest_start:
+                    break
+                rows[window] = value
         for entry in self._pending(key, (earliest_end, -1)):
             window, value = entry[ROW].window, entry[VALUE]
-            if window.start <= latest_start:
-                if value is None:
-                    rows.pop(window, None)
-                else:
-                    rows[window] = value
+            if value is None:
+                # Others have taken its place, which may end later and begin earlier.
+                rows.pop(window, None)
+            elif window.start > latest_start:
+                break
+            else:
+                rows[window] = value
         return sorted(rows.items(), key=lambda one: (one[0].end, one[0].start))
 
 

@@ -25,7 +25,7 @@ from store.errors import BufferFullError, ConfigError, StoreCorruptedError
 from store.serdes import Serde
 from store.state.windowed import Windowed
 from store.streams.dsl.operators import View
-from store.streams.dsl.record_cache import UNKNOWN, Found
+from store.streams.dsl.record_cache import UNKNOWN, Found, large_bytes
 from store.streams.dsl.stores import Logged, check_name
 from store.streams.dsl.windowed import observing
 from store.streams.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, closed_after_ms
@@ -155,7 +155,7 @@ class Buffer:
         self._sizes: dict[bytes, int] = {}
         self._order: list[tuple[int, bytes]] = []
         self._changed: dict[bytes, Record] = {}
-        """With the record that has changed it last."""
+        """With the record that has changed it last, as far as a write is told of it."""
         self.size = 0
         with store.all() as rows:
             for key, row in rows:
@@ -187,7 +187,11 @@ class Buffer:
             time, prior = held[0], held[3]
         row = (time, timestamp, headers, prior, None if new is None else self._value_bytes(new))
         self._hold(at, row, len(_encode(row)))
-        self._changed[at] = self._task.record
+        self._change(at)
+
+    def _change(self, key: bytes) -> None:
+        record = self._task.record
+        self._changed[key] = record._replace(value=None, headers=()) if large_bytes(record) else record
 
     def first(self) -> int | None:
         """The place of the oldest update."""
@@ -199,7 +203,7 @@ class Buffer:
         _, at = heapq.heappop(self._order)
         _, timestamp, headers, prior, new = self._rows.pop(at)
         self.size -= self._sizes.pop(at)
-        self._changed[at] = self._task.record
+        self._change(at)
         value_of = self._value_of
         return (
             self._key_of(at),

@@ -241,8 +241,6 @@ class TimeWindowAggregate:
                     entry = find(at, Windowed(key, Window(start, start + size)))
                     was_dirty, old = False, entry[0]
                     entry[0] = fold(key, value, old)
-                    adopt(at, entry)
-                    dirty[at] = entry
                 else:
                     was_dirty, old = True, entry[0]
                     entry[0] = fold(key, value, old)
@@ -251,7 +249,10 @@ class TimeWindowAggregate:
                     entry[1] = timestamp
                 entry[3] = task.record
                 entry[4] = headers
-                if was_dirty and (not counts or large_bytes(entry[3])):
+                if not was_dirty:
+                    adopt(at, entry)
+                    dirty[at] = entry
+                elif not counts or large_bytes(entry[3]):
                     changed(None if counts else value)
 
         return process

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
+from sys import getsizeof
 from typing import Any
 
 from store.serdes import JsonSerde, Serde, StrSerde
@@ -51,3 +53,15 @@ def results(
     with driver(build, config) as running:
         pipe(running, records)
         return output(running, **serdes)
+
+
+def bytes_held(objects: Iterable[Any]) -> int:
+    """What these objects keep in memory, each object once."""
+    seen, found, todo = set(), 0, list(objects)
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen and not isinstance(one, type):
+            seen.add(id(one))
+            found += getsizeof(one)
+            todo.extend(gc.get_referents(one))
+    return found

@@ -142,3 +142,28 @@ def costs(pipeline: Pipeline, cache: int, *, part: int) -> list[int]:
 def test_a_record_costs_no_more_after_many_others(name: str, cache: str) -> None:
     found = costs({**PIPELINES, **ACROSS_SUB_TOPOLOGIES}[name], CACHES[cache], part=RECORDS // 6)
     assert found[-1] < 1.2 * found[1], f"{name} {cache}: {found} calls"
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_late_record_of_a_session_costs_no_more_after_many_later_sessions(cache: str) -> None:
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    _windowed(builder, SessionWindows.of_inactivity_gap_and_grace(WINDOW_MS, _DAY_MS))
+    calls, found = 0, []
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    config = {"statestore.cache.max.bytes": CACHES[cache]}
+    with TestDriver(builder.build(), config, auto_commit=False) as driver:
+        for number in range(1, 1_001):
+            driver.pipe_input("left", "key", "1", number * 3 * WINDOW_MS)
+            if number in (100, 1_000):
+                calls = 0
+                sys.setprofile(count)
+                try:
+                    driver.pipe_input("left", "key", "1", 3 * WINDOW_MS)
+                finally:
+                    sys.setprofile(None)
+                found.append(calls)
+    assert found[1] < 1.2 * found[0], f"{found} calls"

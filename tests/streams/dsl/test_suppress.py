@@ -33,7 +33,7 @@ from store.streams.dsl import (
 )
 from store.types import Record
 from tests.streams.dsl.crashing import CRASH, FATES, Input, run
-from tests.streams.dsl.running import driver, output, pipe, results
+from tests.streams.dsl.running import bytes_held, driver, output, pipe, results
 
 TUMBLING = TimeWindows.of_size(10, grace=5)
 
@@ -173,6 +173,16 @@ def test_a_full_buffer_forwards_the_oldest_early_or_stops() -> None:
             kept(Suppressed.until_time_limit(100, BufferConfig.max_bytes(10).shut_down_when_full())),
             puts((b"a", b"x" * 60, 1)),
         )
+
+
+def test_a_full_buffer_keeps_nothing_of_the_records_whose_updates_it_has_forwarded() -> None:
+    limit = 100_000
+    suppressed = Suppressed.until_time_limit(1_000_000, BufferConfig.max_bytes(limit))
+    with driver(lambda b: b.table("in").suppress(suppressed), auto_commit=False) as running:
+        pipe(running, [("in", f"{number}", f"{number:05}" * 2_000, number) for number in range(100)])
+        processing: Any = running._tasks[0].processing
+        (buffer,) = processing.shared.values()
+        assert bytes_held([buffer._rows, buffer._order, buffer._changed]) < 1.5 * limit
 
 
 def test_buffer_settings_are_refused_that_cannot_be() -> None:
