@@ -22,10 +22,7 @@ from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, sorte
 from store.engine.merge import growth
 from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Write
 
-_FEW = 8
-"""Entries of a range that are taken when it is opened: most ranges have fewer, and are done without a note."""
-
-_FIRST_CHUNK = 32
+_FIRST_CHUNK = 4
 _LARGEST_CHUNK = 512
 _TWO_OBJECTS: Final = 2 * OBJECT_BYTES
 
@@ -91,15 +88,10 @@ class _Batch:
             self._readers += 1
             self._notes[reader] = notes
             keys = self._keys()
-            few = list(islice(keys.irange(lower, upper, (True, False), reverse), _FEW + 1))
-            if len(few) <= _FEW:
-                entries = [(key, self.entries[key]) for key in few]
+            first = 0 if lower is None else keys.bisect_left(lower)
+            if first >= (len(keys) if upper is None else keys.bisect_left(upper)):
                 del self._notes[reader]
-                if notes:
-                    # The writer, in another thread, has changed some meanwhile.
-                    noted = [(key, notes.get(key, entry)) for key, entry in entries]
-                    entries = [(key, entry) for key, entry in noted if entry is not _ABSENT]
-                return (entry for entry in entries) if entries else None
+                return None
         overlay = self._range(reader, keys, lower, upper, reverse)
         next(overlay)
         return overlay
