@@ -69,9 +69,6 @@ _SMALL_RECORD_BYTES = 256
 _HEADER_BYTES = 150
 """A header without the letters of its name and its value."""
 
-_LOOKED_AT = 50
-"""How many objects are measured of what comes to a value, which may be as large as all of the value."""
-
 _FIRST_MEASURED_BYTES = 1 << 16
 """After how many bytes changed values are measured for the first time, when nothing is known of how they grow."""
 
@@ -120,16 +117,15 @@ def size_of(value: object) -> int:
 
 
 def _size_at_a_glance(value: object) -> int:
-    """The same, of some of what it holds: that costs no more for a large one."""
-    if type(value) in _IMMUTABLE:
+    """The same, but for what lies deep in it: that takes less time than to make the object."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
         return getsizeof(value)
-    size, level, left = 0, [value], _LOOKED_AT
-    while level and left > 0:
-        level = [one for one in level[:left] if not isinstance(one, _OF_THE_PROGRAM)]
-        size += sum(map(getsizeof, level))
-        left -= len(level)
-        level = get_referents(*level)
-    return size
+    held = get_referents(value)
+    if kind not in _CONTAINERS:
+        held = [one for one in held if not isinstance(one, _OF_THE_PROGRAM)]
+        held += get_referents(*held)
+    return getsizeof(value) + sum(map(getsizeof, held)) + sum(map(getsizeof, get_referents(*held)))
 
 
 def _bytes_beside(value: Any) -> int:
