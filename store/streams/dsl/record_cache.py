@@ -602,21 +602,23 @@ class SessionTable(_OfOwners):
         Sessions of a key have no time in common: what ends later than one that starts too late does so too, and is not
         looked at.
         """
-        rows = {}
+        rows, owner = {}, self.key_of(key)
         with self.store.find_sessions(key, earliest_end, LATEST) as found:
             for (_, window), value in found:
+                entry = self.dirty.get((owner, window))
+                if entry is not None and entry[VALUE] is None:
+                    # Others have taken its place, which may end later and begin earlier.
+                    continue
                 if window.start > latest_start:
                     break
                 rows[window] = value
         for entry in self._pending(key, (earliest_end, -1)):
             window, value = entry[ROW].window, entry[VALUE]
             if value is None:
-                # Others have taken its place, which may end later and begin earlier.
-                rows.pop(window, None)
-            elif window.start > latest_start:
+                continue
+            if window.start > latest_start:
                 break
-            else:
-                rows[window] = value
+            rows[window] = value
         return sorted(rows.items(), key=lambda one: (one[0].end, one[0].start))
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from store.serdes import JsonSerde, LongSerde, StrSerde
 from store.state.timestamped import ValueAndTimestamp
+from store.state.windowed import Window, Windowed
 from store.streams.dsl import (
     Materialized,
     ProcessorContext,
@@ -375,6 +376,23 @@ def test_a_late_record_joins_a_session_that_has_taken_the_place_of_a_committed_o
         pipe(running, [("in", "a", 1, time) for time in (995, 1_005, 990)])
         running.commit()
         assert [row for row in output(running) if row[1] is not None] == [("990-1005", 4, 1_005)]
+
+
+def test_a_session_is_found_that_was_written_before_the_deletion_of_what_it_has_taken_the_place_of() -> None:
+    def build(b: StreamsBuilder) -> None:
+        sessions = b.stream("in").group_by_key().windowed_by(SessionWindows.with_inactivity_gap(5))
+        sessions.count(materialized=Materialized("counts", value_serde=JsonSerde()))
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1_020)])
+        running.commit()
+        pipe(running, [("in", "a", 1, time) for time in (1_017, 1_023)])
+        processing: Any = running._tasks[0].processing
+        processing.tables["counts"].settle(Windowed("a", Window(1_017, 1_023)))
+        pipe(running, [("in", "a", 1, 1_013)])
+        running.commit()
+        with running.get_store("counts").fetch("a") as found:
+            assert [(row.window, count) for row, count in found] == [(Window(1_013, 1_023), 4)]
 
 
 def test_what_was_committed_is_found_without_the_store() -> None:
