@@ -47,7 +47,11 @@ def cluster() -> Cluster:
 
 
 def thread(
-    cluster: Cluster, config: StreamsConfig = LONG, log: SimLog | None = None, pool: Executor | None = None
+    cluster: Cluster,
+    config: StreamsConfig = LONG,
+    log: SimLog | None = None,
+    pool: Executor | None = None,
+    instance_id: str | None = None,
 ) -> StreamThread:
     return StreamThread(
         Application.of(cluster.topology),
@@ -57,6 +61,7 @@ def thread(
         cluster.clock,
         name="thread",
         pool=pool,
+        instance_id=instance_id,
     )
 
 
@@ -177,14 +182,7 @@ def test_a_static_member_leaves_its_group_alone_while_that_says_nothing_of_who_h
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the midst of a rebalance, which it would begin anew each time."""
-    one = StreamThread(
-        Application.of(cluster.topology),
-        LONG,
-        SimLog(cluster.broker),
-        cluster.storage(),
-        cluster.clock,
-        instance_id="one",
-    )
+    one = thread(cluster, instance_id="one")
     rest(one)
     monkeypatch.setattr(type(SimLog(cluster.broker).admin()), "group_members", lambda *_: [])
     monkeypatch.setattr(type(one._member), "rejoin", None)
@@ -846,14 +844,7 @@ def test_inputs_are_looked_at_now_and_then_and_soon_again_while_the_group_says_n
 def test_only_a_static_member_joins_anew_and_only_when_twice_in_a_row_a_task_had_no_member(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, static: bool
 ) -> None:
-    one = StreamThread(
-        Application.of(cluster.topology),
-        LONG,
-        SimLog(cluster.broker),
-        cluster.storage(),
-        cluster.clock,
-        instance_id="one" if static else None,
-    )
+    one = thread(cluster, instance_id="one" if static else None)
     rest(one)
     left_out: list[TopicPartition] = []
     joined: list[None] = []
