@@ -45,7 +45,8 @@ _QUIX_S = 600.0
 
 
 class Row(msgspec.Struct):
-    """A rate; its ratios are to native Spark, and to Quix Streams on the same input. None: not measured."""
+    """A rate; its ratios are to native Spark, with as many keys where that was measured, and to Quix Streams. None: not
+    measured."""
 
     name: str
     records_per_second: float
@@ -80,10 +81,12 @@ class Sizes(msgspec.Struct, frozen=True):
     """Of a task that moves."""
     many_keys: int
     """Of one more input, that has as many partitions as the last one."""
+    many_keys_on_spark: bool
+    """Whether Spark's sides count that input too, in one round: it takes them many times as long as the other."""
 
 
-QUICK = Sizes(95.0, 2, 200_000, 100_000, (1, 2, 10, 100), 8, 200, 50, 100_000)
-FULL = Sizes(math.inf, 3, 1_000_000, 200_000, (1, 2, 10, 100), 30, 1_000, 1_000, 1_000_000)
+QUICK = Sizes(95.0, 2, 200_000, 100_000, (1, 2, 10, 100), 8, 200, 50, 100_000, False)
+FULL = Sizes(math.inf, 3, 1_000_000, 200_000, (1, 2, 10, 100), 30, 1_000, 1_000, 1_000_000, True)
 
 
 class _Side(NamedTuple):
@@ -93,6 +96,9 @@ class _Side(NamedTuple):
     target_native: float | None = None
     target_quix: float | None = None
     left_out_when_late: bool = False
+    in_one_round: bool = False
+    native: str = NATIVE
+    """The side of native Spark that it is compared with, if that was measured: the one that has as many keys."""
 
 
 def run(*, quick: bool, progress: Progress) -> Report:
@@ -119,9 +125,12 @@ def measure(sizes: Sizes, progress: Progress) -> Report:
             produce(broker.bootstrap, made)
         progress("starting Spark")
         spark = undone.enter_context(session(directory))
-        on_spark = OnSpark(spark, broker.bootstrap, directory, _shared(inputs))
+        on_spark, of_many = (
+            OnSpark(spark, broker.bootstrap, directory, made) for made in (_shared(inputs), many)
+        )
         sides = [
             *_spark_sides(on_spark),
+            *(_many_on_spark(of_many, many) if sizes.many_keys_on_spark else ()),
             *_worker_sides(broker.bootstrap, directory, inputs, many),
             *_quix_sides(broker.bootstrap, directory, _shared(inputs), report),
         ]
@@ -129,6 +138,7 @@ def measure(sizes: Sizes, progress: Progress) -> Report:
         report.rows += _rows(sides, rates)
         _compare_guarantees(rates, report)
         _compare_sizes(rates, inputs[0], many, report)
+        _compare_sizes_of_native(rates, _shared(inputs), many, report)
         _idle(on_spark, sizes, progress, report)
         _commits(broker.bootstrap, directory, _shared(inputs), sizes, progress, report)
         _moves(broker.bootstrap, directory, sizes, progress, report)
@@ -175,6 +185,27 @@ def _spark_sides(on_spark: OnSpark) -> Iterator[_Side]:
     )
 
 
+def _many_on_spark(of_many: OnSpark, many: Input) -> Iterator[_Side]:
+    """The sides on Spark with many partitions and keys, where each record is nearly the only one of its key."""
+    native = _native(many)
+    yield _Side(native, of_many.native, in_one_round=True, native=native)
+    for kind in Kind:
+
+        def measure_ours(name: str, kind: Kind = kind) -> float:
+            return of_many.ours(name, kind, "exactly_once_v2")
+
+        yield _Side(
+            f"SparkStreams: {kind}, exactly once, {_size(many)}",
+            measure_ours,
+            in_one_round=True,
+            native=native,
+        )
+
+
+def _native(made: Input) -> str:
+    return NATIVE if made.keys == KEYS else f"{NATIVE}, {_size(made)}"
+
+
 def _worker_sides(bootstrap: str, directory: Path, inputs: Sequence[Input], many: Input) -> Iterator[_Side]:
     def side(kind: Kind, made: Input, target: float | None = None) -> _Side:
         def measure_worker(name: str) -> float:
@@ -186,6 +217,7 @@ def _worker_sides(bootstrap: str, directory: Path, inputs: Sequence[Input], many
             measure_worker,
             target_quix=target,
             left_out_when_late=made not in inputs[:2],
+            native=_native(made),
         )
 
     for kind, target in ((Kind.PROCESSOR, 1.5), (Kind.DSL, 3.0)):
@@ -195,9 +227,13 @@ def _worker_sides(bootstrap: str, directory: Path, inputs: Sequence[Input], many
 
 
 def _worker(kind: Kind, made: Input) -> str:
+    return f"worker: {kind}, exactly once, {_size(made)}"
+
+
+def _size(made: Input) -> str:
     plural = "" if made.partitions == 1 else "s"
     keys = "" if made.keys == KEYS else f", {made.keys:,} keys"
-    return f"worker: {kind}, exactly once, {made.partitions} partition{plural}{keys}"
+    return f"{made.partitions} partition{plural}{keys}"
 
 
 def _quix_sides(bootstrap: str, directory: Path, made: Input, report: Report) -> Iterator[_Side]:
@@ -253,7 +289,7 @@ def _in_turns(
             if late and side.left_out_when_late:
                 report.notes.append(f"{side.name}: not measured, the time was over")
                 left_out.add(side.name)
-            if side.name in left_out:
+            if side.name in left_out or (number and side.in_one_round):
                 continue
             progress(f"{side.name}, round {number + 1}")
             try:
@@ -266,9 +302,9 @@ def _in_turns(
 
 def _rows(sides: Sequence[_Side], rates: dict[str, list[float]]) -> Iterator[Row]:
     best = {name: max(found) for name, found in rates.items() if found}
-    native, quix = best.get(NATIVE), best.get(QUIX)
+    quix = best.get(QUIX)
     for side in sides:
-        rate = best.get(side.name)
+        rate, native = best.get(side.name), best.get(side.native, best.get(NATIVE))
         if rate is None:
             continue
         yield Row(
@@ -302,6 +338,16 @@ def _compare_sizes(rates: dict[str, list[float]], small: Input, large: Input, re
                     1 / 0.7,
                 )
             )
+
+
+def _compare_sizes_of_native(
+    rates: dict[str, list[float]], small: Input, large: Input, report: Report
+) -> None:
+    found = rates.get(_native(large))
+    if found:
+        report.figures.append(
+            Figure(f"{NATIVE}: time of {_size(large)} / {_size(small)}", max(rates[NATIVE]) / max(found), "×")
+        )
 
 
 def _idle(on_spark: OnSpark, sizes: Sizes, progress: Progress, report: Report) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("spark-bench")
 _TINY = """
 import sys, msgspec
 from harness.bench.spark import Sizes, measure
-report = measure(Sizes(0.0, 2, 400, 200, (1, 2), 2, 3, 1, 1_000), lambda name: print(name, file=sys.stderr))
+report = measure(Sizes(0.0, 2, 400, 200, (1, 2), 2, 3, 1, 1_000, True), lambda name: print(name, file=sys.stderr))
 sys.stdout.write(msgspec.json.encode(report).decode())
 """
 
@@ -33,23 +33,27 @@ def report() -> Report:
 
 def test_each_side_has_a_rate_and_its_ratios(report: Report) -> None:
     rows = {row.name: row for row in report.rows}
-    native = rows[NATIVE]
+    many = "2 partitions, 1,000 keys"
+    native, native_of_many = rows[NATIVE], rows[f"{NATIVE}, {many}"]
     quix = rows.get(QUIX)
     assert {NATIVE, READING} < rows.keys()
     assert [name for name in rows if name.startswith("SparkStreams")] == [
         "SparkStreams: DSL count, exactly once",
         "SparkStreams: DSL count, at least once",
         "SparkStreams: processor, exactly once",
+        f"SparkStreams: processor, exactly once, {many}",
+        f"SparkStreams: DSL count, exactly once, {many}",
     ]
     assert [name for name in rows if name.startswith("worker")] == [
         f"worker: {kind}, exactly once, {partitions}"
         for kind in ("processor", "DSL count")
         for partitions in ("1 partition", "2 partitions")
     ]
-    for row in rows.values():
+    for name, row in rows.items():
         # A budget of nothing is one round.
         assert row.rounds == [row.records_per_second]
-        assert row.ratio_native_spark == pytest.approx(row.records_per_second / native.records_per_second)
+        beside = native_of_many if name.endswith(many) else native
+        assert row.ratio_native_spark == pytest.approx(row.records_per_second / beside.records_per_second)
         if quix is not None:
             assert row.ratio_quix == pytest.approx(row.records_per_second / quix.records_per_second)
 
@@ -73,6 +77,7 @@ def test_the_figures_beside_the_rates_are_there(report: Report) -> None:
     ]
     assert names[:-3] == [
         "DSL count on Spark: time exactly once / at least once",
+        f"{NATIVE}: time of 2 partitions, 1,000 keys / 2 partitions",
         "micro-batch of one record, empty foreachBatch: median of 2",
         "micro-batch of one record, SparkStreams: median of 2",
         "what a task with one record adds to a micro-batch",
