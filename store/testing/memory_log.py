@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from store.errors import FatalLogError, LogError, ProtocolError
 from store.log import Fetch, Membership, Offsets, TopicSpec
@@ -17,6 +18,8 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 MAX_METADATA = 4096
 """Characters that may be said beside a position (`offset.metadata.max.bytes`)."""
+_TOPIC_DEFAULTS: Final = {"cleanup.policy": "delete", "delete.retention.ms": "86400000"}
+"""What a cluster says of a topic that was made without: all that anybody asks for, and always has to be told."""
 
 
 class _Transaction:
@@ -267,7 +270,7 @@ class MemoryAdmin:
 
     def topic_config(self, topic: str) -> Mapping[str, str]:
         self._log.topic(topic)
-        return self._log._configs[topic]
+        return {**_TOPIC_DEFAULTS, **self._log._configs[topic]}
 
     def close(self) -> None: ...
 

@@ -361,6 +361,18 @@ def test_a_stream_looks_up_a_global_table_by_a_key_of_its_choice() -> None:
         assert output(running, "all") == [("a", [3, 2], 5), ("a", [3, None], 6)]
 
 
+def test_a_global_table_follows_several_records_at_once_that_its_own_application_has_written() -> None:
+    def build(b: StreamsBuilder) -> None:
+        rates = b.global_table("rates")
+        stream = b.stream("in")
+        stream.flat_map(lambda key, v: [(key, v), (f"{key}-half", v / 2)]).to("rates")
+        stream.join_global(rates, lambda key, _: f"{key}-half", both).to("out")
+
+    with driver(build) as running:
+        pipe(running, [("in", "eur", 2, 1), ("in", "eur", 4, 2), ("in", "eur", 6, 3)])
+        assert output(running) == [("eur", "4+1.0", 2), ("eur", "6+2.0", 3)]
+
+
 def test_a_stream_becomes_a_table() -> None:
     def build(b: StreamsBuilder) -> None:
         b.stream("in").map_values(lambda v: v).to_table(materialized="last").to_stream().to("out")
