@@ -326,7 +326,8 @@ class GlobalStore(Generic[V]):
         """Open the store and learn how far it is."""
         store = self._store = self._open_store()
         reach(Point.STORE_OPENED)
-        self._positions = {}
+        # Those of another store, which would count for this one when nobody answers here.
+        self._positions, self._held, self._kept = {}, {}, {}
         self._held = self._read_held(store)
         self._kept = dict(self._held)
         self._kept_ms = self._clock.time_ms()

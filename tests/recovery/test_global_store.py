@@ -53,6 +53,8 @@ class Topic:
         self.logs: list[WrittenLog] = []
         self.failures = 0
         """So many reads fail first."""
+        self.silences = 0
+        """So many questions for the number of partitions have no answer first."""
         for _ in range(partitions):
             self.add_partition()
 
@@ -68,6 +70,9 @@ class Topic:
 
     def partitions(self, topic: str) -> int:
         assert topic == "prices"
+        if self.silences:
+            self.silences -= 1
+            raise RetriableError("no broker answers")
         return len(self.logs)
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
@@ -502,6 +507,31 @@ def test_an_update_that_fails_has_lost_nothing(storage: Storage) -> None:
         with pytest.raises(RetriableError):
             store.update()
         assert store.update() == 2
+        assert shown(store) == topic.values()
+
+
+@pytest.mark.parametrize("mechanism", [None, Mechanism.INDEXED_BATCH])
+def test_a_rebuild_whose_broker_does_not_answer_goes_on_at_the_start_of_the_topic(
+    storage: Storage, mechanism: Mechanism | None
+) -> None:
+    topic = Topic()
+    topic[0].append((b"a", b"1"), (b"b", b"1"), (b"c", b"1"))
+    with over(storage, topic, mechanism=mechanism) as store:
+        topic.logs = []
+        topic.add_partition().append((b"d", b"1"))
+
+        def be_silent_once(point: Point) -> None:
+            if point is Point.STORE_OPENED:
+                topic.silences = 1
+
+        before = arm(be_silent_once)
+        try:
+            with pytest.raises(RetriableError):
+                store.update()
+        finally:
+            arm(before)
+        topic[0].append((b"e", b"1"), (b"f", b"1"), (b"g", b"1"))
+        store.update()
         assert shown(store) == topic.values()
 
 
