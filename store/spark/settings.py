@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _LOCAL_MASTER = re.compile(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?")
 
-_SAME = ("security.protocol", "ssl.endpoint.identification.algorithm", "client.id")
+_VERIFIES = "ssl.endpoint.identification.algorithm"
+
+_SAME = ("security.protocol", _VERIFIES, "client.id")
 """Properties that both clients name alike."""
 
 _OF_A_CLIENT = frozenset(
@@ -78,6 +80,9 @@ def security_of_spark(kafka: Mapping[str, Any], given: Mapping[str, str]) -> dic
     keys of a client, that have no such translation and are not among them.
     """
     found = {key: str(kafka[key]) for key in _SAME if key in kafka}
+    if found.get(_VERIFIES) == "none":
+        # Java's client takes it for the name of an algorithm that it does not know, and trusts no broker.
+        found[_VERIFIES] = ""
     if "ssl.ca.location" in kafka:
         found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka["ssl.ca.location"])}
     if "ssl.keystore.location" in kafka:

@@ -26,6 +26,14 @@ def test_a_password_login_is_translated_with_its_quotes() -> None:
     }
 
 
+@pytest.mark.parametrize(("of_librdkafka", "of_java"), [("https", "https"), ("none", "")])
+def test_brokers_whose_names_are_not_to_be_verified_are_not_verified_by_java_either(
+    of_librdkafka: str, of_java: str
+) -> None:
+    found = security_of_spark({"ssl.endpoint.identification.algorithm": of_librdkafka}, {})
+    assert found == {"ssl.endpoint.identification.algorithm": of_java}
+
+
 def test_settings_that_are_no_security_are_left_to_the_hosts() -> None:
     assert security_of_spark({"linger.ms": 5}, {}) == {}
 
