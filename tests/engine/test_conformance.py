@@ -42,6 +42,13 @@ def test_the_two_key_spaces_do_not_see_each_other(engine: Engine) -> None:
     assert list(engine.scan(META, None, None)) == []
 
 
+def test_a_scan_of_one_key_space_has_nothing_of_the_other_however_much_is_there(engine: Engine) -> None:
+    fill(engine, range(2000))
+    engine.write([(META, b"0007", b"meta")])
+    assert list(engine.scan(META, None, None)) == [(b"0007", b"meta")]
+    assert list(engine.scan(META, b"0007", b"0008", reverse=True)) == [(b"0007", b"meta")]
+
+
 def test_the_last_write_of_a_key_in_a_batch_counts(engine: Engine) -> None:
     engine.write([(DATA, b"a", b"1"), (DATA, b"a", None), (DATA, b"b", None), (DATA, b"b", b"2")])
     assert list(engine.scan(DATA, None, None)) == [(b"b", b"2")]
@@ -239,6 +246,24 @@ def test_closing_ends_open_scans_and_snapshots_and_frees_the_database(open_engin
         with pytest.raises(StoreClosedError):
             use()
     open_engine().close()
+
+
+def test_a_scan_that_has_only_to_end_says_that_its_engine_was_closed(open_engine: OpenEngine) -> None:
+    engine = open_engine()
+    fill(engine, range(3))
+    scan = engine.scan(DATA, None, None)
+    for _ in range(3):
+        next(scan)
+    engine.close()
+    with pytest.raises(StoreClosedError):
+        next(scan)
+
+
+def test_a_batch_drops_what_it_writes_at_the_lower_bound_of_a_range_and_not_at_the_upper(
+    engine: Engine,
+) -> None:
+    engine.write([(DATA, b"0002", b"new"), (DATA, b"0005", b"new")], drop=[(b"0002", b"0005")])
+    assert numbers(engine, None, None) == [5]
 
 
 def test_a_batch_drops_ranges_of_what_was_there_and_of_what_it_writes(engine: Engine) -> None:
