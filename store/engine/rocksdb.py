@@ -427,16 +427,22 @@ class ReadOnlyRocksEngine(_Reader):
 
     def _retried(self, attempt: Callable[[], _T | None]) -> _T:
         """The result of the attempt, once it has one: a live writer removes files while they are being read."""
-        failure: Exception = StoreIOError(
+        overtaken = StoreIOError(
             f"the writer of {self._path} changes its files faster than they can be read; ask again"
         )
+        failure: Exception = overtaken
         for _ in range(_ATTEMPTS):
+            before = _files(self._path)
             try:
                 found = attempt()
             except Exception as error:
                 failure = typed(self._path, error, opening=True)
                 if "No such file or directory" not in str(error):
                     raise failure from error
+                now = _files(self._path)
+                if before is not None and now is not None and before.listed != now.listed:
+                    # The file may have been missing only for the list that was read.
+                    failure = overtaken
             else:
                 if found is not None:
                     return found

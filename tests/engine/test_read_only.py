@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict
 
 from store.engine import Family, rocksdb
 from store.engine.rocksdb import ReadOnlyRocksEngine, RocksEngine
-from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreError
+from store.errors import StateLockedError, StoreClosedError, StoreCorruptedError, StoreError, StoreIOError
 
 DATA, META = Family.DATA, Family.META
 KEYS = 500
@@ -293,6 +294,36 @@ def test_a_file_that_is_missing_for_good_is_corruption(path: Path) -> None:
     next(path.glob("*.sst")).unlink()
     with pytest.raises(StoreCorruptedError, match=str(path)):
         ReadOnlyRocksEngine(path)
+
+
+def test_a_reader_that_a_writer_overtakes_at_each_attempt_does_not_call_the_database_corrupt(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = RocksEngine(path)
+    reader = ReadOnlyRocksEngine(path)
+    engine.write([(DATA, b"a", b"1")])
+    engine._rdict.flush()
+    open_to_read = rocksdb._open_to_read
+
+    def be_overtaken(path: Path) -> Rdict:
+        file = next(path.glob("*.sst"))
+        away = file.rename(file.with_suffix(".away"))
+        try:
+            return open_to_read(path)
+        finally:
+            away.rename(file)
+            engine.write([(DATA, b"a", b"2")])
+            engine._rdict.flush()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rocksdb, "_ATTEMPTS", 3)
+        patched.setattr(rocksdb, "_open_to_read", be_overtaken)
+        with pytest.raises(StoreIOError, match="ask again"):
+            reader.refresh()
+    reader.refresh()
+    assert reader.get(DATA, b"a") == b"2"
+    reader.close()
+    engine.close()
 
 
 def test_a_closed_reader_refuses_calls_and_ends_its_ranges_of_all_commits(path: Path) -> None:
