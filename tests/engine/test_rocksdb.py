@@ -209,6 +209,38 @@ def test_a_cut_list_of_files_is_taken_for_what_a_power_cut_left(database: Path) 
     assert damaged_length(manifest) is None
 
 
+@pytest.mark.parametrize("left", [0, 3, 7, 1000])
+def test_a_damaged_length_is_found_behind_the_first_block_of_a_log_however_that_ends(
+    tmp_path: Path, left: int
+) -> None:
+    """RocksDB leaves the end of a block empty that no header of 7 bytes fits into."""
+    block = 32 << 10
+
+    def begin(length: int) -> tuple[RocksEngine, Path]:
+        engine = RocksEngine(tmp_path / str(length))
+        log = only(tmp_path / str(length), "*.log")
+        engine.write([(DATA, b"first", bytes(length))])
+        return engine, log
+
+    engine, log = begin(20_000)
+    beyond = log.stat().st_size - 20_000
+    engine.close()
+    engine, log = begin(block - left - beyond)
+    assert log.stat().st_size == block - left
+    for number in range(3):
+        engine.write([(DATA, b"%d" % number, os.urandom(20_000))])
+    before = log.stat().st_size
+    engine.write([(DATA, b"last", b"1")])
+    image = tmp_path / "image"
+    shutil.copy(log, image)
+    engine.close()
+    assert damaged_length(image) is None
+    with image.open("r+b") as file:
+        file.seek(before + 5)
+        file.write(b"\x40")
+    assert damaged_length(image) == before
+
+
 def blocks(path: Path) -> list[int]:
     """Places in the sorted file that are in its first, a middle and its last block of data."""
     size = path.stat().st_size
@@ -287,6 +319,15 @@ def test_a_synced_write_is_synced_by_rocksdb_and_no_other_is(
         engine.write([(DATA, b"b", b"2")], sync=True)
         engine.write([(META, b"c", b"3")])
     assert asked == [(False, False), (True, False), (False, False)]
+    engine.close()
+
+
+def test_uncommitted_writes_beside_the_database_have_no_log(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    scratch = engine.scratch()
+    for number in range(100):
+        scratch.put(b"%d" % number, bytes(100))
+    assert [log.stat().st_size for log in (tmp_path / "db" / "scratch").glob("*.log")] == [0]
     engine.close()
 
 

@@ -191,6 +191,25 @@ def test_a_file_system_without_links_gets_the_commit_as_a_copy(
     engine.close()
 
 
+def test_a_kill_while_a_commit_is_applied_as_a_copy_leaves_it_whole(
+    marked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, f"no link {self} to {target}")
+
+    def die(self: Path, target: Path) -> Path:
+        raise OSError(errno.EIO, f"killed before {self} was {target}")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", die)
+        with pytest.raises(StoreIOError):
+            RocksEngine(marked)
+    engine = RocksEngine(marked)
+    assert content(engine) == NEW
+    engine.close()
+
+
 def test_a_full_disk_while_a_commit_is_staged_is_an_io_error_and_leaves_the_old_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
