@@ -322,6 +322,21 @@ def test_a_synced_write_is_synced_by_rocksdb_and_no_other_is(
     engine.close()
 
 
+def test_ranges_and_snapshots_that_have_ended_are_no_longer_held_by_their_database(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    engine.write([(DATA, b"a", b"1"), (DATA, b"b", b"1")])
+    list(engine.scan(DATA, None, None))
+    left = engine.scan(DATA, None, None)
+    next(left)
+    left.close()
+    snapshot = engine.snapshot()
+    list(snapshot.scan(DATA, None, None))
+    assert len(engine._database._held) == 1
+    snapshot.close()
+    assert not engine._database._held
+    engine.close()
+
+
 def test_uncommitted_writes_beside_the_database_have_no_log(tmp_path: Path) -> None:
     engine = RocksEngine(tmp_path / "db")
     scratch = engine.scratch()

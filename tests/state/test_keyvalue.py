@@ -527,6 +527,17 @@ def test_a_loop_over_a_range_meets_what_was_peeked_at_and_ends_with_an_error_whe
         next(rest)
 
 
+def test_a_loop_that_begins_to_peek_in_its_midst_meets_every_pair_once_in_order(store: KeyValueStore) -> None:
+    fill(store)
+    pairs = store.all()
+    seen = []
+    for key, _ in pairs:
+        seen.append(key)
+        if key in (b"b", b"e"):
+            assert pairs.peek_next_key() == {b"b": b"d", b"e": b"g"}[key]
+    assert seen == [b"a", b"b", b"d", b"e", b"g"]
+
+
 def test_a_timestamped_value_without_a_time_is_refused(open_engine: OpenEngine) -> None:
     store = KeyValueStore(context_over(open_engine), timestamped=True)
     with pytest.raises(ValueError, match="no time"):

@@ -355,6 +355,19 @@ def test_a_record_of_an_expired_segment_is_dropped_counted_and_told(
     assert len(logged) == 1
 
 
+def test_the_segment_of_the_last_time_that_has_expired_still_takes_records(store_type: Any) -> None:
+    """As in Kafka Streams: at stream time 249 that time is 149, the last one of its segment."""
+    metrics = Dropped()
+    store = store_type(context_over(MemoryEngine(), metrics=metrics))
+    store.write(249)
+    store.write(149)
+    assert metrics.count == 0
+    store.write(250)
+    store.write(149)
+    assert metrics.count == 1
+    assert store.times() == [249, 250]
+
+
 def test_many_dropped_records_are_told_of_now_and_then(
     store_type: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -550,6 +563,13 @@ def test_a_retention_that_cannot_be_is_refused_by_name(value: Any) -> None:
         WindowStore(context_over(MemoryEngine()), retention_ms=value, window_size_ms=0)
 
 
+def test_a_retention_of_all_the_time_there_is_keeps_the_first_time_beside_the_last() -> None:
+    store = WindowStore(context_over(MemoryEngine()), retention_ms=LATEST, window_size_ms=0)
+    for time in (0, 1, LATEST):
+        store.put(b"k", b"v", time)
+    assert [start for start, _ in store.fetch(b"k", 0, LATEST)] == [1, LATEST]
+
+
 @pytest.mark.parametrize("value", [0, -1, 1 << 63, "1"])
 def test_a_segment_interval_that_cannot_be_is_refused_by_name(store_type: Any, value: Any) -> None:
     with pytest.raises(ValueError, match="orders: segment_interval_ms="):
@@ -661,6 +681,17 @@ def test_a_discard_of_what_a_cache_holds_brings_nothing_back_that_written_rows_h
     windows.write(2_000)
     windows.discard()
     assert windows.times() == windows.times(COMMITTED) == [1_000]
+
+
+def test_an_older_row_that_leaves_a_cache_last_does_not_take_the_time_back() -> None:
+    windows = Windows(context_over(MemoryEngine(), mechanism=None, cache_max_bytes=1 << 20))
+    windows.write(1_000)
+    windows.write(950)
+    windows.write(890)
+    windows.flush_cache()
+    windows.write(2_000)
+    windows.discard()
+    assert windows.times() == windows.times(COMMITTED) == [950, 1_000]
 
 
 class Full(MemoryEngine):
