@@ -576,8 +576,9 @@ def test_a_segment_interval_that_cannot_be_is_refused_by_name(store_type: Any, v
         store_type(context_over(MemoryEngine()), value)
 
 
-def test_the_last_time_there_is_has_a_segment() -> None:
-    store = Windows(context_over(MemoryEngine()), 1)
+@every_mechanism
+def test_the_last_time_there_is_has_a_segment(mechanism: Mechanism | None) -> None:
+    store = Windows(context_over(MemoryEngine(), mechanism=mechanism), 1)
     store.write(LATEST)
     store.commit()
     assert store.times() == [LATEST]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from time import sleep
@@ -345,6 +346,37 @@ def test_the_stream_time_goes_back_with_a_discard_and_stays_over_a_restart(
     assert store.put(b"late", b"1", 39) == PUT_RETURN_CODE_NOT_PUT
 
 
+def test_without_transactions_a_discard_leaves_the_stream_time_with_the_versions() -> None:
+    store = VersionedKeyValueStore(
+        context_over(MemoryEngine(), mechanism=None),
+        history_retention_ms=RETENTION,
+        segment_interval_ms=INTERVAL,
+    )
+    store.put(b"k", b"1", 50)
+    store.discard()
+    assert store.get(b"k") == VersionedRecord(b"1", 50)
+    assert store.put(b"late", b"1", 50 - RETENTION - 1) == PUT_RETURN_CODE_NOT_PUT
+
+
+def test_a_range_is_dropped_at_each_segment_that_expires_and_at_no_other_commit() -> None:
+    dropped: list[int] = []
+
+    class Watched(MemoryEngine):
+        def write(self, *args: Any, drop: Any = (), **options: Any) -> None:
+            dropped.append(len(drop))
+            super().write(*args, drop=drop, **options)
+
+    store = VersionedKeyValueStore(
+        context_over(Watched()), history_retention_ms=RETENTION, segment_interval_ms=INTERVAL
+    )
+    for timestamp in range(RETENTION + 3 * INTERVAL):
+        store.put(b"k", b"1", timestamp)
+        store.commit()
+    beyond = [number // INTERVAL for number in range(3 * INTERVAL)]
+    moved = [now > before for before, now in pairwise(beyond)]
+    assert dropped == [*[0] * RETENTION, 0, *moved]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_what_came_too_late_is_not_restored_whatever_the_batches(
     make: Callable[..., VersionedKeyValueStore], size: int
@@ -543,6 +575,12 @@ def test_the_greatest_timestamp_can_be_put_and_read(store: VersionedKeyValueStor
     assert list(store.get_versions(b"k", LATEST - 1, LATEST - 1)) == [
         VersionedRecord(b"0", LATEST - 1, LATEST)
     ]
+
+
+def test_a_range_of_versions_may_begin_beyond_all_times(store: VersionedKeyValueStore) -> None:
+    store.put(b"k", b"old", 5)
+    store.put(b"k", b"new", 8)
+    assert list(store.get_versions(b"k", 1 << 80)) == [VersionedRecord(b"new", 8)]
 
 
 def test_a_closed_store_takes_and_tells_nothing(make: Callable[..., VersionedKeyValueStore]) -> None:
