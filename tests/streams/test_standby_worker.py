@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from harness.worlds.sim.broker import SimBroker, SimLog, SimReader
 from harness.worlds.sim.disk import Host, HostStorage
 from store.config import Guarantee, StreamsConfig
 from store.engine import Storage
-from store.errors import ChangelogLostError, ConfigError, RetriableError
+from store.errors import ChangelogLostError, ConfigError, RetriableError, StoreIOError
 from store.log.protocol import Offsets
 from store.points import Point, arm
 from store.query import FailureReason, KeyQuery, PositionBound, query
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
 from store.serdes import BytesSerde
+from store.state.protocol import Sync
 from store.streams.topology import Context, Topology
 from store.streams.worker import Worker
 from store.suppliers import (
@@ -29,6 +31,7 @@ from store.suppliers import (
     key_value_store_builder,
     persistent_key_value_store,
 )
+from store.transaction.protocol import Mechanism
 from store.types import IsolationLevel, Record, TopicPartition
 
 RC = IsolationLevel.READ_COMMITTED
@@ -432,3 +435,59 @@ def test_a_busy_worker_lets_its_copies_follow_now_and_then() -> None:
     assert rows(replicas.standbys[0].stores["counts"]) == cluster.expected()
     replicas.close()
     active.close()
+
+
+def test_a_copy_is_opened_as_its_task_would_be_but_for_cache_and_changelog() -> None:
+    cluster = Cluster(CACHED)
+    cluster.config = replace(
+        cluster.config,
+        statestore_transactional_mechanism=Mechanism.SECONDARY,
+        statestore_sync=Sync.every(7),
+        default_state_isolation_level=IsolationLevel.READ_UNCOMMITTED,
+    )
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, standbys=(0,))
+    settle(active, other)
+    task, copy = (
+        stores["counts"].context  # type: ignore[attr-defined]
+        for stores in (active.tasks[0].stores, other.replicas.standbys[0].stores)
+    )
+    for field in ("name", "task_id", "persistent", "changelog", "mechanism", "sync", "isolation", "clock"):
+        assert getattr(copy, field) == getattr(task, field), field
+    assert (copy.cache_max_bytes, copy.log_change) == (0, None)
+    active.close()
+    other.close()
+
+
+def test_a_store_without_a_changelog_has_no_copy() -> None:
+    cluster = Cluster()
+    unlogged = key_value_store_builder(
+        persistent_key_value_store("seen"), BytesSerde(), BytesSerde()
+    ).with_logging_disabled()
+    cluster.topology = Topology("app", ("in",), ("out",), (OWN, unlogged), count)
+    active, _ = cluster.worker(0, (0,))
+    other, _ = cluster.worker(1, standbys=(0,))
+    cluster.feed(b"a")
+    settle(active, other)
+    assert list(other.replicas.standbys[0].stores) == ["counts"]
+    active.close()
+    other.close()
+
+
+def test_a_copy_that_cannot_be_closed_keeps_no_other_one_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    other, _ = cluster.worker(1, standbys=(0, 1))
+    settle(other)
+    first, second = (other.replicas.standbys[partition] for partition in (0, 1))
+
+    def fail() -> None:
+        raise StoreIOError("no space left")
+
+    monkeypatch.setattr(first.stores["counts"], "close", fail)
+    monkeypatch.setattr(second.stores["counts"], "close", fail)
+    with pytest.raises(StoreIOError, match="no space left"):
+        other.replicas.assign(())
+    assert cluster.hosts[1].locks == {}
+    assert other.replicas.standbys == {}
+    monkeypatch.undo()
+    other.close()
