@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -9,7 +9,14 @@ import pytest
 
 from harness.worlds.sim.broker import SimBroker, SimLog
 from store.config import StreamsConfig
-from store.errors import ChangelogLostError, ProtocolError, RetriableError, StateLockedError
+from store.errors import (
+    ChangelogLostError,
+    LogError,
+    ProtocolError,
+    RetriableError,
+    StateLockedError,
+    StoreIOError,
+)
 from store.log.protocol import Fetch, Offsets
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import TaskOffsets
@@ -381,6 +388,82 @@ def test_a_read_that_may_be_repeated_loses_nothing() -> None:
             except RetriableError:
                 continue
         assert held(standby, "orders") == dict(FIRST)
+
+
+def test_an_error_of_a_log_that_begins_where_the_copy_is_is_raised() -> None:
+    class Refusing(Changelogs):
+        refuses = True
+
+        def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+            if self.refuses:
+                self.refuses = False
+                raise LogError("not authorized")
+            return super().read(tp, offset, max_records, isolation)
+
+    changelogs = Refusing("orders")
+    changelogs["orders"].append(*FIRST)
+    with standby_over(CrashDisk(), changelogs, {"orders": "own"}) as standby:
+        with pytest.raises(LogError, match="not authorized"):
+            standby.update()
+        assert standby.update() == len(FIRST)
+
+
+def test_a_read_that_comes_no_further_ends_the_update_and_the_next_one_goes_on() -> None:
+    class Slow(Changelogs):
+        reads = 0
+
+        def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+            self.reads += 1
+            assert self.reads < 10
+            return Fetch([], offset) if self.reads == 1 else super().read(tp, offset, max_records, isolation)
+
+    changelogs = Slow("orders")
+    changelogs["orders"].append(*FIRST)
+    with standby_over(CrashDisk(), changelogs, {"orders": "own"}) as standby:
+        assert [standby.update() for _ in range(2)] == [0, len(FIRST)]
+
+
+def test_a_copy_that_cannot_be_closed_keeps_no_other_of_its_task_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = CrashDisk()
+    standby = standby_over(disk, Changelogs("orders", "prices"), {"orders": "own", "prices": "own"})
+    standby.open()
+    stores = dict(standby.stores)
+
+    for store in stores.values():
+        close = store.close
+
+        def closed_with_an_error(close: Callable[[], None] = close) -> None:
+            close()
+            raise StoreIOError("no space left")
+
+        monkeypatch.setattr(store, "close", closed_with_an_error)
+    with pytest.raises(StoreIOError, match="no space left"):
+        standby.close()
+    assert [store.is_open() for store in stores.values()] == [False, False]
+    assert disk.locked is None
+
+
+def test_a_copy_whose_offset_cannot_be_taken_over_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[KeyValueStore] = []
+    disk, changelogs = CrashDisk(), Changelogs("orders")
+
+    def open_and_keep() -> KeyValueStore:
+        opened.append(open_store("own", disk, "orders"))
+        return opened[-1]
+
+    def fail(*_: object) -> None:
+        raise StoreIOError("the device is gone")
+
+    standby = Standby(
+        disk, "0_0", [LoggedStore("orders", changelogs["orders"].tp, open_and_keep)], changelogs
+    )
+    monkeypatch.setattr(TaskOffsets, "adopt", fail)
+    with pytest.raises(StoreIOError, match="device is gone"):
+        standby.open()
+    assert [store.is_open() for store in opened] == [False]
+    assert disk.locked is None
 
 
 def test_a_standby_and_a_task_do_not_share_a_directory() -> None:

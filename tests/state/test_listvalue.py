@@ -11,6 +11,7 @@ import pytest
 from hypothesis.stateful import rule
 
 from store.engine import Family
+from store.engine.memory import MemoryEngine
 from store.errors import StoreClosedError, StoreCorruptedError
 from store.state.listvalue import ListValueStore, ReadOnlyListValueStore
 from store.state.protocol import StoreContext
@@ -227,3 +228,12 @@ def test_only_bytes_are_taken(store: ListValueStore) -> None:
             untyped.get(key)
     with pytest.raises(TypeError, match="value"):
         untyped.put(b"k", "1")
+
+
+def test_a_closed_store_takes_no_value_and_no_deletion() -> None:
+    store = ListValueStore(context_over(MemoryEngine()))
+    store.put(b"a", b"1")
+    store.close()
+    for value in (b"2", None):
+        with pytest.raises(StoreClosedError):
+            store.put(b"a", value)

@@ -429,3 +429,13 @@ def test_reads_merge_committed_and_uncommitted_windows_in_order(store: WindowSto
     committed = [(start, b"old") for start in (100, 102, 104, 210)]
     assert list(store.view(COMMITTED).fetch(b"a", 0, LATEST)) == committed
     assert list(store.view(UNCOMMITTED).fetch(b"a", 0, LATEST)) == merged
+
+
+def test_a_timestamped_value_without_a_time_is_refused() -> None:
+    context = context_over(MemoryEngine())
+    store = WindowStore(context, retention_ms=100, window_size_ms=10, timestamped=True)
+    with pytest.raises(ValueError, match="no time"):
+        store.put(b"a", b"short", 5)
+    assert store.fetch(b"a", 5) is None
+    store.put(b"a", timestamped_rows.pack(b"", 7), 5)
+    assert store.fetch(b"a", 5) == timestamped_rows.pack(b"", 7)
