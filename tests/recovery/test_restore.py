@@ -43,6 +43,7 @@ from store.state.protocol import StoreContext
 from store.types import IsolationLevel, TopicPartition
 from tests.engine.engines import ListJournal
 from tests.recovery.logs import CHANGELOG, Pair, StepClock, WrittenLog
+from tests.state.opening import context_over
 
 
 def open_store(engine: Engine | None = None) -> KeyValueStore:
@@ -509,6 +510,32 @@ def test_a_restore_that_is_told_to_end_with_its_last_batch_has_reached_the_end(s
     settings = RestoreSettings(batch=2, breaks_off=lambda _: True)
     assert restore(store, CHANGELOG, log, settings).records == 2
     assert store.last_caught_up_ms(CHANGELOG) is not None
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_whether_a_restore_breaks_off_may_depend_on_whether_what_it_has_outlives_it(persistent: bool) -> None:
+    asked: list[bool] = []
+
+    def breaks_off(kept: bool) -> bool:
+        asked.append(kept)
+        return False
+
+    store = KeyValueStore(context_over(MemoryEngine(), persistent=persistent))
+    log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1")}, end=3)
+    restore(store, CHANGELOG, log, RestoreSettings(batch=1, breaks_off=breaks_off))
+    assert set(asked) == {persistent}
+
+
+def test_who_counts_hears_of_each_batch_that_has_records(tmp_path: Path) -> None:
+    counted: list[int] = []
+    log = WrittenLog({0: (b"a", b"1"), 1: (b"b", b"1"), 2: (b"c", b"1")}, end=9)
+    directory = StateDirectory(tmp_path, "app")
+    with directory.lock("0_0"):
+        logged = LoggedStore("orders", CHANGELOG, maker(directory), count=counted.append)
+        offsets = TaskOffsets(directory, "0_0")
+        store, _ = open_and_restore(logged, offsets, log, RestoreSettings(batch=1, clock=StepClock()))
+        store.close()
+    assert counted == [1, 1, 1]
 
 
 def test_a_rebuild_that_is_cut_off_is_as_old_as_its_beginning() -> None:

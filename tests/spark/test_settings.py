@@ -34,6 +34,35 @@ def test_brokers_whose_names_are_not_to_be_verified_are_not_verified_by_java_eit
     assert found == {"ssl.endpoint.identification.algorithm": of_java}
 
 
+@pytest.mark.parametrize("key", ["sasl.mechanism", "sasl.mechanisms"])
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [
+        ("PLAIN", "plain.PlainLoginModule"),
+        ("SCRAM-SHA-256", "scram.ScramLoginModule"),
+        ("SCRAM-SHA-512", "scram.ScramLoginModule"),
+    ],
+)
+def test_each_login_by_password_has_its_module_under_both_names_of_the_mechanism(
+    key: str, mechanism: str, module: str
+) -> None:
+    found = security_of_spark({key: mechanism, "sasl.username": "me", "sasl.password": "mine"}, {})
+    login = f'org.apache.kafka.common.security.{module} required username="me" password="mine";'
+    assert found == {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+
+
+@pytest.mark.parametrize("password", [{}, {"ssl.keystore.password": "mine"}])
+def test_a_keystore_of_librdkafka_is_one_of_java_with_its_password_if_it_has_one(
+    password: dict[str, str],
+) -> None:
+    kafka = {"ssl.keystore.location": "/etc/me.p12", **password}
+    assert security_of_spark(kafka, {}) == {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": "/etc/me.p12",
+        **password,
+    }
+
+
 def test_settings_that_are_no_security_are_left_to_the_hosts() -> None:
     assert security_of_spark({"linger.ms": 5}, {}) == {}
 
@@ -41,7 +70,17 @@ def test_settings_that_are_no_security_are_left_to_the_hosts() -> None:
 @pytest.mark.parametrize(
     ("kafka", "given"),
     [
-        ({"ssl.certificate.location": "/etc/me.pem"}, {"ssl.keystore.location": "/etc/me.p12"}),
+        *(
+            ({key: "mine"}, {"ssl.keystore.location": "/etc/me.p12"})
+            for key in (
+                "ssl.certificate.location",
+                "ssl.certificate.pem",
+                "ssl.key.location",
+                "ssl.key.pem",
+                "ssl.key.password",
+                "ssl.ca.pem",
+            )
+        ),
         ({"sasl.mechanism": "OAUTHBEARER"}, {"sasl.jaas.config": "mine"}),
     ],
 )

@@ -235,6 +235,14 @@ def test_data_offsets_and_position_of_a_commit_are_there_after_reopening(open_en
 
 
 @pytest.mark.requirement("892.3")
+def test_the_position_of_a_snapshot_is_that_of_its_commit(store: KeyValueStore) -> None:
+    store.commit({}, {INPUT: 3})
+    snapshot = store.snapshot()
+    store.commit({}, {INPUT: 4})
+    assert (store.position(snapshot), store.position()) == ({INPUT: 3}, {INPUT: 4})
+    snapshot.close()
+
+
 def test_an_empty_map_leaves_offsets_and_none_removes_one(store: KeyValueStore) -> None:
     store.commit({CHANGELOG: 5, OTHER: 6}, {INPUT: 7})
     store.put(b"a", b"1")
@@ -508,6 +516,15 @@ def test_the_time_written_alone_leaves_data_and_offset(open_engine: OpenEngine) 
     assert again.last_caught_up_ms(CHANGELOG) == 1_700_000_000_000
     assert (again.get_committed_offset(CHANGELOG), again.get(b"a")) == (1, b"1")
     again.close()
+
+
+def test_a_clock_before_1970_writes_the_first_time_there_is(store: KeyValueStore) -> None:
+    store.track_last_caught_up(lambda: -5)
+    store.commit({CHANGELOG: 1})
+    assert store.last_caught_up_ms(CHANGELOG) == 0
+    store.set_last_caught_up_ms(CHANGELOG, 7)
+    store.set_last_caught_up_ms(CHANGELOG, -5)
+    assert store.last_caught_up_ms(CHANGELOG) == 0
 
 
 def test_a_loop_over_a_range_meets_what_was_peeked_at_and_ends_with_an_error_when_the_store_closes(
