@@ -28,7 +28,6 @@ _OF_A_CLIENT = frozenset(
         "ssl.key.location",
         "ssl.key.pem",
         "ssl.key.password",
-        "ssl.ca.pem",
     }
 )
 """What identifies a client to librdkafka, and has no translation."""
@@ -85,6 +84,8 @@ def security_of_spark(kafka: Mapping[str, Any], given: Mapping[str, str]) -> dic
         found[_VERIFIES] = ""
     if "ssl.ca.location" in kafka:
         found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(kafka["ssl.ca.location"])}
+    elif "ssl.ca.pem" in kafka and "ssl.truststore.location" not in given:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": str(kafka["ssl.ca.pem"])}
     if "ssl.keystore.location" in kafka:
         found |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": str(kafka["ssl.keystore.location"])}
         if "ssl.keystore.password" in kafka:

@@ -51,6 +51,17 @@ def test_each_login_by_password_has_its_module_under_both_names_of_the_mechanism
     assert found == {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
 
 
+def test_an_authority_that_is_given_as_text_needs_no_keystore_of_a_client() -> None:
+    kafka = {"security.protocol": "SSL", "ssl.ca.pem": "-----BEGIN CERTIFICATE-----"}
+    assert security_of_spark(kafka, {}) == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----",
+    }
+    given = {"ssl.truststore.location": "/etc/trust.jks", "ssl.truststore.type": "JKS"}
+    assert security_of_spark(kafka, given) == {"security.protocol": "SSL"}
+
+
 @pytest.mark.parametrize("password", [{}, {"ssl.keystore.password": "mine"}])
 def test_a_keystore_of_librdkafka_is_one_of_java_with_its_password_if_it_has_one(
     password: dict[str, str],
@@ -78,7 +89,6 @@ def test_settings_that_are_no_security_are_left_to_the_hosts() -> None:
                 "ssl.key.location",
                 "ssl.key.pem",
                 "ssl.key.password",
-                "ssl.ca.pem",
             )
         ),
         ({"sasl.mechanism": "OAUTHBEARER"}, {"sasl.jaas.config": "mine"}),
