@@ -367,6 +367,39 @@ def test_a_log_that_is_cut_behind_what_was_read_of_it_makes_a_new_store(tmp_path
     assert result.set_aside is not None
 
 
+def test_a_log_that_is_cut_behind_a_rebuild_is_rebuilt_from_where_it_begins_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class CutAgain(WrittenLog):
+        def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
+            if self.reads:
+                self.earliest = 6
+            if offset < self.earliest:
+                raise LogError(f"offset {offset} is out of range")
+            return super().read(tp, offset, max_records, isolation)
+
+    log = CutAgain({2: (b"a", b"1"), 3: (b"b", b"1"), 6: (b"c", b"1"), 7: (b"d", b"1")}, end=9, earliest=2)
+    directory = StateDirectory(tmp_path, "app")
+    with directory.lock("0_0"):
+        before = maker(directory)()
+        at(before, 0)
+        before.close()
+        store, result = open_and_restore(
+            LoggedStore("orders", CHANGELOG, maker(directory)),
+            TaskOffsets(directory, "0_0"),
+            log,
+            RestoreSettings(batch=1, clock=SystemClock()),
+        )
+        assert contents(store) == {b"c": b"1", b"d": b"1"}
+        store.close()
+    assert (result.records, result.start) == (2, 6)
+    rebuilt = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [("offset 0" in reason, "offset 2" in reason) for reason in rebuilt] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 DAY = 86_400_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from store.errors import ConfigError, LogError, ProtocolError, RetriableError, S
 from store.recovery.directory import StateDirectory
 from store.recovery.offsets import engine_store
 from store.serdes import IntSerde, StrSerde
+from store.state.protocol import Sync
 from store.streams.context import GlobalReads
 from store.streams.task import Task
 from store.streams.topology import Context, Topology
@@ -63,13 +65,13 @@ class Shop:
         for spec in self.topology.internal_topics(2):
             self.broker.create_topic(*spec)
         self.storage = storage
+        self.config = StreamsConfig(commit_interval_ms=50_000)
         self._incarnations = 0
 
     def worker(self, *partitions: int) -> Worker:
         self._incarnations += 1
         storage = self.storage or HostStorage(self.host, self._incarnations)
-        config = StreamsConfig(commit_interval_ms=50_000)
-        return Worker(self.topology, partitions, SimLog(self.broker), storage, config, self.clock)
+        return Worker(self.topology, partitions, SimLog(self.broker), storage, self.config, self.clock)
 
     def price(self, item: bytes, price: bytes | None) -> None:
         self.broker.append("table", item, price)
@@ -300,10 +302,24 @@ def test_a_worker_that_polls_on_after_its_global_store_could_not_follow_reads_th
         patch.setattr(worker.replicas.global_stores["prices"], "_follow", full)
         with pytest.raises(StoreIOError, match="no space left"):
             settle(worker)
+    assert "global-0-prices" not in shop.host.locks
     shop.price(b"a", b"2")
     shop.order(b"a")
     settle(worker)
     assert shop.output() == [(b"a", b"1"), (b"a", b"2")]
+    worker.close()
+
+
+def test_a_global_store_is_opened_with_the_settings_of_its_worker() -> None:
+    shop = Shop()
+    shop.config = replace(shop.config, statestore_sync=Sync.every(7))
+    worker = shop.worker(0)
+    settle(worker)
+    below = engine_store(worker.replicas.global_stores["prices"]._store)
+    assert below is not None
+    context = below.context
+    assert (context.sync, context.isolation) == (Sync.every(7), shop.config.default_state_isolation_level)
+    assert (context.clock, context.task_id) == (shop.clock, "global-0-prices")
     worker.close()
 
 

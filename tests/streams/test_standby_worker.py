@@ -443,7 +443,6 @@ def test_a_copy_is_opened_as_its_task_would_be_but_for_cache_and_changelog() -> 
         cluster.config,
         statestore_transactional_mechanism=Mechanism.SECONDARY,
         statestore_sync=Sync.every(7),
-        default_state_isolation_level=IsolationLevel.READ_UNCOMMITTED,
     )
     active, _ = cluster.worker(0, (0,))
     other, _ = cluster.worker(1, standbys=(0,))
