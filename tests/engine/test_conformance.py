@@ -172,6 +172,14 @@ def test_a_snapshot_does_not_change(engine: Engine) -> None:
     snapshot.close()
 
 
+@pytest.mark.parametrize("key", [b"", b"\xfe\xff", b"\xff", b"\xff\x00", b"\xff\xff"])
+def test_a_snapshot_has_each_key_whatever_bytes_it_begins_with(engine: Engine, key: bytes) -> None:
+    engine.write([(DATA, key, b"data"), (META, key, b"meta")])
+    snapshot = engine.snapshot()
+    assert (snapshot.get(DATA, key), snapshot.get(META, key)) == (b"data", b"meta")
+    snapshot.close()
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scans_of_one_snapshot_do_not_disturb_each_other(engine: Engine, reverse: bool) -> None:
     fill(engine, range(2000))

@@ -296,6 +296,17 @@ def test_a_file_that_is_missing_for_good_is_corruption(path: Path) -> None:
         ReadOnlyRocksEngine(path)
 
 
+@pytest.mark.parametrize("key", [b"", b"\xfe\xff", b"\xff", b"\xff\x00", b"\xff\xff"])
+def test_a_reader_has_each_key_whatever_bytes_it_begins_with(path: Path, key: bytes) -> None:
+    engine = RocksEngine(path)
+    engine.write([(DATA, key, b"data"), (META, key, b"meta")])
+    reader = ReadOnlyRocksEngine(path)
+    assert (reader.get(DATA, key), reader.get(META, key)) == (b"data", b"meta")
+    assert list(reader.scan(DATA, key, key + b"\0")) == [(key, b"data")]
+    reader.close()
+    engine.close()
+
+
 def test_a_reader_that_a_writer_overtakes_at_each_attempt_does_not_call_the_database_corrupt(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,6 +322,23 @@ def test_a_synced_write_is_synced_by_rocksdb_and_no_other_is(
     engine.close()
 
 
+def test_a_sync_has_rocksdb_sync_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = RocksEngine(tmp_path / "db")
+    database = engine._rdict
+    asked: list[bool] = []
+
+    class Watched:
+        def flush_wal(self, sync: bool) -> None:
+            asked.append(sync)
+            database.flush_wal(sync)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_rdict", Watched())
+        engine.sync()
+    assert asked == [True]
+    engine.close()
+
+
 def test_ranges_and_snapshots_that_have_ended_are_no_longer_held_by_their_database(tmp_path: Path) -> None:
     engine = RocksEngine(tmp_path / "db")
     engine.write([(DATA, b"a", b"1"), (DATA, b"b", b"1")])

@@ -520,6 +520,13 @@ def crash_after_first_batch(store: KeyValueStore, log: WrittenLog, clock: StepCl
         arm(previous)
 
 
+def test_a_restore_that_reaches_the_end_makes_a_young_store_younger_too() -> None:
+    store, clock = aged(30_000)
+    log = WrittenLog({2: (b"c", b"1"), 3: (b"d", b"1")}, end=5)
+    restore(store, CHANGELOG, log, RestoreSettings(clock=clock))
+    assert store.last_caught_up_ms(CHANGELOG) == clock.time_ms()
+
+
 def test_a_restore_that_is_cut_off_leaves_the_store_as_old_as_it_was() -> None:
     store, clock = aged(DAY // 4)
     crash_after_first_batch(store, WrittenLog({2: (b"b", b"2"), 3: (b"a", None)}, end=5), clock)
