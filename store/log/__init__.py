@@ -3,6 +3,7 @@
 from store.log.protocol import (
     Admin,
     Arrival,
+    AsksTogether,
     Assignor,
     Fetch,
     GroupMember,
@@ -24,6 +25,7 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 __all__ = [
     "Admin",
     "Arrival",
+    "AsksTogether",
     "Assignor",
     "Fetch",
     "GroupMember",

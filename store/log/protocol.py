@@ -11,8 +11,8 @@ offset of the next record to read. Control markers and aborted records occupy of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
@@ -179,6 +179,27 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Release the client."""
+
+
+@runtime_checkable
+class AsksTogether(Protocol):
+    """A reader that asks for the offsets of many partitions at once. Others are asked for one after the other."""
+
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        """`Reader.offsets` of each. Raises what that raises."""
+
+
+def offsets_of(
+    reader: Reader, places: Sequence[TopicPartition], isolation: IsolationLevel
+) -> Iterator[tuple[TopicPartition, Offsets]]:
+    """The offsets of each of these: of all at once where the reader can, else of each when its turn comes."""
+    if isinstance(reader, AsksTogether):
+        yield from reader.offsets_of(places, isolation).items()
+        return
+    for tp in places:
+        yield tp, reader.offsets(tp, isolation)
 
 
 class GroupReader(Reader, Protocol):

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import LogError, ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
-from store.log.protocol import Offsets, Reader
+from store.log.protocol import Offsets, Reader, offsets_of
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
 from store.recovery.offsets import offset_keeping
@@ -242,9 +242,8 @@ class GlobalStore(Generic[V]):
         if gone in self._held or self._opened().get_committed_offset(gone) is not None:
             decide_missing(gone, number).first_offset()
         ends: dict[TopicPartition, int] = {}
-        for partition in range(number):
-            tp = TopicPartition(self.topic, partition)
-            bounds = self._reader.offsets(tp, IsolationLevel.READ_COMMITTED)
+        tps = [TopicPartition(self.topic, partition) for partition in range(number)]
+        for tp, bounds in offsets_of(self._reader, tps, IsolationLevel.READ_COMMITTED):
             self._positions[tp] = self._first_offset(tp, bounds, began)
             ends[tp] = bounds.end
         return ends

@@ -17,10 +17,10 @@ that the task that takes over finds nothing stale (KAFKA-9169, 14172).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from store.engine.protocol import Storage
 from store.errors import LogError, ProtocolError, StoreCorruptedError
@@ -38,6 +38,15 @@ from store.recovery.restore import (
 )
 from store.state.protocol import StateStore
 from store.types import IsolationLevel, TopicPartition
+
+
+class Seen(NamedTuple):
+    """Changelogs as they were at some moment."""
+
+    began_ms: int
+    """From before they were asked for."""
+    bounds: Mapping[TopicPartition, Offsets]
+    """Under READ_COMMITTED."""
 
 
 class Standby:
@@ -96,16 +105,22 @@ class Standby:
         """Write down how far the copies are, close them and let go of the directory. Idempotent."""
         self._exit.close()
 
-    def update(self, max_records: int | None = None) -> int:
+    @property
+    def changelogs(self) -> list[TopicPartition]:
+        """What it follows."""
+        return [copy.changelog for copy in self._copies]
+
+    def update(self, max_records: int | None = None, seen: Seen | None = None) -> int:
         """Apply what was committed since the last update; how many records that were.
 
-        At most about `max_records` of each store. Raises what `reader` raises; after a `RetriableError` nothing
+        At most about `max_records` of each store. Changelogs that were `seen` since then are not asked for their
+        bounds. Raises what `reader` raises; after a `RetriableError` nothing
         is lost and the next update goes on. `ChangelogLostError` when a changelog ends before its copy.
         """
         total = 0
         for copy in self._copies:
             try:
-                total += self._follow(copy, max_records)
+                total += self._follow(copy, max_records, seen)
                 continue
             except (StoreCorruptedError, StoreOutOfStepError) as error:
                 reason = str(error)
@@ -137,10 +152,15 @@ class Standby:
         else:
             close_after(error, self.close)
 
-    def _follow(self, copy: LoggedStore[StateStore], max_records: int | None) -> int:
+    def _follow(
+        self, copy: LoggedStore[StateStore], max_records: int | None, seen: Seen | None = None
+    ) -> int:
         place = self._place(copy)
-        began = self._clock.time_ms()
-        bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
+        if seen is not None and copy.changelog in seen.bounds:
+            began, bounds = seen.began_ms, seen.bounds[copy.changelog]
+        else:
+            began = self._clock.time_ms()
+            bounds = self._reader.offsets(copy.changelog, IsolationLevel.READ_COMMITTED)
 
         def decide(bounds: Offsets) -> Decision:
             return place.decide(

@@ -26,8 +26,8 @@ from typing import Any
 from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
-from store.errors import ConfigError, RetriableError, StateLockedError
-from store.log import Log, Reader
+from store.errors import ConfigError, LogError, RetriableError, StateLockedError
+from store.log import AsksTogether, Log, Reader
 from store.points import enter, enter_to
 from store.recovery.global_store import Follower, GlobalStore
 from store.recovery.restore import (
@@ -37,11 +37,12 @@ from store.recovery.restore import (
     close_after,
     tombstone_retention,
 )
-from store.recovery.standby import Standby
+from store.recovery.standby import Seen, Standby
 from store.state.protocol import StateStore, StoreContext
 from store.streams.topology import Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.transaction.protocol import Mechanism
+from store.types import IsolationLevel
 
 _log = logging.getLogger(__name__)
 
@@ -122,8 +123,9 @@ class Replicas:
         applied = 0
         for name in list(self.global_stores):
             applied += self._follow_global_store(name)
+        seen = self._look_at_changelogs()
         for partition in self._wanted:
-            applied += self._follow(partition)
+            applied += self._follow(partition, seen)
         return applied > 0
 
     def rebuild_damaged(self) -> bool:
@@ -144,7 +146,22 @@ class Replicas:
             for standby in standbys.values():
                 all_of_them.callback(enter_to, standby.task_id, standby.close)
 
-    def _follow(self, partition: int) -> int:
+    def _look_at_changelogs(self) -> Seen | None:
+        """The changelogs of all standbys that are open, where the reader can ask for them together."""
+        tps = [tp for one in self.standbys.values() for tp in one.changelogs]
+        if len(tps) <= 1:
+            return None
+        reader = self._own_reader()
+        if not isinstance(reader, AsksTogether):
+            return None
+        began = self._clock.time_ms()
+        try:
+            return Seen(began, reader.offsets_of(tps, IsolationLevel.READ_COMMITTED))
+        except LogError:
+            # Each asks for its own, and says what that means for it.
+            return None
+
+    def _follow(self, partition: int, seen: Seen | None) -> int:
         standby = self.standbys.get(partition)
         enter(self._topology.task_id(partition))
         try:
@@ -153,7 +170,7 @@ class Replicas:
                 if not self._opened(partition, standby):
                     return 0
                 self.standbys[partition] = standby
-            return standby.update(self._config.restore_batch_records)
+            return standby.update(self._config.restore_batch_records, seen)
         except RetriableError as error:
             _log.info("standby of task %s: %s; trying again", self._topology.task_id(partition), error)
             return 0

@@ -346,3 +346,39 @@ def test_a_topic_deleted_and_made_anew_while_it_is_read_is_noticed(
     assert reader.read(place, 0, 10, RC) == ((), 0)
     sender.close()
     admin.close()
+
+
+@pytest.mark.parametrize("isolation", IsolationLevel)
+def test_the_offsets_of_partitions_that_are_asked_for_together_are_those_of_each(
+    log: KafkaLog, unique: Callable[[str], str], reader: KafkaReader, isolation: IsolationLevel
+) -> None:
+    topic = unique("together")
+    admin = log.admin()
+    admin.create_topics([TopicSpec(topic, 4)])
+    places = [TopicPartition(topic, partition) for partition in range(4)]
+    plain = log.plain_producer()
+    for place in places[1:]:
+        plain.produce(topic, None, b"v", partition=place.partition)
+        plain.produce(topic, None, b"v", partition=place.partition)
+    plain.flush()
+    plain.close()
+    admin.delete_records({places[2]: 1})
+    admin.close()
+    open_one = log.producer(unique("open"), 60_000)
+    open_one.init_transactions()
+    open_one.begin_transaction()
+    open_one.produce(topic, None, b"v", partition=3)
+    open_one.flush()
+    together = reader.offsets_of(places, isolation)
+    assert together == {place: reader.offsets(place, isolation) for place in places}
+    assert together[places[2]] == (1, 2)
+    assert together[places[3]].end == (2 if isolation is RC else 3)
+    open_one.abort_transaction()
+    open_one.close()
+
+
+def test_of_partitions_that_are_asked_for_together_one_that_is_missing_is_named(
+    backlog: str, reader: KafkaReader
+) -> None:
+    with pytest.raises(LogError, match=f"topic {backlog} has no partition {PARTITIONS}"):
+        reader.offsets_of([TopicPartition(backlog, 0), TopicPartition(backlog, PARTITIONS)], RC)

@@ -9,8 +9,8 @@ import pytest
 
 from store.clock import SystemClock
 from store.config import StreamsConfig
-from store.log import TopicSpec
-from store.log.kafka import KafkaLog
+from store.log import Offsets, TopicSpec
+from store.log.kafka import KafkaLog, KafkaReader
 from store.recovery.directory import StateDirectory
 from store.streams.context import Context
 from store.streams.topology import Topology
@@ -111,3 +111,57 @@ def test_a_standby_takes_over_and_both_hosts_see_the_global_store(
     reader.close()
     assert names == [b"Ada", b"Bob", b"Ada", b"Cid", b"Cid"]
     assert not list(tmp_path.glob("*/app/*/set-aside"))
+
+
+def copies(
+    log: KafkaLog, unique: Callable[[str], str], directory: Path, partitions: int, *, of_table: bool
+) -> Worker:
+    """A worker that has copies alone, and has brought them up to date: of so many partitions of a table, or tasks."""
+    source, table = unique("in"), unique("table")
+    topology = Topology(
+        unique("app"),
+        (source,),
+        (),
+        (persistent_key_value_store("counts"),),
+        lambda _context, _record: None,
+        global_stores=(global_store(persistent_key_value_store("table"), table),) if of_table else (),
+    )
+    admin = log.admin()
+    admin.create_topics(
+        [
+            TopicSpec(source, partitions),
+            TopicSpec(table, partitions),
+            *topology.internal_topics(partitions),
+        ]
+    )
+    admin.close()
+    standbys = () if of_table else range(partitions)
+    storage, config = StateDirectory(directory, "app"), StreamsConfig()
+    worker = Worker(topology, (), log, storage, config, SystemClock(), standbys=standbys)
+    worker.poll()
+    assert len(worker.replicas.standbys) == len(standbys)
+    return worker
+
+
+@pytest.mark.parametrize("of_table", [True, False], ids=["a global table", "standbys"])
+def test_copies_of_many_partitions_are_not_asked_about_one_after_the_other(
+    log: KafkaLog,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    of_table: bool,
+) -> None:
+    """Tasks of the same thread wait meanwhile, ten times a second."""
+    worker = copies(log, unique, tmp_path, 9, of_table=of_table)
+    asked: list[TopicPartition] = []
+    offsets = KafkaReader.offsets
+
+    def ask(reader: KafkaReader, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
+        asked.append(tp)
+        return offsets(reader, tp, isolation)
+
+    monkeypatch.setattr(KafkaReader, "offsets", ask)
+    assert not worker.replicas.update(busy=False)
+    assert asked == []
+    worker.close()

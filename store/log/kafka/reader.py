@@ -8,13 +8,13 @@ pending position.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from store.errors import LogError, ProtocolError, RetriableError
-from store.log.kafka.client import CONSUMER, Built, Client, Config, build, repeat, settle_missing
+from store.log.kafka.client import CONSUMER, LOGGER, Built, Client, Config, build, repeat, settle_missing
 from store.log.kafka.errors import MISSING, cause_of, translate
 from store.log.kafka.intake import Inflow, Intake
 from store.log.protocol import Arrival, Fetch, Offsets
@@ -59,6 +59,29 @@ class KafkaReader:
             return Offsets(*bounds)
 
         return self._repeat(f"offsets of {tp}", settle_missing(asker, *tp, ask))
+
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        """`offsets` of each of these, by two questions in all."""
+        asker = self._asker(isolation=isolation)
+
+        def ask(where: int) -> dict[TopicPartition, int]:
+            # What it passes on to the brokers as a time is, below 0, an end of the log.
+            asked = [ClientPartition(*tp, where) for tp in places]
+            answers = asker.offsets_for_times(asked, self._client.ping_seconds)
+            for answer in answers:
+                if answer.error is not None:
+                    raise KafkaException(answer.error)
+            return {TopicPartition(one.topic, one.partition): one.offset for one in answers}
+
+        if len(places) > 1:
+            try:
+                earliest, ends = ask(OFFSET_BEGINNING), ask(OFFSET_END)
+                return {tp: Offsets(earliest[tp], ends[tp]) for tp in places}
+            except KafkaException as exception:
+                LOGGER.debug("offsets of %d partitions: %s; asking for each", len(places), exception)
+        return {tp: self.offsets(tp, isolation) for tp in places}
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         if max_records < 1:
