@@ -15,6 +15,8 @@ Traps of rocksdict 0.3.29 that this module keeps from the others:
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -321,6 +323,9 @@ def corrupted(path: Path, why: str) -> StoreCorruptedError:
     )
 
 
+_TOO_MANY_FILES: Final = os.strerror(errno.EMFILE)
+
+
 def typed(path: Path, error: Exception, *, opening: bool = False) -> StoreError:
     """The `StoreError` of an exception of rocksdict or of the system. Raises any other again.
 
@@ -345,8 +350,11 @@ def typed(path: Path, error: Exception, *, opening: bool = False) -> StoreError:
     if message.startswith("Invalid argument: Column families not opened:"):
         return corrupted(path, EARLIER_VERSION)
     if isinstance(error, OSError) or message.startswith("IO error:") or "(os error " in message:
-        return StoreIOError(
-            f"the operating system refused an operation on the database {path}: {message}. "
-            f"Check free space, permissions and the device, then open it again"
-        )
+        refused = f"the operating system refused an operation on the database {path}: {message}"
+        if _TOO_MANY_FILES in message:
+            return StoreIOError(
+                f"{refused}. A task takes about ten files and connections, and six more for each store: raise the "
+                "limit of this process (ulimit -n), or share the tasks among more processes"
+            )
+        return StoreIOError(f"{refused}. Check free space, permissions and the device, then open it again")
     return StoreError(f"the database {path}: {message}")

@@ -397,3 +397,22 @@ def test_files_that_are_gone_while_the_database_is_open_are_an_io_error_and_no_c
     with pytest.raises(StoreIOError):
         engine.close()
     engine.close()
+
+
+SHORT_OF_FILES = """
+import os, resource, sys
+from store.engine.rocksdb import RocksEngine
+from store.errors import StoreIOError
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 2, most))
+try:
+    RocksEngine(sys.argv[1])
+except StoreIOError as error:
+    print(error)
+"""
+
+
+def test_a_process_that_may_open_no_more_files_is_told_of_its_limit(tmp_path: Path) -> None:
+    said, _ = child(SHORT_OF_FILES, tmp_path / "db").communicate()
+    assert b"Too many open files" in said
+    assert b"ulimit -n" in said
