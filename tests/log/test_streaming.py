@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import inf
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -90,8 +92,9 @@ def test_what_is_kept_aside_is_bounded(
         kept = [inflow for place, inflow in reader._intakes[RC].inflows.items() if place.partition]
         assert sum(inflow.waiting for inflow in kept) <= 1_100
         assert all(inflow.waiting == sum(map(len, inflow.kept)) for inflow in kept)
+        records = [Record(*row) for inflow in kept for rows in inflow.kept for row in rows]
         assert sum(inflow.bytes for inflow in kept) == sum(
-            len(Record(*row).value or b"") for inflow in kept for rows in inflow.kept for row in rows
+            len(record.key or b"") + len(record.value or b"") for record in records
         )
 
 
@@ -131,17 +134,25 @@ def test_a_partition_that_comes_in_turns_with_another_is_taken_away_once(
     assert consumer.taken_away == [[0, 1]]
 
 
-def test_large_values_are_bounded_by_their_bytes_however_few_they_are(
-    monkeypatch: pytest.MonkeyPatch,
+LARGE: dict[str, dict[str, Any]] = {
+    "values": {"value": b"v" * 1_500, "headers": []},
+    "keys": {"key": b"k" * 1_500, "headers": []},
+    "headers": {"headers": [("a", b"b" * 1_000), ("c" * 500, None)]},
+}
+
+
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE)
+def test_large_records_are_bounded_by_their_bytes_however_few_they_are(
+    large: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intake, "MOST_BYTES", 2_000)
-    consumer = Scripted([Message("topic", 1, 0, value=b"v" * 1_500, timestamp=(1, 1), headers=[])])
+    consumer = Scripted([Message("topic", 1, 0, timestamp=(1, 1), **large)])
     taking = intake.Intake(consumer)  # type: ignore[arg-type]
     first, second = (TopicPartition("topic", partition) for partition in range(2))
     taking.begin([(first, 0), (second, 0)])
     assert taking.pull(0, 100, (first,))
     assert consumer.taken_away == []
-    consumer.messages = [Message("topic", 1, 1, value=b"v" * 1_500, timestamp=(1, 1), headers=[])]
+    consumer.messages = [Message("topic", 1, 1, timestamp=(1, 1), **large)]
     assert taking.pull(0, 100, (first,))
     assert consumer.taken_away == [[1]]
     # Who reads it is given all of it, and it goes on where it was.
@@ -226,8 +237,30 @@ def test_a_partition_that_is_read_no_more_is_let_go_and_may_come_back(
     check(first, 0, list(reader.read(first, 0, 100, RC).records))
     monkeypatch.setattr(intake, "UNREAD_S", 0.0)
     check(second, 0, list(reader.read(second, 0, 100, RC).records))
+    check(second, 100, list(reader.read(second, 100, 100, RC).records))
     assert list(reader._intakes[RC].inflows) == [second]
     check(first, 100, list(reader.read(first, 100, 100, RC).records))
+
+
+def test_what_was_kept_is_there_when_its_reader_comes_back_from_a_long_time_with_what_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(intake, "time", SimpleNamespace(monotonic=lambda: now))
+    consumer = Scripted([Message("topic", 0, offset, value=b"v", timestamp=(1, 1)) for offset in range(3)])
+    place = TopicPartition("topic", 0)
+    taking = intake.Intake(consumer)  # type: ignore[arg-type]
+    taking.begin([(place, 0)])
+    taking.pull(0, 100, (place,))
+    offsets = []
+    for offset in range(3):
+        now += 10 * intake.UNREAD_S
+        taking.sweep()
+        inflow = taking.at(place, offset)
+        assert inflow is not None
+        offsets += [record.offset for record in inflow.take(1)]
+    assert offsets == [0, 1, 2]
+    assert consumer.taken_away == []
 
 
 def test_polls_bring_every_partition_whole_and_in_order(backlog: str, reader: KafkaReader) -> None:

@@ -36,10 +36,10 @@ MOST_BYTES = 64 << 20
 """What may be kept aside of partitions that are not being read, about."""
 
 MOST_MESSAGES = 200_000
-"""The same in messages, of which each takes some hundred bytes more than its value."""
+"""The same in messages, of which each takes some hundred bytes more than what is in it."""
 
 UNREAD_S = 10.0
-"""A partition that was not read for so long is let go, with what was kept of it."""
+"""A partition that was not read for so long, while others were, is let go, with what was kept of it."""
 
 _BATCH = 1_000
 """Messages that are taken out of the client at once."""
@@ -49,7 +49,9 @@ _NEW_TUPLE: Callable[..., Record] = tuple.__new__
 _Row = tuple[str, int, int, bytes | None, bytes | None, int, Headers]
 """The fields of a `Record`."""
 _offset: Callable[[_Row], int] = itemgetter(Record._fields.index("offset"))
+_key: Callable[[_Row], bytes | None] = itemgetter(Record._fields.index("key"))
 _value: Callable[[_Row], bytes | None] = itemgetter(Record._fields.index("value"))
+_headers_of: Callable[[_Row], Headers] = itemgetter(Record._fields.index("headers"))
 
 
 class Records(Sequence[Record]):
@@ -101,6 +103,7 @@ class Inflow:
         self.last: tuple[int, list[tuple[_Row, ...]]] = offset, []
         """Where the last read began, and what it was given."""
         self.bytes = 0
+        """The keys, values and headers of what is kept."""
         self.waiting = 0
         """How many messages are kept. Counted as they come and go: they may have come in a thousand small pieces."""
         self.fetched = offset
@@ -182,7 +185,8 @@ class Intake:
         self.inflows: dict[TopicPartition, Inflow] = {}
         self.topics: set[str] = set()
         """Those that the consumer was told of."""
-        self._swept = time.monotonic()
+        self._asked = self._swept = time.monotonic()
+        """When it was asked for anything last, and when it was swept."""
 
     def at(self, place: TopicPartition, offset: int) -> Inflow | None:
         """The partition as it comes in, if what comes next is what follows `offset`."""
@@ -215,12 +219,15 @@ class Intake:
         self._take_away(known)
 
     def sweep(self) -> None:
-        """Let go of what was not read for long."""
-        now = time.monotonic()
-        if now - self._swept < UNREAD_S / 10:
+        """Let go of what was not read for long while others were. Called whenever it is about to be asked.
+
+        A caller that is busy for long with what it was given comes back for all of them.
+        """
+        before, self._asked = self._asked, time.monotonic()
+        if before - self._swept < UNREAD_S / 10:
             return
-        self._swept = now
-        self.let_go([place for place, one in self.inflows.items() if now - one.last_read > UNREAD_S])
+        self._swept = before
+        self.let_go([place for place, one in self.inflows.items() if before - one.last_read > UNREAD_S])
 
     def pull(self, seconds: float, most: int, reading: Collection[TopicPartition]) -> bool:
         """Take in what has come, waiting up to `seconds` for the first; about `most`. Whether there was anything.
@@ -313,7 +320,10 @@ def _place(topic: str | None, partition: int | None) -> TopicPartition:
 
 
 def _bytes(rows: Sequence[_Row]) -> int:
-    return sum(map(len, filter(None, map(_value, rows))))
+    size = sum(map(len, filter(None, map(_value, rows)))) + sum(map(len, filter(None, map(_key, rows))))
+    for headers in filter(None, map(_headers_of, rows)):
+        size += sum(len(name) + len(value or b"") for name, value in headers)
+    return size
 
 
 def _rows(place: TopicPartition, messages: Sequence[Message]) -> tuple[_Row, ...]:
