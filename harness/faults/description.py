@@ -149,6 +149,8 @@ class Occasion(StrEnum):
     READ = "read"
     OFFSETS = "offsets"
     COMMITTED = "committed"
+    PARTITIONS = "partitions"
+    """How many partitions a topic has."""
     RECORD = "record"
     """The processing function is about to be called."""
     OPEN = "open"

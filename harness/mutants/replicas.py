@@ -185,6 +185,18 @@ MUTANTS = (
         oracle="global",
     ),
     Mutant(
+        "global-store-goes-on-behind-another-one",
+        OWN,
+        "A global store that takes the place of one that was set aside goes on behind the offsets of that one.",
+        (
+            Edit(
+                f"{_GLOBAL}._load",
+                "self._positions, self._held, self._kept = {}, {}, {}\n        self._held_is_known = False",
+                "self._positions = {}",
+            ),
+        ),
+    ),
+    Mutant(
         "global-store-is-restored-one-short",
         OWN,
         "A global store is restored up to the last offset of its topic, and without the record there.",

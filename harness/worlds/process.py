@@ -571,8 +571,9 @@ class _Watching:
         for call in calls:
             if hasattr(inner, call):
                 setattr(self, call, self._wrapped(call))
-                if call is Occasion.READ and hasattr(inner, "poll"):
-                    self.poll = self._around(call, inner.poll)
+                for same in _LIKE.get(call, ()):
+                    if hasattr(inner, same):
+                        setattr(self, same, self._around(call, getattr(inner, same)))
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -730,10 +731,14 @@ class _WatchedProducer(_Watching):
             self.abort_transaction = abort
 
 
+_LIKE = {Occasion.READ: ("poll",), Occasion.OFFSETS: ("offsets_of",)}
+"""Other names of these calls, of clients that do them for many partitions at once."""
+
 _ONCE = frozenset({Occasion.INIT_TRANSACTIONS, Occasion.ABORT_TRANSACTION})
 
 _OF_A_PRODUCER = tuple(
     str(call)
     for call in CALLS
-    if call not in (Occasion.READ, Occasion.OFFSETS, Occasion.COMMITTED, Occasion.COMMIT_OFFSETS)
+    if call
+    not in (Occasion.READ, Occasion.OFFSETS, Occasion.COMMITTED, Occasion.PARTITIONS, Occasion.COMMIT_OFFSETS)
 )

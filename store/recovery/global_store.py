@@ -95,6 +95,8 @@ class GlobalStore(Generic[V]):
         self._store: Follower[V] | None = None
         self._held: dict[TopicPartition, Checkpointed] = {}
         """What the store has of each partition, and since when that was all."""
+        self._held_is_known = False
+        """Whether that was read since the store was opened."""
         self._positions: dict[TopicPartition, int] = {}
         """All before was read, markers and gaps included."""
         self._kept: dict[TopicPartition, Checkpointed] = {}
@@ -238,6 +240,10 @@ class GlobalStore(Generic[V]):
     def _begin(self, began: int) -> dict[TopicPartition, int]:
         """Find the place in each partition, and where its committed records end."""
         number = self._reader.partitions(self.topic)
+        if not self._held_is_known:
+            self._held = self._read_held(self._opened(), number)
+            self._kept = dict(self._held)
+            self._held_is_known = True
         gone = TopicPartition(self.topic, number)
         if gone in self._held or self._opened().get_committed_offset(gone) is not None:
             decide_missing(gone, number).first_offset()
@@ -322,17 +328,16 @@ class GlobalStore(Generic[V]):
         return self._store
 
     def _load(self) -> None:
-        """Open the store and learn how far it is."""
-        store = self._store = self._open_store()
+        """Open the store. How far it is can be told when the broker has said what partitions there are."""
+        self._store = self._open_store()
         reach(Point.STORE_OPENED)
-        # Those of another store, which would count for this one when nobody answers here.
+        # What was known is of the store before.
         self._positions, self._held, self._kept = {}, {}, {}
-        self._held = self._read_held(store)
-        self._kept = dict(self._held)
+        self._held_is_known = False
         self._kept_ms = self._clock.time_ms()
 
-    def _read_held(self, store: Follower[V]) -> dict[TopicPartition, Checkpointed]:
-        tps = [TopicPartition(self.topic, number) for number in range(self._reader.partitions(self.topic))]
+    def _read_held(self, store: Follower[V], partitions: int) -> dict[TopicPartition, Checkpointed]:
+        tps = [TopicPartition(self.topic, number) for number in range(partitions)]
         if store.manages_offsets():
             owned = {
                 tp: Checkpointed(offset, store.last_caught_up_ms(tp))

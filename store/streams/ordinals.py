@@ -273,7 +273,7 @@ def prepare(
 
     def fence(moves: Sequence[Move]) -> None:
         if config.exactly_once:
-            _fence_sources(log, application_id, moves, config, _retrying(clock, config.task_timeout_ms))
+            _fence_sources(log, application_id, moves, config, retrying(clock, config.task_timeout_ms))
 
     relocated = relocate(
         root,
@@ -309,7 +309,7 @@ def take_over(
     """
     if not config.exactly_once or not config.automatic_state_relocation:
         return {}
-    retry = _retrying(clock, config.task_timeout_ms)
+    retry = retrying(clock, config.task_timeout_ms)
     done: dict[str, tuple[int, ...]] = {}
     with closing(log.reader()) as reader:
         for topology in topologies:
@@ -359,7 +359,9 @@ def _take_over(
     return {}
 
 
-def _retrying(clock: Clock, limit_ms: int) -> Retry:
+def retrying(clock: Clock, limit_ms: int) -> Retry:
+    """What repeats a call of a start while it says that nothing changed, for so long, and says why it waits."""
+
     def retry(call: Callable[[], T], /) -> T:
         began = clock.monotonic()
         said = False

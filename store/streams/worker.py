@@ -25,6 +25,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
+from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Protocol
@@ -55,6 +56,7 @@ from store.points import enter, enter_to
 from store.recovery.restore import RestoreListener
 from store.streams.arrivals import Arrivals, LentLog
 from store.streams.handlers import Faults
+from store.streams.ordinals import retrying
 from store.streams.replicas import Replicas
 from store.streams.steps import Beside, Steps, side_by_side
 from store.streams.task import Task, apply_steps
@@ -497,8 +499,9 @@ class Worker:
         """
         self._stopping = stopping
         try:
+            retry = retrying(self._clock, self._config.task_timeout_ms)
             for topic in (*self._topology.sources, *self._topology.sinks):
-                self._reader.partitions(topic)
+                retry(partial(self._find, topic))
             try:
                 while not stopping():
                     if not self.poll():
@@ -509,6 +512,13 @@ class Worker:
             self._commit_all({})
         finally:
             self.close()
+
+    def _find(self, topic: str) -> None:
+        try:
+            self._reader.partitions(topic)
+        except RetriableError:
+            if not self._stopping():
+                raise
 
     def _commit_all(self, lost: Mapping[int, FencedError]) -> None:
         """Raises `TaskLostError`, with `lost`, when tasks turn out to be lost that nobody was told of."""

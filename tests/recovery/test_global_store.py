@@ -488,7 +488,7 @@ def test_a_versioned_store_can_be_global_too(storage: Storage) -> None:
 def test_opening_waits_for_brokers_that_do_not_answer_as_long_as_it_has_patience() -> None:
     topic, clock = Topic(), StepClock()
     topic[0].append((b"a", b"1"))
-    topic.failures = 5
+    topic.failures, topic.silences = 5, 3
     with over(CrashDisk(), topic, RestoreSettings(clock=clock)) as store:
         assert shown(store) == {b"a": b"1"}
     topic.failures = 10**6
