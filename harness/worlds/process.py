@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from harness.faults import FAULTS, Capability, Fault, Occasion, Where
-from harness.faults.description import CALLS
+from harness.faults.description import CALLS, TRANSACTION_CALLS
 from harness.history import End, Moment
 from harness.schedule import Edge, Schedule, config_of
 from scenarios import place_of
@@ -549,7 +549,8 @@ class WatchedLog:
         return _ToldReader(reader, self._watch, self._control) if self._tells else reader
 
     def admin(self) -> Admin:
-        return self._inner.admin()
+        admin = self._inner.admin()
+        return _Watching(admin, self._control, self._calls) if self._calls else admin
 
     def member(self, *args: Any, **kwargs: Any) -> Any:
         """A member of a group, by which positions are committed without a transaction."""
@@ -736,9 +737,4 @@ _LIKE = {Occasion.READ: ("poll",), Occasion.OFFSETS: ("offsets_of",)}
 
 _ONCE = frozenset({Occasion.INIT_TRANSACTIONS, Occasion.ABORT_TRANSACTION})
 
-_OF_A_PRODUCER = tuple(
-    str(call)
-    for call in CALLS
-    if call
-    not in (Occasion.READ, Occasion.OFFSETS, Occasion.COMMITTED, Occasion.PARTITIONS, Occasion.COMMIT_OFFSETS)
-)
+_OF_A_PRODUCER = tuple(map(str, TRANSACTION_CALLS))
