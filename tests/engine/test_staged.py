@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,24 @@ def test_a_power_cut_that_keeps_a_marked_commit_keeps_what_was_written_before_it
     after = RocksEngine(tmp_path / "db")
     assert content(after) == {b"before": b"1", b"commit": b"2"}
     after.close()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_has_to_be_on_the_medium_first_is_there_before_the_marker_counts(
+    tmp_path: Path, *, kept: bool
+) -> None:
+    commit = staged.StagedCommit(tmp_path)
+    seen: list[tuple[bool, int]] = []
+
+    def before_marking() -> None:
+        seen.append((commit.exists(), len(list(tmp_path.glob("*/*.sst")))))
+        if not kept:
+            raise StoreIOError("the medium is gone")
+
+    with nullcontext() if kept else pytest.raises(StoreIOError):
+        commit.write([(b"a", b"1")], Options(), before_marking)
+    assert seen == [(False, 1)]
+    assert commit.exists() == kept
 
 
 @pytest.mark.requirement("844.2")

@@ -250,6 +250,39 @@ def test_duplicates_of_a_window_stay_in_order_after_those_of_another(restored: b
     assert [value for _, value in store.fetch(b"a", 100, 100)] == [b"before", b"after"]
 
 
+LAST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "following"),
+    [
+        ((4, 5), 6),
+        # One of a process that had been overtaken.
+        ((4, 5, 3), 6),
+        # Numbers that have started over, with one of before.
+        ((LAST - 1, LAST, 0, 1), 2),
+        ((LAST, 0, 1, LAST - 1), 2),
+        ((LAST,), 0),
+    ],
+)
+@pytest.mark.parametrize("reopened", [False, True])
+def test_the_next_duplicate_after_a_restore_has_the_number_behind_the_last_one_given(
+    numbers: tuple[int, ...], following: int, *, reopened: bool
+) -> None:
+    place = TopicPartition("log", 0)
+    restored = [
+        Record(*place, offset, b"a" + struct.pack(">qi", 100, number), b"%d" % number, 0, ())
+        for offset, number in enumerate(numbers)
+    ]
+    changelog, journal = Changelog(), ListJournal()
+    store = windows(context_over(MemoryEngine(journal), log_change=changelog), retain_duplicates=True)
+    store.restore_batch(restored, {place: len(numbers) - 1})
+    if reopened:
+        store = windows(context_over(MemoryEngine(journal), log_change=changelog), retain_duplicates=True)
+    store.put(b"b", b"new", 100)
+    assert changelog.records[-1].key == b"b" + struct.pack(">qi", 100, following)
+
+
 def test_a_commit_without_new_duplicates_writes_no_sequence_number() -> None:
     journal = ListJournal()
     store = windows(context_over(MemoryEngine(journal)), retain_duplicates=True)
