@@ -3,7 +3,6 @@
 from store.log.protocol import (
     Admin,
     Arrival,
-    AsksTogether,
     Assignor,
     Fetch,
     GroupMember,
@@ -25,7 +24,6 @@ from store.types import Headers, IsolationLevel, Record, TopicPartition
 __all__ = [
     "Admin",
     "Arrival",
-    "AsksTogether",
     "Assignor",
     "Fetch",
     "GroupMember",

@@ -11,8 +11,8 @@ offset of the next record to read. Control markers and aborted records occupy of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 from store.types import Headers, IsolationLevel, Record, TopicPartition
 
@@ -164,6 +164,11 @@ class Reader(Protocol):
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         """The bounds of `tp` at this moment."""
 
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        """The bounds of each of these, by as few questions as the log allows."""
+
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         """Up to `max_records` records from `offset` on, in offset order.
 
@@ -179,27 +184,6 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Release the client."""
-
-
-@runtime_checkable
-class AsksTogether(Protocol):
-    """A reader that asks for the offsets of many partitions at once. Others are asked for one after the other."""
-
-    def offsets_of(
-        self, places: Sequence[TopicPartition], isolation: IsolationLevel
-    ) -> Mapping[TopicPartition, Offsets]:
-        """`Reader.offsets` of each. Raises what that raises."""
-
-
-def offsets_of(
-    reader: Reader, places: Sequence[TopicPartition], isolation: IsolationLevel
-) -> Iterator[tuple[TopicPartition, Offsets]]:
-    """The offsets of each of these: of all at once where the reader can, else of each when its turn comes."""
-    if isinstance(reader, AsksTogether):
-        yield from reader.offsets_of(places, isolation).items()
-        return
-    for tp in places:
-        yield tp, reader.offsets(tp, isolation)
 
 
 class GroupReader(Reader, Protocol):

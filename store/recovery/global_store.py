@@ -20,7 +20,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from store.engine.protocol import Checkpointed, Storage
 from store.errors import LogError, ProtocolError, RestoreBrokenOffError, RetriableError, StoreCorruptedError
-from store.log.protocol import Offsets, Reader, offsets_of
+from store.log.protocol import Offsets, Reader
 from store.points import Point, reach
 from store.recovery.decision import Known, Origin, StoreOutOfStepError, decide, decide_missing, origin
 from store.recovery.offsets import offset_keeping
@@ -249,7 +249,7 @@ class GlobalStore(Generic[V]):
             decide_missing(gone, number).first_offset()
         ends: dict[TopicPartition, int] = {}
         tps = [TopicPartition(self.topic, partition) for partition in range(number)]
-        for tp, bounds in offsets_of(self._reader, tps, IsolationLevel.READ_COMMITTED):
+        for tp, bounds in self._reader.offsets_of(tps, IsolationLevel.READ_COMMITTED).items():
             self._positions[tp] = self._first_offset(tp, bounds, began)
             ends[tp] = bounds.end
         return ends

@@ -27,7 +27,7 @@ from store.clock import Clock
 from store.config import StreamsConfig
 from store.engine import Storage
 from store.errors import ConfigError, LogError, RetriableError, StateLockedError
-from store.log import AsksTogether, Log, Reader
+from store.log import Log, Reader
 from store.points import enter, enter_to
 from store.recovery.global_store import Follower, GlobalStore
 from store.recovery.restore import (
@@ -147,16 +147,13 @@ class Replicas:
                 all_of_them.callback(enter_to, standby.task_id, standby.close)
 
     def _look_at_changelogs(self) -> Seen | None:
-        """The changelogs of all standbys that are open, where the reader can ask for them together."""
+        """The changelogs of all standbys that are open, asked for together."""
         tps = [tp for one in self.standbys.values() for tp in one.changelogs]
         if len(tps) <= 1:
             return None
-        reader = self._own_reader()
-        if not isinstance(reader, AsksTogether):
-            return None
         began = self._clock.time_ms()
         try:
-            return Seen(began, reader.offsets_of(tps, IsolationLevel.READ_COMMITTED))
+            return Seen(began, self._own_reader().offsets_of(tps, IsolationLevel.READ_COMMITTED))
         except LogError:
             # Each asks for its own, and says what that means for it.
             return None

@@ -213,6 +213,11 @@ class MemoryReader:
                 end = min(end, transaction.first.get(tp, end))
         return Offsets(0, end)
 
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
+
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         partition = self._log.partition(tp)
         end = self.offsets(tp, isolation).end

@@ -138,6 +138,11 @@ class FileLog:
         assert isolation in IsolationLevel
         return Offsets(0, len(self._logs.get(tp, ())))
 
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
+
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         assert isolation is IsolationLevel.READ_COMMITTED
         log = self._logs[tp]

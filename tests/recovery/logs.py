@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from store.errors import LogError
 from store.log.protocol import Fetch, Offsets
@@ -61,6 +61,11 @@ class WrittenLog:
         committed = isolation is IsolationLevel.READ_COMMITTED
         return Offsets(self.earliest, self.stable if committed else self.end)
 
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
+
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         assert (tp, isolation) == (self.tp, IsolationLevel.READ_COMMITTED)
         if self.cut_to is not None:
@@ -97,6 +102,11 @@ class Changelogs:
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         return self._by_tp[tp].offsets(tp, isolation)
+
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         return self._by_tp[tp].read(tp, offset, max_records, isolation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,11 @@ class Topic:
 
     def offsets(self, tp: TopicPartition, isolation: IsolationLevel) -> Offsets:
         return self.logs[tp.partition].offsets(tp, isolation)
+
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
 
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         if self.failures:

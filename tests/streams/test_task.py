@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -195,6 +195,11 @@ class StuckReader:
 
     def offsets(self, _tp: TopicPartition, _isolation: IsolationLevel) -> Offsets:
         return Offsets(0, 0)
+
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
 
 
 def test_nothing_is_aborted_before_the_last_commit_is_visible(cluster: Cluster) -> None:

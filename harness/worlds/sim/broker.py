@@ -1038,6 +1038,11 @@ class SimReader:
             log.start, log.last_stable() if isolation == IsolationLevel.READ_COMMITTED else len(log.records)
         )
 
+    def offsets_of(
+        self, places: Sequence[TopicPartition], isolation: IsolationLevel
+    ) -> Mapping[TopicPartition, Offsets]:
+        return {tp: self.offsets(tp, isolation) for tp in places}
+
     def read(self, tp: TopicPartition, offset: int, max_records: int, isolation: IsolationLevel) -> Fetch:
         if self._closed:
             self._refuse()
