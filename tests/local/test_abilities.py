@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.faults import FAULTS, Occasion, Where, possible
-from harness.faults.description import CALLS
+from harness.faults.description import TRANSACTION_CALLS
 from harness.history import End, Ended, History, Injected, Queried, Skipped, Started, StateObserved
 from harness.oracles import judge
 from harness.schedule import Edge, Input, Query, QueryKind, Schedule, Step
@@ -87,7 +87,8 @@ def test_a_zombie_goes_on_when_it_is_told_to(world: LocalWorld) -> None:
 
 @pytest.mark.parametrize("edge", Edge)
 def test_a_process_is_killed_at_an_edge_of_each_call_of_a_transaction(world: LocalWorld, edge: Edge) -> None:
-    calls = [call for call in CALLS if call not in (Occasion.COMMIT_OFFSETS, Occasion.ABORT_TRANSACTION)]
+    producers = [call for call in TRANSACTION_CALLS if call is not Occasion.ABORT_TRANSACTION]
+    calls = [*producers, Occasion.READ, Occasion.OFFSETS, Occasion.COMMITTED]
     steps = [Step("kill", call=call, edge=edge) for call in calls]
     steps += [Step("abort_commit"), Step("kill", call=Occasion.ABORT_TRANSACTION, edge=edge)]
     history = run(world, Schedule("balances", numbers(12), tuple(steps)))
