@@ -177,6 +177,9 @@ OF_STORAGE = frozenset(
 CALLS = tuple(Occasion)[: tuple(Occasion).index(Occasion.RECORD)]
 """The calls to the broker."""
 
+ADMIN_CALLS = CALLS[CALLS.index(Occasion.TOPIC_CONFIG) :]
+"""Those to an admin client, which few processes make, and few times."""
+
 TRANSACTION_CALLS = CALLS[: CALLS.index(Occasion.COMMIT_OFFSETS)]
 
 

@@ -14,7 +14,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from harness.faults import FAULTS, Fault, Occasion, Where, possible
-from harness.faults.description import CALLS, OF_MACHINES, SIMULATED, Capability
+from harness.faults.description import ADMIN_CALLS, CALLS, OF_MACHINES, SIMULATED, Capability
 from harness.faults.logs import HOUR_MS
 from harness.generate import settings
 from harness.generate.themes import THEMES, Theme, Times, first_time, times
@@ -107,6 +107,9 @@ MECHANISMS: tuple[dict[str, object], ...] = (
 
 _IN_TURN = (*MECHANISMS[:2], *MECHANISMS[:2], MECHANISMS[2])
 """Those that faults which were asked for meet, by turns."""
+
+_TO_ADMIN = 0.15
+"""How often a call that a fault lies in wait for may be one to an admin client."""
 
 _EXACTLY: dict[str, object] = {"processing.guarantee": "exactly_once_v2"}
 _LOOSELY: dict[str, object] = {"processing.guarantee": "at_least_once"}
@@ -528,9 +531,9 @@ class _Generator:
             if kind < 0.7:
                 at = random.choice(KILL_POINTS[self._runtime])
             elif kind < 0.85 and Capability.CALLS in self._capable:
-                call, edge = random.choice(CALLS), random.choice(tuple(Edge))
+                call, edge = self._one_of(CALLS), random.choice(tuple(Edge))
         elif fault.where is Where.OCCASION and len(fault.occasions) > 1:
-            call = random.choice(fault.occasions)
+            call = self._one_of(fault.occasions)
         if Occasion.COPY in fault.occasions:
             self._hosts = max(2, self._hosts)
             self._choose({"num.standby.replicas": 1})
@@ -793,7 +796,13 @@ class _Generator:
     def _call(self, step: Step) -> Step:
         """The step, which lies in wait for one of the calls that its fault can meet."""
         occasions = FAULTS[step.fault].occasions
-        return replace(step, call=self._random.choice(occasions)) if len(occasions) > 1 else step
+        return replace(step, call=self._one_of(occasions)) if len(occasions) > 1 else step
+
+    def _one_of(self, occasions: Sequence[Occasion]) -> Occasion:
+        """One of them; seldom a call that is seldom made."""
+        if self._random.random() < _TO_ADMIN:
+            return self._random.choice(occasions)
+        return self._random.choice([one for one in occasions if one not in ADMIN_CALLS])
 
     def _restarts(self) -> list[Step]:
         """Steps after which a start finds a store that it must not take for another, or as another, than it is."""
