@@ -63,7 +63,11 @@ class JoinWindows:
 
     @classmethod
     def of_time_difference(cls, difference: Duration, *, grace: Duration = 0) -> JoinWindows:
-        """Partners are no further apart than `difference`."""
+        """Partners are no further apart than `difference`.
+
+        With a difference and a grace period of 0 nothing is joined, as in Kafka Streams: a window of no length is over
+        when its partner comes.
+        """
         difference_ms = milliseconds("difference", difference)
         return cls(difference_ms, difference_ms, milliseconds("grace", grace))
 
