@@ -114,8 +114,8 @@ class Standby:
         """Apply what was committed since the last update; how many records that were.
 
         At most about `max_records` of each store. Changelogs that were `seen` since then are not asked for their
-        bounds. Raises what `reader` raises; after a `RetriableError` nothing
-        is lost and the next update goes on. `ChangelogLostError` when a changelog ends before its copy.
+        bounds. Raises what `reader` raises; after a `RetriableError` nothing is lost and the next update goes on.
+        `ChangelogLostError` when a changelog ends before its copy.
         """
         total = 0
         for copy in self._copies:
