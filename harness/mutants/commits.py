@@ -296,7 +296,13 @@ MUTANTS = (
         "transactions-of-any-size",
         OWN,
         "A transaction is not committed when the stores hold more of it than they may.",
-        (Edit(f"{_TASK}._commit_is_due", "            or self._beyond_its_share()\n", ""),),
+        (
+            Edit(
+                f"{_TASK}._commit_is_due",
+                "held * self.tasks_in_process > self._most_uncommitted >= 0",
+                "False",
+            ),
+        ),
         oracle="progress",
     ),
     Mutant(

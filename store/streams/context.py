@@ -756,17 +756,17 @@ class TaskContext:
         def hold_change(key: bytes, value: bytes | None, timestamp: int | None = None, /) -> None:
             at = self.time_of_change() if timestamp is None else timestamp
             held = changes.held
-            size = len(key) + (0 if value is None else len(value))
+            size = len(key) + len(value) if value else len(key)
             # What a client may refuse is sent while it is known which record has caused it.
             if size > _LARGE_BYTES or at <= 0 or not self._holding_back:
                 held.pop(key, None)
                 log_change(key, value, at)
                 return
-            before = held.get(key)
-            if before is None:
-                changes.bytes += _CHANGE_BYTES + size
+            if key in held:
+                before, _ = held[key]
+                changes.bytes += size - len(key) - len(before or b"")
             else:
-                changes.bytes += size - len(key) - (0 if before[0] is None else len(before[0]))
+                changes.bytes += _CHANGE_BYTES + size
             held[key] = value, at
             if changes.bytes > held_bytes:
                 changes.send()

@@ -123,6 +123,7 @@ from store.recovery.restore import (
     suspects,
     tombstone_retention,
 )
+from store.state.metered import MeteredStore
 from store.state.protocol import LogChange, StateStore, StoreContext
 from store.streams import ordinals, positions
 from store.streams.arrivals import in_time
@@ -331,10 +332,14 @@ class Task:
             self._context = context
             self._bind(context)
             self._exit.callback(self._unbind)
-            # Asked after each record, so bound once.
-            self._uncommitted_bytes = [
-                store.approximate_num_uncommitted_bytes for store in self.stores.values()
-            ]
+            if self._most_uncommitted >= 0:
+                # Asked after each record, so bound once, and of the stores under typed ones.
+                self._uncommitted_bytes = [
+                    (
+                        store.inner if isinstance(store, MeteredStore) else store
+                    ).approximate_num_uncommitted_bytes
+                    for store in self.stores.values()
+                ]
             if self._revocable:
                 self._after_failure = _State.MUST_ABORT
             self._state = _State.RUNNING
@@ -1146,21 +1151,17 @@ class Task:
         return self._context is not None and self._context.commit_requested
 
     def _commit_is_due(self, context: TaskContext) -> bool:
-        return (
+        """Asked after each record."""
+        if (
             self._processed >= self._commit_records
             or context.commit_requested
             or self._monotonic() - self._began >= self._commit_interval_s
-            or self._beyond_its_share()
-        )
-
-    def _beyond_its_share(self) -> bool:
-        most = self._most_uncommitted
-        if most < 0:
-            return False
+        ):
+            return True
         held = 0
         for uncommitted_bytes in self._uncommitted_bytes:
             held += uncommitted_bytes()
-        return held * self.tasks_in_process > most
+        return held * self.tasks_in_process > self._most_uncommitted >= 0
 
     def commit(self) -> None:
         """Commit everything processed so far: in Kafka and in the stores. No transaction, no effect.

@@ -145,9 +145,10 @@ def _headers_bytes(headers: Headers) -> int:
 
 def large_bytes(record: Record) -> int:
     """The bytes of a record that count beside the entry that keeps it; 0 for a small one."""
-    size = (0 if record.value is None else len(record.value)) + (0 if record.key is None else len(record.key))
-    if record.headers:
-        size += _headers_bytes(record.headers)
+    _, _, _, key, value, _, headers = record
+    size = (len(key) if key else 0) + (len(value) if value else 0)
+    if headers:
+        size += _headers_bytes(headers)
     return size if size > _SMALL_RECORD_BYTES else 0
 
 
