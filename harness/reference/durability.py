@@ -30,6 +30,7 @@ import msgspec
 
 from harness.faults import DEADLY, FAULTS, Capability, Excuse, Occasion
 from harness.history import (
+    ClockSet,
     End,
     Ended,
     Event,
@@ -107,6 +108,7 @@ _LAST_COMMIT, _SYNCED = Kept.LAST_COMMIT, Kind.SYNCED
 
 _OF_POWER = frozenset(name for name, fault in FAULTS.items() if Capability.POWER in fault.needs)
 _OF_TIME = frozenset(name for name, fault in FAULTS.items() if Capability.TIME in fault.needs)
+_OF_CLOCKS = frozenset(name for name, fault in FAULTS.items() if Capability.CLOCKS in fault.needs)
 _IN_ROWS = frozenset(name for name, fault in FAULTS.items() if Occasion.ROW in fault.occasions)
 _IN_WRITES = frozenset(name for name, fault in FAULTS.items() if Occasion.WRITE in fault.occasions)
 _REMOVING = frozenset(
@@ -178,6 +180,7 @@ NOTED: tuple[type[Event] | Point, ...] = (
     Injected,
     SetAside,
     Ended,
+    ClockSet,
     Point.PRODUCER_READY,
 )
 """The kinds of events, and the protocol points, that change what is asked of copies."""
@@ -216,6 +219,8 @@ class Copies:
             self._start(event)
         elif type(event) is Injected:
             self._strike(event)
+        elif type(event) is ClockSet:
+            self._set_clock(event.host)
         elif type(event) is SetAside:
             if event.incarnation in self._damaged:
                 # It may have committed since the damage was done, which is found when it reads.
@@ -291,12 +296,18 @@ class Copies:
             # One that strikes no process in particular may have struck any, and time passes for all.
             one = event.incarnation if fault not in _OF_TIME else None
             self._broken_off |= set(self._running) if one is None else {one}
+        if fault in _OF_CLOCKS and event.host is not None:
+            self._set_clock(event.host)
         if fault in DEADLY and event.incarnation is not None:
             if fault in _IN_WRITES and event.task is not None and event.host is not None:
                 # The write is there for whoever opens the store next, and was not synced.
                 for copy in self._all(event.task, event.host):
                     copy.unsynced = copy.kind is Kind.SYNCED
             self._end(event.incarnation, Befell.DEATH)
+
+    def _set_clock(self, host: int) -> None:
+        """One of these that was overtaken may take it for a transaction that was given up for its time."""
+        self._broken_off |= {one for one, (_, on, _) in self._running.items() if on == host}
 
     def _end(self, incarnation: int, what: Befell) -> None:
         where = self._running.pop(incarnation, None)
