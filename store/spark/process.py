@@ -58,7 +58,7 @@ _TRACE_CHARACTERS = 3000
 _PART_CHARACTERS = 1000
 """What is told of a part of it at most: an error may quote all that it is about, and is told by itself as well."""
 
-_YOUNG_OBJECTS = 50_000
+_YOUNG_OBJECTS = 20_000
 """After how many new objects garbage is looked for."""
 
 _TICK_S = 0.1
