@@ -299,7 +299,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_TASK}._commit_is_due",
-                "held * self.tasks_in_process > self._most_uncommitted >= 0",
+                "held * self.tasks_in_process > most",
                 "False",
             ),
         ),

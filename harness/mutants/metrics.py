@@ -54,7 +54,7 @@ MUTANTS = (
         (
             Edit(
                 "store.transaction.indexed_batch:IndexedBatchTransaction.approximate_num_uncommitted_bytes",
-                "batch.num_bytes() if batch.entries else 0",
+                "self._batch.num_bytes()",
                 "0",
             ),
         ),

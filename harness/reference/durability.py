@@ -306,7 +306,8 @@ class Copies:
             self._end(event.incarnation, Befell.DEATH)
 
     def _set_clock(self, host: int) -> None:
-        """One of these that was overtaken may take it for a transaction that was given up for its time."""
+        """A process there that is overtaken may take it for a transaction that was given up for its time: asked to end,
+        it does so without its last commit, and with no error."""
         self._broken_off |= {one for one, (_, on, _) in self._running.items() if on == host}
 
     def _end(self, incarnation: int, what: Befell) -> None:

@@ -332,14 +332,11 @@ class Task:
             self._context = context
             self._bind(context)
             self._exit.callback(self._unbind)
-            if self._most_uncommitted >= 0:
-                # Asked after each record, so bound once, and of the stores under typed ones.
-                self._uncommitted_bytes = [
-                    (
-                        store.inner if isinstance(store, MeteredStore) else store
-                    ).approximate_num_uncommitted_bytes
-                    for store in self.stores.values()
-                ]
+            # Asked after each record, so bound once, and of the stores under typed ones.
+            self._uncommitted_bytes = [
+                (store.inner if isinstance(store, MeteredStore) else store).approximate_num_uncommitted_bytes
+                for store in self.stores.values()
+            ]
             if self._revocable:
                 self._after_failure = _State.MUST_ABORT
             self._state = _State.RUNNING
@@ -1158,10 +1155,13 @@ class Task:
             or self._monotonic() - self._began >= self._commit_interval_s
         ):
             return True
+        most = self._most_uncommitted
+        if most < 0:
+            return False
         held = 0
         for uncommitted_bytes in self._uncommitted_bytes:
             held += uncommitted_bytes()
-        return held * self.tasks_in_process > self._most_uncommitted >= 0
+        return held * self.tasks_in_process > most
 
     def commit(self) -> None:
         """Commit everything processed so far: in Kafka and in the stores. No transaction, no effect.

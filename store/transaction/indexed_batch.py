@@ -202,8 +202,7 @@ class IndexedBatchTransaction:
         Not counted: what open iterators keep, which a commit does not free, and the copy that RocksDB makes of the
         batch while it commits.
         """
-        batch = self._batch
-        return batch.num_bytes() if batch.entries else 0
+        return self._batch.num_bytes()
 
     def approximate_num_keys(self) -> int:
         """The engine's count with the keys that were written and deleted.
