@@ -263,14 +263,15 @@ class Scenario(scenarios.Scenario):
             due.append((record.timestamp, record.key, record.value, record.headers))
         else:
             here = [record.topic, record.partition, record.offset, [list(one) for one in record.headers]]
-            waiting.setdefault(_row(record.timestamp, record.key), []).append([*here, record.value])
+            number = 0
+            while _row(record.timestamp, record.key, number) in waiting:
+                number += 1
+            waiting[_row(record.timestamp, record.key, number)] = [*here, record.value]
             for row in sorted(waiting):
-                time, key = row.split(" ")
+                time, key, _ = row.split(" ")
                 if int(time) <= state[CLOCK]["orders"] - GRACE_MS:
-                    due += [
-                        (int(time), key, value, tuple((name, text) for name, text in headers))
-                        for _, _, _, headers, value in waiting.pop(row)
-                    ]
+                    *_, headers, value = waiting.pop(row)
+                    due.append((int(time), key, value, tuple((name, text) for name, text in headers)))
         outputs = []
         for time, key, value, headers in due:
             rated = state[RATED].get(key, time)
@@ -294,28 +295,27 @@ class Scenario(scenarios.Scenario):
     def decode_key(self, store: str, key: bytes) -> str:
         if store != WAITING:
             return super().decode_key(store, key)
-        (time,) = struct.unpack_from(">q", key)
-        return _row(time, key[8:].decode())
+        (time,), (number,) = struct.unpack_from(">q", key), struct.unpack(">I", key[-4:])
+        return _row(time, key[8:-4].decode(), number)
 
     def decode(self, store: str, value: bytes) -> Json:
-        """Of orders that wait, those of one row in the order in which they came, with where each was read."""
+        """Of an order that waits, with where it was read."""
         if store != WAITING:
             return super().decode(store, value)
+        topic, partition, offset, headers, wanted = msgspec.msgpack.decode(value)
         return [
-            [
-                topic.rpartition("-")[2],
-                partition,
-                offset,
-                [[name, text and text.decode()] for name, text in headers],
-                msgspec.json.decode(wanted),
-            ]
-            for topic, partition, offset, headers, wanted in msgspec.msgpack.decode(value)
+            topic.rpartition("-")[2],
+            partition,
+            offset,
+            [[name, text and text.decode()] for name, text in headers],
+            msgspec.json.decode(wanted),
         ]
 
 
-def _row(time: int, key: str) -> str:
-    """The name of a row of orders that wait. Names are in the order of the rows."""
-    return f"{time:015} {key}"
+def _row(time: int, key: str, number: int) -> str:
+    """The name of the row of an order that waits, which is the next one of its time and key. Names are in the order of
+    the rows."""
+    return f"{time:015} {key} {number:010}"
 
 
 SCENARIO = Scenario()

@@ -76,7 +76,7 @@ MUTANTS = (
         "records-that-were-let-go-wait-on",
         OWN,
         "A delayed join lets a record go again with the next one.",
-        (Edit(f"{_WAITING}.let_go", "            self._store.put(row, None)\n", ""),),
+        (Edit(f"{_WAITING}._leaves", "        self._store.put(row, None)\n", ""),),
     ),
     Mutant(
         "records-that-wait-lose-their-headers",
@@ -94,7 +94,7 @@ MUTANTS = (
         "one-record-waits-for-each-key-and-time",
         OWN,
         "A record that waits takes the place of one of the same key and time.",
-        (Edit(f"{_WAITING}.add", "_encode([*entries, (", "_encode([*entries[:0], ("),),
+        (Edit(f"{_WAITING}._free_row", "if self._store.get(first) is None:", "if True:"),),
     ),
     Mutant(
         "deletions-are-not-transformed",

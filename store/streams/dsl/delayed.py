@@ -36,16 +36,19 @@ if TYPE_CHECKING:
     from store.streams.dsl.graph import Forward, Place
 
 _TIME = struct.Struct(">q")
+_SEQUENCE = struct.Struct(">I")
+_FIRST, _LAST = _SEQUENCE.pack(0), _SEQUENCE.pack((1 << 32) - 1)
 
 _Entry = tuple[str, int, int, Headers, bytes]
 """Topic, partition and offset of the input record, headers, value."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Entry]).decode
+_decode = msgspec.msgpack.Decoder(_Entry).decode
 
 
 class _Waiting:
-    """The records of one task that wait. A row is the time and the key, and has all records of both."""
+    """The records of one task that wait. A row is, as in Kafka Streams, the time, the key, and a sequence number that
+    tells records of one key and time apart."""
 
     def __init__(
         self,
@@ -65,19 +68,34 @@ class _Waiting:
         """No waiting record is earlier."""
         self._came: dict[tuple[str, int, int], Record] = {}
         """Input records since the last commit."""
-        self._under_way: tuple[bytes, int] | None = None
-        """The row whose records are being joined, and how many of them are, with the one that is at it."""
+        self._last: dict[bytes, int] = {}
+        """Time and key, of which several records wait → the last of their sequence numbers, where it is known."""
+        self._under_way: bytes | None = None
+        """The row whose record is being joined."""
 
     def add(self, key: Any, value: Any, time: int, headers: Headers) -> None:
         self._go_on()
         record = self._task.record
         at = record.topic, record.partition, record.offset
         self._came[at] = record
-        row = _TIME.pack(time) + self._key_serde.serialize(key)
-        held = self._store.get(row)
-        entries = [] if held is None else _entries(row, held)
-        self._store.put(row, _encode([*entries, (*at, headers, self._value_serde.serialize(value))]))
+        row = self._free_row(_TIME.pack(time) + self._key_serde.serialize(key))
+        self._store.put(row, _encode((*at, headers, self._value_serde.serialize(value))))
         self._first = min(self._first, time)
+
+    def _free_row(self, time_and_key: bytes) -> bytes:
+        """The row of the next record of that time and key."""
+        first = time_and_key + _FIRST
+        last = self._last.get(time_and_key)
+        if last is None:
+            if self._store.get(first) is None:
+                return first
+            # Rows of keys that this one is the beginning of lie between those of this one.
+            with self._store.reverse_range(first, time_and_key + _LAST) as rows:
+                (last,) = next(
+                    _SEQUENCE.unpack_from(row, len(time_and_key)) for row, _ in rows if len(row) == len(first)
+                )
+        self._last[time_and_key] = last + 1
+        return time_and_key + _SEQUENCE.pack(last + 1)
 
     def let_go(self, until: int) -> None:
         """Join those up to that time."""
@@ -93,24 +111,26 @@ class _Waiting:
                     first = time
                     break
                 due.append((row, held))
+        due.sort(key=_time_and_key)
         for row, held in due:
             (time,) = _TIME.unpack_from(row)
-            key = self._key_serde.deserialize(row[_TIME.size :])
-            for number, entry in enumerate(_entries(row, held), 1):
-                self._under_way = row, number
-                self._let_go(key, time, entry)
-            self._store.put(row, None)
-            self._under_way = None
+            key = self._key_serde.deserialize(row[_TIME.size : -_SEQUENCE.size])
+            self._under_way = row
+            self._let_go(key, time, _entry(row, held))
+            self._leaves(row)
         self._first = first
 
+    def _leaves(self, row: bytes) -> None:
+        self._store.put(row, None)
+        time_and_key = row[: -_SEQUENCE.size]
+        if self._last.get(time_and_key) == _SEQUENCE.unpack_from(row, len(time_and_key))[0]:
+            del self._last[time_and_key]
+        self._under_way = None
+
     def _go_on(self) -> None:
-        """Under at least once a handler may have gone on without a record that raised. It waits no more, nor do those
-        that were joined before it."""
+        """Under at least once a handler may have gone on without a record that raised. It waits no more."""
         if self._under_way is not None:
-            row, number = self._under_way
-            left = _entries(row, self._store.get(row))[number:]
-            self._store.put(row, _encode(left) if left else None)
-            self._under_way = None
+            self._leaves(self._under_way)
 
     def _let_go(self, key: Any, time: int, entry: _Entry) -> None:
         topic, partition, offset, headers, value = entry
@@ -133,11 +153,16 @@ class _Waiting:
         self._came.clear()
 
 
-def _entries(row: bytes, held: bytes) -> list[_Entry]:
+def _time_and_key(pair: tuple[bytes, bytes]) -> bytes:
+    return pair[0][: -_SEQUENCE.size]
+
+
+def _entry(row: bytes, held: bytes) -> _Entry:
     try:
-        return _decode(held)
+        entry: _Entry = _decode(held)
     except msgspec.DecodeError as error:
-        raise StoreCorruptedError(f"{row!r} holds {held!r}, which is no list of records that wait") from error
+        raise StoreCorruptedError(f"{row!r} holds {held!r}, which is no record that waits") from error
+    return entry
 
 
 @dataclass
