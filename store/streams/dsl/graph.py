@@ -10,6 +10,7 @@ An edge between two operators is a call. That of a stream has (key, value, times
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from traceback import walk_tb
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Protocol
 
+from store.clock import Sparingly
 from store.errors import ConfigError
 from store.serdes import Serde
 from store.streams.application import Application
@@ -33,6 +35,8 @@ from store.streams.timestamps import NOTED, Timing, extract_of
 from store.streams.topology import Processing, Topology
 from store.suppliers import GlobalStoreSupplier, StoreSupplier
 from store.types import Record
+
+_log = logging.getLogger(__name__)
 
 Forward = Callable[..., None]
 """An edge: takes what the module's docstring says."""
@@ -447,9 +451,31 @@ class Place:
         """Forward a result that was held back; see `TaskContext.release`."""
         self.task.release(self.name, held, partial(forward, *result))
 
-    def dropped(self) -> Callable[[], None]:
-        """What to call for each record that is dropped. The task counts them, as in Kafka Streams."""
-        return self.task.dropped
+    def dropped(self, why: str | None = None) -> Callable[[], None]:
+        """What to call for each record that is dropped. The task counts them, as in Kafka Streams. `why` completes "for
+        it", and is warned of; None: it is in order."""
+        task, name = self.task, self.name
+        if why is None:
+            return task.dropped
+        told = Sparingly()
+
+        def drop() -> None:
+            task.dropped()
+            since = told.count(task.monotonic)
+            if since is not None:
+                record = task.record
+                _log.warning(
+                    "operator %s dropped %s-%d offset %d of time %d, for it %s%s",
+                    name,
+                    record.topic,
+                    record.partition,
+                    record.offset,
+                    record.timestamp,
+                    why,
+                    since,
+                )
+
+        return drop
 
 
 def to_all(children: Sequence[Forward]) -> Forward:

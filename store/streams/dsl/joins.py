@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, overload
 from store.errors import ConfigError, StoreCorruptedError
 from store.serdes import BytesSerde, Serde
 from store.state.windowed import LATEST
+from store.streams.dsl.operators import NO_KEY_OR_VALUE
 from store.streams.dsl.stores import DslStore, Logged, check_name
 from store.streams.dsl.suppliers import (
     DslKeyValueParams,
@@ -235,7 +236,7 @@ class JoinSide:
         before, after = self.windows.before_ms, self.windows.after_ms
         if not left:
             before, after = after, before
-        dropped = place.dropped()
+        dropped = place.dropped(NO_KEY_OR_VALUE)
         waiting = self._waiting(place)
         key_bytes, value_bytes = self.key_serde.serialize, self.value_serde.serialize
 

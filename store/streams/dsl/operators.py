@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, cast
 
 from store import varint
 from store.errors import DeserializationError, SerdeError
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from store.streams.dsl.graph import Forward, Partitioner, Place
 
 JoinKind = Literal["inner", "left", "outer"]
+
+NO_KEY_OR_VALUE: Final = "has no key or no value"
+"""Why a record is dropped, as `Place.dropped` says it."""
 
 
 def has_key(key: Any, _value: Any) -> bool:
@@ -396,7 +399,7 @@ class Aggregate:
     def bind(self, place: Place) -> Forward:
         table = place.owned(self.store, place.forward, sends_old=self.sends_old)
         fold = folding(self.initializer, self.aggregator)
-        dropped = place.dropped()
+        dropped = place.dropped(NO_KEY_OR_VALUE)
         read, put = table.read, table.put
 
         if not table.capacity:
@@ -518,7 +521,7 @@ class Getter(Finder, Protocol):
 
 def current_only(process: Forward, place: Place) -> Forward:
     """The same, but for updates of a versioned table that has a later value. These are dropped."""
-    flight, dropped = place.graph.flight, place.dropped()
+    flight, dropped = place.graph.flight, place.dropped("is older than what the table has")
 
     def update(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
         if flight.outdated:
@@ -687,7 +690,7 @@ class TableSource:
 
     def bind(self, place: Place) -> Forward:
         forward = place.forward
-        dropped = place.dropped()
+        dropped = place.dropped("has no key")
         if not self.materialized:
 
             def pass_on(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -1023,7 +1026,7 @@ class LookUp:
         if self.versioned:
             return self._as_of(place)
         forward, get, join = place.forward, self.table.bind(place), self._join()
-        left, key_of, dropped = self.left, self.key_of, place.dropped()
+        left, key_of, dropped = self.left, self.key_of, place.dropped(NO_KEY_OR_VALUE)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             wanted = key if key_of is None else key_of(key, value)
@@ -1040,7 +1043,7 @@ class LookUp:
 
     def _as_of(self, place: Place) -> Forward:
         forward, get, join = place.forward, self.table.as_of(place), self._join()
-        left, dropped = self.left, place.dropped()
+        left, dropped = self.left, place.dropped(NO_KEY_OR_VALUE)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if value is None or (key is None and not left):

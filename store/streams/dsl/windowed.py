@@ -16,7 +16,7 @@ from sortedcontainers import SortedDict
 from store.serdes import Serde
 from store.state.segments import default_segment_interval_ms
 from store.state.windowed import Window, Windowed
-from store.streams.dsl.operators import all_or_nothing, folding
+from store.streams.dsl.operators import NO_KEY_OR_VALUE, all_or_nothing, folding
 from store.streams.dsl.record_cache import SessionTable, Table, WindowTable, large_bytes, own
 from store.streams.dsl.windows import (
     SessionWindows,
@@ -32,6 +32,9 @@ from store.types import Headers, Record
 
 if TYPE_CHECKING:
     from store.streams.dsl.graph import Forward, Place
+
+
+_LATE: Final = "came after its window was closed"
 
 
 def windowed_aggregate(
@@ -208,7 +211,7 @@ class TimeWindowAggregate:
     def bind(self, place: Place) -> Forward:
         table = cast(WindowTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
-        dropped, observe = place.dropped(), observing(place)
+        incomplete, late, observe = place.dropped(NO_KEY_OR_VALUE), place.dropped(_LATE), observing(place)
         size, grace, starts = self.windows.size_ms, self.windows.grace_ms, self.windows.starts
         tumbling = self.windows.advance_ms == size
         task, find, adopt, key_of, dirty = place.task, table.find, table.adopt, table.key_of, table.dirty
@@ -219,12 +222,12 @@ class TimeWindowAggregate:
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                dropped()
+                incomplete()
                 return
             closed = observe(timestamp) - grace - size
             for start in (timestamp - timestamp % size,) if tumbling else starts(timestamp):
                 if start <= closed:
-                    dropped()
+                    late()
                     continue
                 if not cached:
                     row = Windowed(key, Window(start, start + size))
@@ -276,22 +279,22 @@ class SlidingWindowAggregate:
     def bind(self, place: Place) -> Forward:
         table = cast(WindowTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         fold = folding(self.initializer, self.aggregator)
-        dropped, observe = place.dropped(), observing(place)
+        incomplete, late, observe = place.dropped(NO_KEY_OR_VALUE), place.dropped(_LATE), observing(place)
         size, grace = self.windows.difference_ms, self.windows.grace_ms
         put, windows = table.put, table.windows
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                dropped()
+                incomplete()
                 return
             closed = observe(timestamp) - grace
             if timestamp + 1 + size <= closed:
-                dropped()
+                late()
                 return
 
             def update(start: int, old: Any, time: int) -> None:
                 if start + size < closed:
-                    dropped()
+                    late()
                     return
                 new = fold(key, value, own(old))
                 row = Windowed(key, Window(start, start + size))
@@ -397,13 +400,13 @@ class SessionAggregate:
     def bind(self, place: Place) -> Forward:
         table = cast(SessionTable, place.owned(self.store, place.forward, sends_old=self.sends_old))
         begin, merge, fold = self._folds()
-        dropped, observe = place.dropped(), observing(place)
+        incomplete, late, observe = place.dropped(NO_KEY_OR_VALUE), place.dropped(_LATE), observing(place)
         gap, grace = self.windows.gap_ms, self.windows.grace_ms
         put, sessions = table.put, table.sessions
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
-                dropped()
+                incomplete()
                 return
             closed = observe(timestamp) - grace - gap
             found = sessions(key, max(timestamp - gap, closed), timestamp + gap)
@@ -413,7 +416,7 @@ class SessionAggregate:
                 agg = merge(key, agg, own(held))
                 first, last = min(first, start), max(last, end)
             if last < closed:
-                dropped()
+                late()
                 return
             merged, before = Window(first, last), None
             for window, held in found:

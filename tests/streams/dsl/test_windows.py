@@ -546,3 +546,18 @@ def test_a_windowed_key_that_is_read_ends_at_the_last_time_at_the_latest() -> No
     serde = TimeWindowedSerde(StrSerde(), 10)
     data = serde.serialize(Windowed("k", Window(LATEST - 5, LATEST)))
     assert serde.deserialize(data) == Windowed("k", Window(LATEST - 5, LATEST))
+
+
+def test_of_records_that_an_operator_drops_the_first_of_each_kind_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def build(made: StreamsBuilder) -> None:
+        made.stream("in").group_by_key().windowed_by(TimeWindows.of_size(10)).count().to_stream().to("out")
+
+    late = [("in", "k", "x", time) for time in (1, 2, 3)]
+    with driver(build) as running:
+        pipe(running, [("in", "k", "x", 50), *late, ("in", "k", None, 51), ("in", None, "x", 52)])
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "operator KSTREAM-AGGREGATE-0000000002 dropped in-0 offset 1 of time 1, for it came after its window was closed",
+        "operator KSTREAM-AGGREGATE-0000000002 dropped in-0 offset 4 of time 51, for it has no key or no value",
+    ]
