@@ -9,11 +9,15 @@ It runs the tasks that a worker runs, with their transactions, stores and change
 in memory. Records go through all sub-topologies, by way of their repartition topics. By default everything is committed
 after each input, so nothing is held back; with `auto_commit=False` outputs are seen after `commit`, as they are by
 readers of committed records.
+
+What the application raises comes out of the call that led to it. The driver goes on from the last commit then, as a
+worker does, and without the record that was being processed, which it takes out of its topic. Without a handler that
+decides otherwise a worker would come to it again and again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
@@ -34,7 +38,7 @@ from store.streams.topology import Topology
 from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
 from store.testing.memory_storage import MemoryStorage
-from store.types import Headers, IsolationLevel, Record
+from store.types import Headers, IsolationLevel, Record, TopicPartition
 
 _FOR_EVER_MS = 10**12
 _READ_AT_ONCE = 1_000
@@ -100,6 +104,7 @@ class TestDriver:
         }
         self._config = StreamsConfig.of(given.as_dict() | by_the_driver)
         self._exit = ExitStack()
+        self._closed = False
         self._tasks: list[Task] = []
         self._replicas: list[Replicas] = []
         self._faults: dict[str, Faults] = {}
@@ -174,8 +179,11 @@ class TestDriver:
         at the least: Kafka's client sends no record of time 0.
 
         Serdes are those given, else of the type: text as UTF-8, bytes as they are. Raises `LogError` for a topic that
-        nobody reads or writes, and what the application raises.
+        nobody reads or writes, `TypeError` for a timestamp that is not whole, and what the application raises.
         """
+        self._require_open()
+        if timestamp is not None and type(timestamp) is not int:
+            raise TypeError(f"timestamp {timestamp!r} of a record for {topic}: milliseconds as an int")
         keyed = _bytes_of("key", key, key_serde)
         valued = _bytes_of("value", value, value_serde)
         at = max(1, self.clock.time_ms()) if timestamp is None else timestamp
@@ -190,6 +198,7 @@ class TestDriver:
 
     def process(self) -> None:
         """Process all that was written and committed so far. What asks for a commit gets one."""
+        self._require_open()
         for replicas in self._replicas:
             replicas.update(busy=False)
         while sum(self._attempt(task, partial(self._step, task)) for task in list(self._tasks)):
@@ -201,8 +210,28 @@ class TestDriver:
             reader.read(tp, task.position(tp), _READ_AT_ONCE, IsolationLevel.READ_COMMITTED).records
             for tp in task.inputs
         ]
-        runs = task.in_time([(records, len(records) == _READ_AT_ONCE) for records in came])
-        return sum([apply(task, run) for run in runs]) > 0
+        try:
+            runs = list(task.in_time([(records, len(records) == _READ_AT_ONCE) for records in came]))
+        except Exception:
+            due = [records[0] for records in came if records]
+            if len(due) == 1:
+                self.log.take_out(due[0])
+            raise
+        return sum([self._apply(task, run) for run in runs]) > 0
+
+    def _apply(self, task: Task, run: Sequence[Record]) -> int:
+        tp = TopicPartition(run[0].topic, run[0].partition)
+        try:
+            return apply(task, run)
+        except RecordFailedError:
+            raise
+        except Exception:
+            at = task.position(tp)
+            for record in run:
+                if record.offset >= at:
+                    self.log.take_out(record)
+                    break
+            raise
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
         """What `work` says. True where a record failed that is to be passed over: then all since the last commit is
@@ -210,17 +239,24 @@ class TestDriver:
         try:
             return work()
         except RecordFailedError:
-            if task.can_abort:
-                task.abort()
-                return True
-            task.close()
-            at = self._tasks.index(task)
-            replicas = self._replicas[self.application.sub_topologies.index(task.topology)]
-            self._tasks[at] = self._open_task(task.topology, task.partition, replicas)
+            self._back_to_commit(task)
             return True
+        except Exception:
+            self._back_to_commit(task)
+            raise
+
+    def _back_to_commit(self, task: Task) -> None:
+        if task.can_abort:
+            task.abort()
+            return
+        task.close()
+        at = self._tasks.index(task)
+        replicas = self._replicas[self.application.sub_topologies.index(task.topology)]
+        self._tasks[at] = self._open_task(task.topology, task.partition, replicas)
 
     def advance_wall_clock(self, by: Duration) -> None:
         """Let time go by, and run the punctuators that are due then."""
+        self._require_open()
         self.clock.advance(milliseconds("by", by))
         for task in list(self._tasks):
             self._attempt(task, task.punctuate)
@@ -230,13 +266,34 @@ class TestDriver:
 
     def commit(self) -> None:
         """Commit all tasks, and process what comes of that, until nothing comes any more."""
+        self._require_open()
         while True:
             open_ones = [task for task in self._tasks if task.in_transaction]
             if not open_ones:
                 return
             for task in open_ones:
-                self._attempt(task, partial(_commit, task))
+                self._attempt(task, partial(self._commit_task, task))
             self.process()
+
+    def _commit_task(self, task: Task) -> bool:
+        began = {tp: task.committed_position(tp) for tp in task.inputs}
+        ends = {tp: task.position(tp) for tp in task.inputs}
+        try:
+            task.commit()
+        except RecordFailedError:
+            raise
+        except Exception:
+            if self._auto_commit:
+                # Of several records nobody could say which one it was; here it is the one that was piped.
+                reader = self.log.reader()
+                for tp, begin in began.items():
+                    for record in reader.read(
+                        tp, begin, ends[tp] - begin, IsolationLevel.READ_COMMITTED
+                    ).records:
+                        if record.offset < ends[tp]:
+                            self.log.take_out(record)
+            raise
+        return True
 
     # -- output -------------------------------------------------------------------------------------------------
 
@@ -244,6 +301,7 @@ class TestDriver:
         self, topic: str, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None
     ) -> list[OutputRecord]:
         """The records of a topic that were committed since the last call, partition by partition."""
+        self._require_open()
         keys: Serde[Any] = key_serde or BytesSerde()
         values: Serde[Any] = value_serde or BytesSerde()
         return [
@@ -268,6 +326,7 @@ class TestDriver:
 
         Raises `ProtocolError` for a name that the application does not have.
         """
+        self._require_open()
         for replicas in self._replicas:
             if name in replicas.global_stores:
                 return replicas.global_stores[name].view()
@@ -284,13 +343,19 @@ class TestDriver:
     def crash(self) -> None:
         """End all tasks without a commit, and begin again: what a kill leaves. Input since the last commit is read
         again by the next call that processes anything."""
+        self._require_open()
         self._close_tasks()
         self._faults = {}
         self._open()
 
     def close(self) -> None:
-        """Drop what was not committed, and release everything. Idempotent."""
+        """Drop what was not committed, and release everything. Idempotent; others raise `ProtocolError` then."""
+        self._closed = True
         self._close_tasks()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ProtocolError("this TestDriver is closed: use it inside its with block")
 
     def _close_tasks(self) -> None:
         self._tasks, self._replicas = [], []
@@ -304,11 +369,6 @@ class TestDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _commit(task: Task) -> bool:
-    task.commit()
-    return True
 
 
 def _as_seen(task: Task, name: str) -> Any:

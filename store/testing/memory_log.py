@@ -86,6 +86,12 @@ class MemoryLog:
         if self._created is not None and name not in self._topics:
             self.admin().create_topics([TopicSpec(name, self._created(name))])
 
+    def take_out(self, record: Record) -> None:
+        """Nobody who reads what is committed finds that record any more. Its offset is not given again."""
+        removed = _Transaction()
+        removed.committed = False
+        self.partition(TopicPartition(record.topic, record.partition)).transactions[record.offset] = removed
+
     @property
     def topics(self) -> Mapping[str, int]:
         """The number of partitions of each topic."""

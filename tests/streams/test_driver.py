@@ -1,0 +1,105 @@
+"""`TestDriver` itself: what it does once an application has raised, and once it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from store.errors import ProtocolError
+from store.streams.dsl import StreamsBuilder
+from store.testing.driver import TestDriver
+from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
+
+GUARANTEES = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+def at_once(made: StreamsBuilder) -> None:
+    made.stream("in").map_values(lambda value: 12 / value).to("out")
+
+
+def behind_a_repartition_topic(made: StreamsBuilder) -> None:
+    grouped = made.stream("in").group_by(lambda _, value: str(value))
+    grouped.reduce(lambda _, new: new).to_stream().map_values(lambda value: 12 / value).to("out")
+
+
+@GUARANTEES
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["without a cache", "with a cache"])
+@pytest.mark.parametrize("build", [at_once, behind_a_repartition_topic])
+def test_after_a_record_that_raised_the_others_go_on(
+    build: Callable[[StreamsBuilder], None], config: dict[str, object], guarantee: str
+) -> None:
+    with driver(build, config | {"processing.guarantee": guarantee}) as running:
+        pipe(running, [("in", "a", 1, 1)])
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                pipe(running, [("in", "a", 0, 2)])
+        pipe(running, [("in", "a", 2, 3)])
+        running.crash()
+        pipe(running, [("in", "a", 3, 4)])
+        assert [value for _, value, _ in output(running)] == [12, 6, 4]
+
+
+def test_exactly_once_nothing_of_a_record_that_raised_is_left_in_a_store() -> None:
+    def build(made: StreamsBuilder) -> None:
+        counts = made.stream("in").group_by_key().count(materialized="counts").to_stream()
+        counts.map_values(lambda count: 12 / (count - 2)).to("out")
+
+    with driver(build, UNCACHED | {"processing.guarantee": "exactly_once_v2"}) as running:
+        pipe(running, [("in", "a", "x", 1)])
+        with pytest.raises(ZeroDivisionError):
+            pipe(running, [("in", "a", "x", 2)])
+        assert running.get_store("counts").get("a") == (1, 1)
+
+
+def test_a_commit_that_is_asked_for_and_raises_leaves_the_input_there() -> None:
+    config = CACHED | {"processing.guarantee": "exactly_once_v2"}
+    with driver(behind_a_table, config, auto_commit=False) as running:
+        pipe(running, [("in", "a", 0, 1)])
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                running.commit()
+            running.process()
+        pipe(running, [("in", "a", 3, 2)])
+        running.commit()
+        assert [value for _, value, _ in output(running)] == [4]
+
+
+def behind_a_table(made: StreamsBuilder) -> None:
+    reduced = made.stream("in").group_by_key().reduce(lambda _, new: new)
+    reduced.to_stream().map_values(lambda value: 12 / value).to("out")
+
+
+def test_a_timestamp_that_is_not_whole_is_refused_before_anything_is_written() -> None:
+    with driver(at_once) as running:
+        with pytest.raises(TypeError, match=r"timestamp 1\.5 of a record for in: milliseconds as an int"):
+            pipe(running, [("in", "a", 1, 1.5)])  # type: ignore[list-item]
+        assert not list(running.log.records("in"))
+
+
+def test_a_negative_timestamp_is_raised_once() -> None:
+    with driver(at_once) as running:
+        with pytest.raises(Exception, match="-1"):
+            pipe(running, [("in", "a", 1, -1)])
+        pipe(running, [("in", "a", 2, 1)])
+        assert [value for _, value, _ in output(running)] == [6]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda running: running.pipe_input("in", b"k", b"1"),
+        lambda running: running.process(),
+        lambda running: running.advance_wall_clock(1),
+        lambda running: running.commit(),
+        lambda running: running.read_output("out"),
+        lambda running: running.get_store("counts"),
+        lambda running: running.crash(),
+    ],
+)
+def test_a_driver_that_is_closed_says_so(call: Callable[[TestDriver], object]) -> None:
+    with driver(at_once) as running:
+        pass
+    running.close()
+    with pytest.raises(ProtocolError, match="this TestDriver is closed"):
+        call(running)
