@@ -345,6 +345,8 @@ class Row(msgspec.Struct, frozen=True):
     value: Any
     timestamp: int = 0
     headers: tuple[tuple[str, str | None], ...] = ()
+    unread: bool = False
+    """Whether key and value are no JSON, nor what the scenario decodes; they are bytes then, as text."""
 
 
 class Topic(msgspec.Struct, frozen=True):

@@ -5,7 +5,8 @@ the wire a key is UTF-8 and a value is compact JSON, so that a schedule file can
 named without the application id.
 
 A scenario of this package is found by being here. One of your own is a Python file, or a module, with a `SCENARIO`:
-`crashproof run path/to/my_scenario.py` and `crashproof run my_package.my_module:SCENARIO` take it.
+`crashproof run path/to/my_scenario.py` and `crashproof run my_package.my_module:SCENARIO` take it. What it imports may
+lie beside the file, or in the directory that the command is called from.
 """
 
 from __future__ import annotations
@@ -483,7 +484,7 @@ def load_all() -> Mapping[str, Scenario]:
         try:
             loaded = importlib.import_module(f"{__name__}.{module.name}")
         except (Exception, SystemExit) as error:
-            raise ScenarioError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise ScenarioError(f"{file} cannot be loaded: {words_of(error)}") from error
         scenario = _scenario_in(loaded, "SCENARIO", file)
         found[scenario.name] = scenario
     return found
@@ -520,7 +521,7 @@ def load(reference: str) -> Scenario:
         try:
             loaded = importlib.import_module(module)
         except (Exception, SystemExit) as error:
-            raise ScenarioError(f"{reference} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise ScenarioError(f"{reference} cannot be loaded: {words_of(error)}") from error
         return _named(_scenario_in(loaded, name, reference), reference)
     raise ScenarioError(
         f"no scenario is named {reference!r}; there are {', '.join(known)}. One of your own is named by its file, "
@@ -558,11 +559,14 @@ def _load_file(path: Path) -> ModuleType:
         raise ScenarioError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    # Modules beside it are found, and none of them in the place of an installed one.
+    if (beside := str(path.parent)) not in sys.path:
+        sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ScenarioError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise ScenarioError(f"{path} cannot be loaded: {words_of(error)}") from error
     return module
 
 

@@ -27,7 +27,7 @@ def main() -> None:
     # Scenarios of a user's own may be named as modules, from where the command is called.
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)
     try:
         app()
     except SystemExit as exit:

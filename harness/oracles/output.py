@@ -234,9 +234,28 @@ class _Judge:
         parts = [
             (task, line.outputs[: line.prefixes[number].outputs]) for task, (line, number) in ways.items()
         ]
+        if unread := list(self._unread(parts, rows, index)):
+            return unread
         found = list(self._keys(parts, ways, rows, positions, index))
         # A key that is wrong says more than the partition that it is in.
         return found or list(self._partitions(parts, rows, index))
+
+    def _unread(self, parts: Sequence[Part], rows: Rows, index: int) -> Iterator[Finding]:
+        """The first record of each topic that nobody can read, where none like it is expected."""
+        expected = {(output.topic, output.key) for _, outputs in parts for output in outputs}
+        said = set()
+        for topic, row in rows:
+            if row.unread and topic not in said and (topic, row.key) not in expected:
+                said.add(topic)
+                yield Finding(
+                    "output",
+                    f"Topic {topic} has a record that cannot be read, in partition {row.partition} at offset "
+                    f"{row.offset}, with key {row.key} and value {row.value}: a key has to be UTF-8 and a value JSON, "
+                    f"or what decode_output of the scenario takes ({self._evidence.story_before(index, None)}).",
+                    Anomaly.DIVERGED,
+                    key=row.key,
+                    actual=row.value,
+                )
 
     def _keys(
         self,

@@ -14,8 +14,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import zip_longest
+from types import NoneType
 from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
+from scenarios import Json, OneOf, ScenarioError
 from store.suppliers import (
     KeyValueSupplier,
     ListValueSupplier,
@@ -25,8 +27,6 @@ from store.suppliers import (
     VersionedSupplier,
     WindowSupplier,
 )
-
-Json = Any
 
 
 class Table(Protocol):
@@ -512,15 +512,28 @@ def fill(table: Table, rows: Mapping[str, Json], stream_time: int | None) -> boo
     return False
 
 
+_ATOMS = frozenset({str, int, float, bool, NoneType})
+
+
 def own(value: Json) -> Json:
     """A value that nobody else can change: a copy of what can be changed in place, such as a list that a reference
-    function appends to."""
+    function appends to. A tuple is a list, as in JSON.
+
+    Raises `ScenarioError` for what JSON does not have, which could equal nothing that is read.
+    """
     kind = type(value)
+    if kind in _ATOMS:
+        return value
     if kind is list or kind is tuple:
-        return kind([own(item) for item in value])
+        return [own(item) for item in value]
     if kind is dict:
         return {key: own(item) for key, item in value.items()}
-    return value
+    if isinstance(value, str | int | float | OneOf):
+        return value
+    raise ScenarioError(
+        f"a reference function gave {value!r}, a {kind.__name__}, for a value or a part of one: JSON has None, bool, "
+        "int, float, str, list and dict"
+    )
 
 
 def _key_of(pair: tuple[str, Json]) -> str:

@@ -203,12 +203,13 @@ def plain_row(record: Record) -> Row:
 def _row(
     record: Record, decode: Callable[[bytes | None, bytes | None], tuple[str, Json]] = decode_record
 ) -> Row:
+    unread = False
     try:
         key, value = decode(record.key, record.value)
     except (ValueError, struct.error):
-        key, value = repr(record.key), repr(record.value)
+        key, value, unread = repr(record.key), repr(record.value), True
     headers = headers_text(record.headers) if record.headers else ()
-    return Row(record.partition, record.offset, key, value, record.timestamp, headers)
+    return Row(record.partition, record.offset, key, value, record.timestamp, headers, unread)
 
 
 _known_row = lru_cache(10_000)(_row)

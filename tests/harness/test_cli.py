@@ -190,6 +190,19 @@ def test_a_scenario_of_ones_own_is_run_by_its_file_or_its_module(
     assert json.loads(answer.stdout)["scenarios"] == {reference: 60}
 
 
+def test_a_scenario_of_ones_own_imports_what_lies_beside_it_and_nothing_there_hides_what_is_installed(
+    own: Path,
+) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "shop" / "points.py").write_text(f"import rewards\n{text}")
+    (own / "shop" / "rewards.py").touch()
+    (own / "shop" / "store.py").write_text("raise RuntimeError('in the place of the package')\n")
+    answer = crashproof(
+        "run", "shop/points.py", "--world", "sim", "--schedules", "20", "--jobs", "2", cwd=own
+    )
+    assert answer.returncode == 0, answer.stderr
+
+
 def test_the_version_is_said(tmp_path: Path) -> None:
     answer = crashproof("--version", cwd=tmp_path)
     assert (answer.returncode, answer.stdout) == (0, f"crashproof {version('crashproof')}\n")

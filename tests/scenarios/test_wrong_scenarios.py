@@ -16,7 +16,7 @@ from harness.generate.vocabulary import sample_of
 from harness.history import Queried
 from harness.replay import DidNotEndError, bounded, simulate
 from harness.schedule import Input, Query, QueryKind, Schedule, Step
-from harness.verdict import Outcome
+from harness.verdict import Outcome, Verdict
 from scenarios import ScenarioError, load, load_all
 from store.points import Point
 from store.types import IsolationLevel
@@ -59,6 +59,14 @@ def test_a_scenario_that_cannot_be_one_is_refused_when_it_is_loaded(
 ) -> None:
     with pytest.raises(ScenarioError, match=reason):
         load(scenario_file(tmp_path, text))
+
+
+def test_what_a_scenario_cannot_be_loaded_for_is_said_with_its_line(tmp_path: Path) -> None:
+    line = BALANCES.count("\n") + 2
+    with pytest.raises(
+        ScenarioError, match=rf"ZeroDivisionError: division by zero \(wrong\.py line {line}\)$"
+    ):
+        load(scenario_file(tmp_path, f"{BALANCES}\n1 / 0\n"))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +164,68 @@ def test_a_value_that_a_scenario_does_not_decode_is_shown_as_bytes_to_queries_to
     history, verdict = simulate(scenario, schedule)
     assert verdict.outcome is Outcome.HOLDS, verdict
     assert any(isinstance(event, Queried) and event.rows for event in history.events)
+
+
+PAIRS = """
+from scenarios import Output, Sample, Scenario
+from store.streams.topology import Topology
+
+
+def pair(context, record):
+    value = b"[%s,0]" % record.value
+    context.store("pairs").put(record.key, value)
+    context.forward(context.topic[:-5] + "output", record.key, WRITTEN)
+
+
+class Pairs(Scenario):
+    name = "pairs"
+    summary = "A list with each value."
+
+    def pipeline(self, application_id, stores):
+        topics = (f"{application_id}-input",), (f"{application_id}-output",)
+        return Topology(application_id, *topics, (stores.key_value("pairs"),), pair)
+
+    def input(self, random):
+        return Sample("ann", random.randint(1, 9))
+
+    def reference(self, state, record):
+        state["pairs"][record.key] = KEPT
+        return [Output("output", record.key, FORWARDED)]
+
+
+SCENARIO = Pairs()
+"""
+
+
+def judged(tmp_path: Path, kept: str, forwarded: str, written: str = "value") -> Verdict:
+    text = PAIRS.replace("KEPT", kept).replace("FORWARDED", forwarded).replace("WRITTEN", written)
+    schedule = Schedule("pairs", (Input(0, "ann", 1, timestamp=1),))
+    return simulate(load(scenario_file(tmp_path, text)), schedule)[1]
+
+
+def test_a_tuple_of_a_reference_is_the_list_that_json_makes_of_it(tmp_path: Path) -> None:
+    verdict = judged(tmp_path, "(record.value, 0)", "(record.value, 0)")
+    assert verdict.outcome is Outcome.HOLDS, verdict
+
+
+@pytest.mark.parametrize(
+    ("kept", "forwarded"),
+    [("{record.value}", "[record.value, 0]"), ("[record.value, 0]", "[{record.value}]")],
+)
+def test_what_json_does_not_have_is_an_error_of_the_reference(
+    tmp_path: Path, kept: str, forwarded: str
+) -> None:
+    with pytest.raises(ScenarioError, match=r"a reference function gave \{1\}, a set, for a value"):
+        judged(tmp_path, kept, forwarded)
+
+
+def test_an_output_that_nobody_can_read_is_said_to_be_that(tmp_path: Path) -> None:
+    pair = "[record.value, 0]"
+    verdict = judged(tmp_path, pair, pair, "b'gone'")
+    assert [finding.sentence.partition(" (")[0] for finding in verdict.findings] == [
+        "Topic output has a record that cannot be read, in partition 0 at offset 0, with key b'ann' and value "
+        "b'gone': a key has to be UTF-8 and a value JSON, or what decode_output of the scenario takes"
+    ]
 
 
 def test_decoding_that_raises_anything_but_a_value_error_is_an_error_of_the_scenario(tmp_path: Path) -> None:

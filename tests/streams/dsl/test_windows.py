@@ -557,7 +557,8 @@ def test_of_records_that_an_operator_drops_the_first_of_each_kind_is_warned_of(
     late = [("in", "k", "x", time) for time in (1, 2, 3)]
     with driver(build) as running:
         pipe(running, [("in", "k", "x", 50), *late, ("in", "k", None, 51), ("in", None, "x", 52)])
+    who = "operator KSTREAM-AGGREGATE-0000000002 dropped in-0"
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "operator KSTREAM-AGGREGATE-0000000002 dropped in-0 offset 1 of time 1, for it came after its window was closed",
-        "operator KSTREAM-AGGREGATE-0000000002 dropped in-0 offset 4 of time 51, for it has no key or no value",
+        f"{who} offset 1 of time 1, for it came after its window was closed",
+        f"{who} offset 4 of time 51, for it has no key or no value",
     ]
