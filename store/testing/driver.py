@@ -29,6 +29,7 @@ from store.log import TopicSpec
 from store.log.partitioner import partition_for
 from store.metrics import Metrics
 from store.serdes import BytesSerde, Serde
+from store.state.windowed import LATEST
 from store.streams.application import Application
 from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
@@ -38,7 +39,7 @@ from store.streams.topology import Topology
 from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
 from store.testing.memory_storage import MemoryStorage
-from store.types import Headers, IsolationLevel, Record, TopicPartition
+from store.types import Headers, IsolationLevel, Record, TopicPartition, checked_headers
 
 _FOR_EVER_MS = 10**12
 _READ_AT_ONCE = 1_000
@@ -179,11 +180,18 @@ class TestDriver:
         at the least: Kafka's client sends no record of time 0.
 
         Serdes are those given, else of the type: text as UTF-8, bytes as they are. Raises `LogError` for a topic that
-        nobody reads or writes, `TypeError` for a timestamp that is not whole, and what the application raises.
+        nobody reads or writes, `TypeError` and `ValueError` for headers and a timestamp that no record can have, and
+        what the application raises.
         """
         self._require_open()
-        if timestamp is not None and type(timestamp) is not int:
-            raise TypeError(f"timestamp {timestamp!r} of a record for {topic}: milliseconds as an int")
+        if timestamp is not None:
+            if type(timestamp) is not int:
+                raise TypeError(f"timestamp {timestamp!r} of a record for {topic}: milliseconds as an int")
+            if not -1 <= timestamp <= LATEST:
+                raise ValueError(
+                    f"timestamp {timestamp} of a record for {topic}: from 0 to 2**63 - 1, -1 for none"
+                )
+        headers = checked_headers(headers)
         keyed = _bytes_of("key", key, key_serde)
         valued = _bytes_of("value", value, value_serde)
         at = max(1, self.clock.time_ms()) if timestamp is None else timestamp

@@ -103,3 +103,12 @@ def test_a_driver_that_is_closed_says_so(call: Callable[[TestDriver], object]) -
     running.close()
     with pytest.raises(ProtocolError, match="this TestDriver is closed"):
         call(running)
+
+
+def test_headers_that_are_none_are_refused_before_anything_is_written() -> None:
+    with driver(at_once) as running:
+        with pytest.raises(TypeError, match="headers are pairs of a name and of bytes or None"):
+            running.pipe_input("in", b"k", b"1", 1, (("h", "text"),))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="from 0 to"):
+            running.pipe_input("in", b"k", b"1", 1 << 63)
+        assert not list(running.log.records("in"))
