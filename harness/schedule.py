@@ -378,7 +378,9 @@ def validate(schedule: Schedule, source: str = "the schedule") -> None:
                 f"{source}: input[{index}].partition is {item.partition}, there are {schedule.partitions}"
             )
         if not 0 <= item.timestamp < LATEST_INPUT:
-            raise ScheduleError(f"{source}: input[{index}].timestamp is {item.timestamp}, it cannot be")
+            raise ScheduleError(
+                f"{source}: input[{index}].timestamp is {item.timestamp}, allowed are 0 to {LATEST_INPUT - 1}"
+            )
     for index, step in enumerate(schedule.steps):
         wrong = _wrong(step, schedule)
         if wrong:
@@ -391,7 +393,7 @@ def _wrong(step: Step, schedule: Schedule) -> str:
     if match is None:
         return f".task is {step.task!r}, a task is named by sub-topology and partition, such as 0_1"
     if int(match[2]) >= schedule.partitions:
-        return f".task is {step.task}, there are {schedule.partitions} partitions"
+        return f".task is {step.task}, and partitions is {schedule.partitions}"
     if step.wait < 0:
         return f".wait is {step.wait}, it cannot be negative"
     if bool(step.fault) == (step.query is not None):

@@ -97,8 +97,10 @@ def reasons(result: Result) -> list[str]:
         alike.setdefault(reason[named.end() :] if named else reason, []).append(reason)
     found = []
     for first, *more in alike.values():
-        same = f". The same of {len(more):,} schedules more." if more else ""
-        found.append(visible(first.removesuffix(".") + same if same else first))
+        end = "" if first.endswith(("?", ".")) else "."
+        found.append(
+            visible(f"{first}{end} The same of {count(len(more), 'schedule')} more." if more else first)
+        )
     for name, world in result.worlds.items():
         found += [
             f"In {_article(name)}, {visible(str(missing))} had to be met and was not."

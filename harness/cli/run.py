@@ -49,7 +49,7 @@ from harness.spread.masters import Master
 from harness.spread.processes import over
 from harness.verdict import Outcome
 from harness.worlds import SIMULATION, WORLDS, Options
-from reports import html, json_report, junit
+from reports import html, json_report, junit, text
 from store.errors import ConfigError
 
 PLAIN_INTERVAL_S = 5.0
@@ -259,10 +259,10 @@ def _progress(world: str, total: int | None) -> Iterator[Report]:
         state.update(done=done, failures=failures)
         if time.monotonic() - state["last"] >= PLAIN_INTERVAL_S:
             state["last"] = time.monotonic()
-            say(f"{world}: {done} schedules, {failures} failing")
+            say(f"{world}: {text.count(done, 'schedule')}, {failures} failing")
 
     yield log
-    say(f"{world}: finished, {state['done']} schedules, {state['failures']} failing")
+    say(f"{world}: finished, {text.count(int(state['done']), 'schedule')}, {state['failures']} failing")
 
 
 def say(line: str) -> None:

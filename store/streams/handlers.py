@@ -295,6 +295,8 @@ def imported(key: str, path: str, allowed: str) -> object:
     module, colon, names = path.partition(":")
     if not colon:
         module, _, names = path.rpartition(".")
+    if not module or not names:
+        raise ConfigError(key, path, allowed)
     try:
         found: object = importlib.import_module(module)
         for name in names.split("."):

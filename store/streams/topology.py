@@ -18,7 +18,7 @@ from store.log import TopicSpec
 from store.streams import positions, timestamps
 from store.streams.context import Context, TaskContext
 from store.suppliers import GlobalStoreSupplier, StoreSupplier, completed
-from store.types import Record, TopicPartition
+from store.types import Record, TopicPartition, is_kafka_name
 
 if TYPE_CHECKING:
     from store.streams.dsl.suppliers import DslStoreSuppliers
@@ -133,10 +133,17 @@ class Topology:
     )
 
     def __post_init__(self) -> None:
-        """Raises `ConfigError` where topics would be mixed: one read and written, a changelog written to, twice one.
+        """Raises `ConfigError` for an id that no topic's name can begin with, and where topics would be mixed: one read
+        and written, a changelog written to, twice one.
 
         Raises `ValueError` for a store's name that cannot be one.
         """
+        if not is_kafka_name(self.application_id):
+            raise ConfigError(
+                "application_id",
+                self.application_id,
+                "letters, digits, dots, underscores and hyphens: the names of its topics begin with it",
+            )
         given: list[tuple[str, Any]] = [
             ("sources", self.sources),
             ("sinks", self.sinks),

@@ -93,7 +93,7 @@ UNUSABLE: list[tuple[bytes, str]] = [
     (a_step('{"fault": "kill", "at": "nowhere"}'), "there are producer_ready"),
     (a_step('{"fault": "kill", "task": 0}'), "Expected `str`, got `int`"),
     (a_step('{"fault": "kill", "task": "0"}'), "a task is named by sub-topology and partition"),
-    (a_step('{"fault": "kill", "task": "0_2"}'), "steps[0].task is 0_2, there are 2 partitions"),
+    (a_step('{"fault": "kill", "task": "0_2"}'), "steps[0].task is 0_2, and partitions is 2"),
     (a_step('{"fault": "kill", "wait": -1}'), "steps[0].wait is -1"),
     (a_step('{"fault": "transaction_timeout", "at": "flushed"}'), "transaction_timeout takes no point"),
     (a_step('{"fault": "resume", "call": "flush"}'), "resume takes no call"),
