@@ -706,3 +706,30 @@ def test_a_processor_may_ask_for_a_commit() -> None:
         assert output(running) == []
         pipe(running, [("in", "a", 2, 1)])
         assert [value for _, value, _ in output(running)] == [1, 2]
+
+
+def test_each_wall_clock_punctuator_of_a_processor_goes_on_where_it_was_after_records_are_passed_over() -> (
+    None
+):
+    seen: list[tuple[str, int]] = []
+
+    def build(b: StreamsBuilder) -> None:
+        def begin(context: ProcessorContext) -> None:
+            for name, interval_ms in (("fast", 10), ("slow", 30)):
+                schedule(context, name, interval_ms)
+
+        def schedule(context: ProcessorContext, name: str, interval_ms: int) -> None:
+            context.schedule(
+                interval_ms, PunctuationType.WALL_CLOCK_TIME, lambda now: seen.append((name, now))
+            )
+
+        def process(_context: ProcessorContext, _record: StreamRecord) -> None:
+            raise ValueError
+
+        b.stream("in").process(lambda: Calling(process, begin))
+
+    with driver(build, UNCACHED | {"processing.exception.handler": "continue"}) as running:
+        for _ in range(7):
+            running.advance_wall_clock(5)
+            pipe(running, [("in", "a", 1, 1)])
+    assert seen == [("fast", 10), ("fast", 20), ("fast", 30), ("slow", 30)]
