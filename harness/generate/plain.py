@@ -448,6 +448,7 @@ class _Generator:
         exact = random.choice((0.0, 0.2, 0.5)) if scenario.durations_ms else 0.0
         now = first_time(random, scenario)
         seen = self._seen
+        of_key: dict[str, list[int]] = {}
         shaped = times(self._times, random, scenario)
         items = []
         least = 1 if self._times is Times.USUAL else SHAPED_RECORDS
@@ -460,8 +461,10 @@ class _Generator:
             if self._times is not Times.USUAL:
                 time = next(shaped)
             elif seen and random.random() < exact:
-                # Just so far before or after one of the last records that something changes between them.
-                time = random.choice(seen[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
+                # Just so far before or after one of the last records, or one of the same key, that something changes
+                # between them.
+                near = of_key[key] if key in of_key and random.random() < 0.5 else seen
+                time = random.choice(near[-4:]) + random.choice(spans) * random.choice((1, 1, -1))
             else:
                 now += random.choice(apart)
                 time = now - (random.choice(back) if random.random() < lateness else 0)
@@ -469,6 +472,7 @@ class _Generator:
             time = max(1, time) if sample.timestamp is None else sample.timestamp
             now = max(now, time)
             seen.append(time)
+            of_key.setdefault(key, []).append(time)
             partitions = self._partitions
             partition = partition_for(encode_key(key), partitions) if keyed else random.randrange(partitions)
             self._filled.append(partition)
