@@ -13,7 +13,9 @@ go of such sums, with the headers of the last record of each. Keyed by visitor a
 `ann@30000`: in `hops` how many visits there were in each window of 20 s, one of which begins every 8 s. In `rolled`
 the visits that were no more than 10 s apart, in windows that end with a visit or begin after one, each once, when it
 is closed; those take late visits for 12 s more. In `rolling` the same with each change, and in `final` what `suppress`
-has let go of that: the last of each. A visit that comes when the window that ends with it is closed is not
+has let go of that: the last of each. Such sums of sessions are grouped by the last letter of the visitor as well, which
+goes by a repartition topic to the second sub-topology: keyed by that letter, in `together` is the sum of all of them,
+those that have ended among them. A visit that comes when the window that ends with it is closed is not
 in those that are made later, as in Kafka Streams.
 
 What ended comes out with the first record whose time ends it, of any visitor of the partition, and before that record
@@ -57,6 +59,7 @@ ROLL_GRACE_MS = 12_000
 GOING, SUMS, HOPS, CLOCK = "going", "session-sums", "hop-counts", "clock"
 ROLLING, CHANGING, HELD = "rolling", "changing", "final-store"
 OVER, OVER_HELD = "over-sums", "over-store"
+TOGETHER, LETTERS = "together-sums", "letters-repartition"
 NOW = "now"
 
 Visit = list[int]
@@ -99,6 +102,14 @@ def plus(total: int, number: int) -> int:
     return total + number
 
 
+def minus(total: int, number: int) -> int:
+    return total - number
+
+
+def by_letter(key: Windowed[str], total: int) -> tuple[str, int]:
+    return key.key[-1], total
+
+
 def session_of(key: Windowed[str], _result: object) -> str:
     return f"{key.key}@{key.window.start}..{key.window.end}"
 
@@ -126,7 +137,8 @@ class Scenario(scenarios.Scenario):
         **dict.fromkeys((ROLLING, CHANGING), 3 * APART_MS + ROLL_GRACE_MS + 2),
         HOPS: SIZE_MS + HOP_GRACE_MS,
     }
-    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops", "rolling"})
+    updates: ClassVar[frozenset[str]] = frozenset({"sessions", "hops", "rolling", "together"})
+    changes: ClassVar[frozenset[str]] = frozenset({LETTERS})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         values = JsonSerde[Any]()
@@ -153,6 +165,9 @@ class Scenario(scenarios.Scenario):
         over = numbers.windowed_by(gap).reduce(
             plus, materialized=Materialized(OVER).with_caching_disabled(), name="overs"
         )
+        letters = over.group_by(by_letter, value_serde=values, name="letters")
+        together = letters.reduce(plus, minus, materialized=Materialized(TOGETHER, value_serde=values))
+        together.to_stream().to(f"{application_id}-together")
         over = over.suppress(Suppressed.until_window_closes().with_name("over"))
         over.to_stream(session_of).to(f"{application_id}-over", key_serde=StrSerde())
         hopping = TimeWindows.of_size(SIZE_MS, grace=HOP_GRACE_MS).advance_by(ADVANCE_MS)
@@ -181,6 +196,8 @@ class Scenario(scenarios.Scenario):
         return Sample(random.choice(("a", "ann", "anna") * 2 + (KEYLESS,)), value, headers=headers)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
+        if record.topic == LETTERS:
+            return self._together(state, record)
         if record.value is None or record.key == KEYLESS:
             return []
         before = state[CLOCK].get(NOW, -1)
@@ -233,21 +250,32 @@ class Scenario(scenarios.Scenario):
         end = max([time, *(one.end for one in joined)])
         if end < now - wait:
             return []
+        letter, outputs = key[-1], []
         for one in joined:
             sums.remove(key, one.start, one.end)
+            if start != end:
+                outputs.append(Output(LETTERS, letter, [None, one.value], one.end, record.headers))
             # It goes without a word when it is due, if it is another one's by then.
             held[f"{key} {one.end:015} {one.start:015}"] = [one.end, one.end, headers, None, None]
         total = sum(one.value for one in joined) + record.value
         sums.put(key, start, end, total)
+        same = joined[0].value if joined and start == end else None
+        outputs.append(Output(LETTERS, letter, [total, same], end, record.headers))
         held[f"{key} {end:015} {start:015}"] = [end, end, headers, None, total]
         closed = [name for name, row in held.items() if row[0] + wait < now]
-        outputs = []
         for name in sorted(closed, key=lambda name: (held.get(name)[0], name)):
             ended, at, told, _, result = held.pop(name)
             of, _, began = name.split(" ")
             if result is not None:
                 outputs.append(Output("over", f"{of}@{int(began)}..{ended}", result, at, as_headers(told)))
         return outputs
+
+    def _together(self, state: State, record: InputRecord) -> list[Output]:
+        (comes, goes), sums = record.value, state[TOGETHER]
+        total, latest = sums.get(record.key, [0, -1])
+        total, latest = total + (comes or 0) - (goes or 0), max(latest, record.timestamp)
+        sums[record.key] = [total, latest]
+        return [Output("together", record.key, total, latest, record.headers)]
 
     def _hops(self, state: State, record: InputRecord, now: int) -> list[Output]:
         outputs, hops, time = [], state[HOPS], record.timestamp

@@ -84,6 +84,24 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-session-that-stays-has-no-old-value",
+        OWN,
+        "A session whose records have all one time is updated, and its group keeps what it was before.",
+        (Edit(_SESSIONS, "elif window == merged:", "elif False:"),),
+    ),
+    Mutant(
+        "a-window-that-begins-with-the-record-before-is-empty",
+        OWN,
+        "The sliding window that ends with a record lacks the one that is just so far before it.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:SlidingWindowAggregate.bind",
+                "joins = previous is not None and timestamp - size <= previous",
+                "joins = previous is not None and timestamp - size < previous",
+            ),
+        ),
+    ),
+    Mutant(
         "the-time-of-windows-begins-anew",
         OWN,
         "An operator forgets by a restart how far the stream time was, and takes what is late.",

@@ -562,3 +562,17 @@ def test_of_records_that_an_operator_drops_the_first_of_each_kind_is_warned_of(
         f"{who} offset 1 of time 1, for it came after its window was closed",
         f"{who} offset 4 of time 51, for it has no key or no value",
     ]
+
+
+@pytest.mark.parametrize("config", [UNCACHED, CACHED], ids=["without a cache", "with a cache"])
+def test_groups_of_sessions_have_the_old_value_of_one_that_stays_the_same(config: dict[str, object]) -> None:
+    def build(made: StreamsBuilder) -> None:
+        sessions = (
+            made.stream("in").group_by_key().windowed_by(SessionWindows.with_inactivity_gap(10)).count()
+        )
+        grouped = sessions.group_by(lambda key, count: (key.key, count))
+        grouped.reduce(lambda total, new: total + new, lambda total, old: total - old).to_stream().to("out")
+
+    records = [("in", "k", "v", time) for time in (5, 5, 5, 12, 30, 21)]
+    assert [value for _, value, _ in results(build, records, config)][-1] == 6
+    assert [value for _, value, _ in results(build, records[:3], config)][-1] == 3
