@@ -35,7 +35,7 @@ from harness.verdict import Anomaly, Finding, Moment, Outcome, Verdict
 from harness.worlds import SIMULATION, WORLDS, Options
 from harness.worlds.actors import is_driver
 from harness.worlds.sim.world import SimWorld
-from scenarios import Scenario, ScenarioError, load
+from scenarios import Scenario, ScenarioError, load, place_of
 
 WATCHDOG_SECONDS = 10.0
 """How long one simulated run may take, of the processor; they take milliseconds."""
@@ -196,8 +196,8 @@ def simulate_all(
         with bounded(scenario, "what its reference function says of one run", seconds) as begin:
             for schedule, history in zip(schedules, histories, strict=True):
                 begin()
-                if history is None:
-                    found.append((History(SIMULATION, []), _ENDLESS))
+                if isinstance(history, str):
+                    found.append((History(SIMULATION, []), _endless(history)))
                 else:
                     found.append((history, judge(scenario, schedule, history)))
         return found
@@ -205,32 +205,29 @@ def simulate_all(
 
 def _run_all(
     seconds: float, scenario: Scenario, schedules: Sequence[Schedule], mutant: str | None
-) -> list[History | None]:
-    """The histories of these schedules; None for one that does not end. Where one does not, most others do not either,
-    and are not waited for as long."""
-    found: list[History | None] = []
+) -> list[History | str]:
+    """The histories of these schedules; of one that does not end, where code of its scenario was then, see `place_of`.
+    Where one does not, most others do not either, and are not waited for as long."""
+    found: list[History | str] = []
     while len(found) < len(schedules):
-        with watchdog(seconds / 10 if None in found else seconds) as begin:
+        endless = any(isinstance(one, str) for one in found)
+        with watchdog(seconds / 10 if endless else seconds) as begin:
             for schedule in schedules[len(found) :]:
                 begin()
                 try:
                     found.append(_SIMULATION.run(scenario, schedule, mutant))
-                except DidNotEndError:
-                    found.append(None)
+                except DidNotEndError as error:
+                    found.append(place_of(error))
                     break
     return found
 
 
-_ENDLESS = Verdict(
-    Outcome.VIOLATED,
-    (
-        Finding(
-            "errors",
-            "The run did not end: it was broken off between two protocol points, where others are after milliseconds.",
-            Anomaly.STUCK,
-        ),
-    ),
-)
+def _endless(place: str) -> Verdict:
+    sentence = (
+        f"The run did not end: it was broken off between two protocol points{place}, where others are after "
+        "milliseconds."
+    )
+    return Verdict(Outcome.VIOLATED, (Finding("errors", sentence, Anomaly.STUCK),))
 
 
 Replayed = tuple[Verdict, tuple[str, ...]]

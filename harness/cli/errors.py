@@ -15,6 +15,7 @@ from pathlib import Path
 from harness.mutants import UnknownMutantError
 from harness.requirements import CollectionError
 from harness.schedule import ScheduleError
+from harness.spread import SpreadError
 from harness.verdict import EXIT_CODES, EXIT_ENVIRONMENT, EXIT_USAGE, Outcome
 from scenarios import ScenarioError
 from store.errors import ConfigError, CrashproofError, StateLockedError, StoreIOError, UnreachableError
@@ -64,7 +65,7 @@ def exit_code(error: Exception) -> int:
 def message(error: Exception, directory: Path | None = None) -> str:
     """What to tell. The traceback of an error that nobody could expect is kept in `directory`, or else in that for
     temporary files."""
-    if exit_code(error) != EXIT_FAILED or isinstance(error, (CollectionError, Told)):
+    if exit_code(error) != EXIT_FAILED or isinstance(error, (CollectionError, SpreadError, Told)):
         return str(error)
     said = str(error) if isinstance(error, CrashproofError) else f"{type(error).__name__}: {error}"
     where = keep("".join(traceback.format_exception(error)), directory)

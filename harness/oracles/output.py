@@ -527,7 +527,10 @@ def _unfolded(should: Sequence[Sequence[object]], found: Sequence[object]) -> tu
 def _difference(should: Sequence[Sequence[object]], found: Sequence[object]) -> tuple[str, Anomaly]:
     wanted = [value for sequence in should for value in sequence]
     if len(found) > len(wanted):
-        return f"{len(found) - len(wanted)} too many, so something was written twice", Anomaly.DUPLICATED
+        known = set(map(repr, wanted))
+        again = all(repr(value) in known for value in found)
+        what = "was written twice" if again else "was counted twice, or came too early"
+        return f"{len(found) - len(wanted)} too many, so something {what}", Anomaly.DUPLICATED
     if len(found) < len(wanted):
         return f"{len(wanted) - len(found)} missing, so something was lost", Anomaly.LOST
     if sorted(map(repr, wanted)) == sorted(map(repr, found)):

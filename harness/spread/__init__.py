@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from harness.campaign import Part, Plan
 
 
+class SpreadError(Exception):
+    """Who runs the schedules is gone: the message is for people."""
+
+
 class Chunk(NamedTuple):
     """Schedules of one scenario that follow each other: the unit of work."""
 

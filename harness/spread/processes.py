@@ -12,12 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import forkserver, resource_tracker
 
 from harness.campaign import Part, Plan, simulate_part
-from harness.spread import Chunk, Spread
+from harness.spread import Chunk, Spread, SpreadError
 
 AHEAD = 3
 """Chunks that each process has before it."""
@@ -101,5 +102,12 @@ class Processes:
 
             submit(AHEAD * self._jobs)
             while running:
-                yield running.popleft().result()
+                try:
+                    part = running.popleft().result()
+                except BrokenProcessPool as error:
+                    raise SpreadError(
+                        "a process that ran schedules is gone, so nothing is known: code of a scenario has ended it, "
+                        "as os._exit does, or the machine was out of memory"
+                    ) from error
+                yield part
                 submit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness.campaign import simulate_part
 from harness.cli.errors import scenario_code
 from harness.generate.vocabulary import sample_of
 from harness.history import Queried
-from harness.replay import DidNotEndError, bounded, simulate
+from harness.replay import DidNotEndError, bounded, simulate, simulate_all
 from harness.schedule import Input, Query, QueryKind, Schedule, Step
 from harness.verdict import Outcome, Verdict
 from scenarios import ScenarioError, load, load_all
@@ -305,3 +306,28 @@ def test_an_interrupt_stays_one() -> None:
 def test_what_does_not_end_is_an_error_of_the_scenario_and_no_violation() -> None:
     with pytest.raises(ScenarioError, match="balances did not end"), bounded(load_all()["balances"], "it"):
         raise DidNotEndError
+
+
+def test_a_pipeline_that_does_not_end_is_said_to_with_the_line_where_it_was(tmp_path: Path) -> None:
+    text = changed(
+        "        accounts = context.store(ACCOUNTS)\n", "        while record:\n            pass\n"
+    )
+    line = text[: text.index("            pass\n")].count("\n") + 1
+    scenario = load(scenario_file(tmp_path, text))
+    [(_, verdict)] = simulate_all(
+        0.2, scenario, [Schedule(scenario.reference_name, (Input(0, "ann", 1, timestamp=1),))]
+    )
+    found = re.search(r"\(wrong\.py line (\d+)\)", verdict.findings[0].sentence)
+    assert found is not None
+    assert int(found[1]) in (line - 1, line)
+
+
+def test_a_scenario_that_ends_its_process_is_said_to_have_done_that_or_the_machine(tmp_path: Path) -> None:
+    text = changed("        accounts = context.store(ACCOUNTS)\n", "        os._exit(1)\n")
+    file = scenario_file(tmp_path, text.replace("from random import", "import os\nfrom random import"))
+    command = [sys.executable, "-m", "harness.cli", "run", file, "--world", "sim", "--schedules", "40"]
+    ran = subprocess.run(
+        [*command, "--jobs", "2", "--out", str(tmp_path / "out")], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 3, ran
+    assert "code of a scenario has ended it, as os._exit does, or the machine was out of memory" in ran.stderr
