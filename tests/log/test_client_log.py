@@ -5,11 +5,12 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import pytest
+from confluent_kafka import KafkaError
 
 from store.clock import SAID_EVERY_S
 from store.errors import LogError
 from store.log.kafka import KafkaLog
-from store.log.kafka.client import LOGGER
+from store.log.kafka.client import LOGGER, Client
 
 REFUSED = (
     "FAIL [app#consumer-1] [thrd:b:9092/bootstrap]: b:9092/bootstrap: Connect failed: Connection refused"
@@ -28,6 +29,19 @@ def test_a_connection_that_fails_again_and_again_is_told_once_in_a_while(
         f"{REFUSED} {name} (after 0ms in state CONNECT)",
         f"{REFUSED} {name} (after 1ms in state CONNECT); 3 such since the last line",
     ]
+
+
+def test_what_a_client_tells_its_owner_of_that_is_told_once_in_a_while_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", LOGGER.name)
+    client = Client("b:9092", 1.0, {})
+    for number in range(3):
+        for code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+            client._on_error(
+                KafkaError(code, f"b:9092: Connection refused (after {number}ms in state CONNECT)")
+            )
+    assert len(caplog.messages) == 2
 
 
 def test_each_connection_and_each_reason_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,9 @@ LOGGER.addHandler(logging.NullHandler())
 _AFTER = re.compile(r" \(after .*")
 """What changes each time that a client says of one connection that it has failed, and why."""
 
+_NO_CONNECTION = re.compile(r"code=_(TRANSPORT|ALL_BROKERS_DOWN|RESOLVE)\b")
+"""In what it says of that to its owner, see `Client._on_error`."""
+
 _MOST_TOLD = 1_000
 
 _OTHER_KIND = re.compile(r"CONFWARN .* is a (producer|consumer) property and will be ignored by this ")
@@ -54,7 +57,7 @@ class _Sparing(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        if not text.startswith("FAIL "):
+        if not text.startswith("FAIL ") and _NO_CONNECTION.search(text) is None:
             return _OTHER_KIND.match(text) is None
         what = _AFTER.sub("", text)
         with self._lock:
