@@ -20,13 +20,13 @@ from rich.text import Text
 
 from harness.bench.simulation import run as measure_simulation
 from harness.bench.store import run as measure_store
-from harness.campaign import default_jobs
+from harness.campaign import Found, default_jobs
 from harness.cli.errors import Told, scenario_code
 from harness.cli.listings import Listing, fault_list, fault_table, schedule_tables
 from harness.cli.nightly import NightPlan, again, default_budget, kept_in, seed_of_today, spend
 from harness.cli.places import located
 from harness.cli.relocation import run as relocate_stores
-from harness.cli.run import Campaign, execute, say
+from harness.cli.run import Campaign, execute, say, write_small
 from harness.faults import FAULTS
 from harness.generate import faults_of
 from harness.mutants import MUTANTS
@@ -458,9 +458,17 @@ def replay(
     brokers: Annotated[
         int | None, typer.Option(min=1, help="How many brokers a world of containers has: 1 or 3.")
     ] = None,
+    small: Annotated[
+        Path | None,
+        typer.Option(
+            help="If it fails in the simulation, make it small, as `crashproof run` does, and write that there."
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
+    if small is not None and not os.access(small.absolute().parent, os.W_OK):
+        raise typer.BadParameter(f"{small.parent} is no directory that can be written to", param_hint="--small")
     schedule = load(file)
     with _answer_alone():
         schedule = located(schedule, file, scenario)
@@ -478,6 +486,11 @@ def replay(
         each for each in (Outcome.VIOLATED, Outcome.INCONCLUSIVE, Outcome.HOLDS) if each in outcomes
     )
     word = {Outcome.HOLDS: "FIXED", Outcome.VIOLATED: "FAILED", Outcome.INCONCLUSIVE: "ERROR"}
+    said = ""
+    failed = verdicts.get(SIMULATION)
+    if small is not None and failed is not None and failed.outcome is Outcome.VIOLATED:
+        with _answer_alone():
+            said = write_small(Found(SIMULATION, schedule, failed), planted, small)
     if json:
         answer = {
             "result": word[outcome],
@@ -502,6 +515,7 @@ def replay(
                 else "there is none of that name"
             )
             lines.append(f"Found with the planted bug {schedule.mutant}; {again}.")
+        lines += [said] if said else []
         _print_lines(lines)
     raise typer.Exit(EXIT_CODES[outcome])
 

@@ -140,6 +140,16 @@ def _execute(campaign: Campaign) -> Result:
     return result
 
 
+def write_small(found: Found, mutant: str | None, file: Path) -> str:
+    """Make a failing schedule small and write it to a file; a sentence about that. Raises `OSError` where it cannot be
+    written."""
+    reduced = reduce(found, mutant, _reducing(found.world, found.schedule.scenario))
+    file.write_bytes(schedules.encode(to_be_kept(reduced.minimal, file)))
+    steps, records = len(reduced.minimal.steps), len(reduced.minimal.input)
+    size = f"{text.count(steps, 'step')} and {text.count(records, 'record')}"
+    return f"Written to {file}: {size}. {reduced.note}".rstrip()
+
+
 def _reducing(world: str, scenario: str) -> Callable[[int], None]:
     """Says now and then how often a schedule was run while it is made small."""
     what = f"{world}: making a failing schedule of {scenario} small"

@@ -219,6 +219,22 @@ def test_a_failing_scenario_of_ones_own_gives_a_file_that_replays(own: Path) -> 
     assert crashproof("replay", file, cwd=own).stdout.startswith("FAILED")
 
 
+def test_a_failing_schedule_is_made_small_afterwards(own: Path) -> None:
+    text = (own / "mine.py").read_text()
+    (own / "wrong.py").write_text(text.replace("if count % 3 == 0", "if count % 4 == 0"))
+    records = [{"partition": 0, "key": "ann", "value": 1, "topic": "purchases"}] * 12
+    steps = [{"fault": "kill", "task": "0_0", "at": "record_processed", "wait": 2}]
+    large = {"version": 2, "scenario": "wrong.py", "input": records, "steps": steps}
+    (own / "large.json").write_text(json.dumps(large))
+    (own / "kept").mkdir()
+    answer = crashproof("replay", "large.json", "--small", "kept/small.json", cwd=own)
+    assert answer.returncode == 1, answer.stderr
+    assert "Written to kept/small.json: 0 steps and 3 records." in answer.stdout
+    assert crashproof("replay", "kept/small.json", cwd=own).stdout.startswith("FAILED")
+    nowhere = crashproof("replay", "large.json", "--small", "absent/small.json", cwd=own)
+    assert (nowhere.returncode, "no directory" in nowhere.stderr) == (2, True), nowhere
+
+
 def test_a_replay_of_what_goes_by_chance_does_not_say_that_it_is_fixed(own: Path) -> None:
     text = (own / "mine.py").read_text()
     first = "    if next(times) == 0:\n        return\n    points = context"
