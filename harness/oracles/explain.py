@@ -61,7 +61,7 @@ def _changes(
         for start in range(count - length, -1, -1):
             part = records[start : start + length]
             yield (
-                f"as if {_name(part)} were lost",
+                f"as if {_name(part)} had not counted",
                 Anomaly.LOST,
                 [*before, *records[:start], *records[start + length :]],
             )

@@ -380,7 +380,7 @@ def test_a_record_counted_twice_is_named() -> None:
 def test_a_lost_record_is_named() -> None:
     finding = only(verdict(at(Moment.COMMITTED, {"ann": 5}, 1, 0)))
     assert (finding.oracle, finding.key, finding.anomaly) == ("state", "bob", Anomaly.LOST)
-    assert "the record 'bob'=3 at input offset 1 were lost" in finding.sentence
+    assert "the record 'bob'=3 at input offset 1 had not counted" in finding.sentence
 
 
 def test_a_deleted_key_that_came_back_is_named() -> None:
