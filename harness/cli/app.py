@@ -468,7 +468,9 @@ def replay(
 ) -> None:
     """Run one schedule again. Says FIXED (exit 0), FAILED (1) or ERROR (3: it could not be judged)."""
     if small is not None and not os.access(small.absolute().parent, os.W_OK):
-        raise typer.BadParameter(f"{small.parent} is no directory that can be written to", param_hint="--small")
+        raise typer.BadParameter(
+            f"{small.parent} is no directory that can be written to", param_hint="--small"
+        )
     schedule = load(file)
     with _answer_alone():
         schedule = located(schedule, file, scenario)

@@ -34,7 +34,7 @@ from store.streams.application import Application
 from store.streams.context import ProcessorStore
 from store.streams.handlers import Faults
 from store.streams.replicas import Replicas
-from store.streams.task import Task, apply
+from store.streams.task import Task
 from store.streams.topology import Topology
 from store.suppliers import Duration, milliseconds
 from store.testing.memory_log import MemoryLog
@@ -229,17 +229,19 @@ class TestDriver:
 
     def _apply(self, task: Task, run: Sequence[Record]) -> int:
         tp = TopicPartition(run[0].topic, run[0].partition)
-        try:
-            return apply(task, run)
-        except RecordFailedError:
-            raise
-        except Exception:
-            at = task.position(tp)
-            for record in run:
-                if record.offset >= at:
-                    self.log.take_out(record)
-                    break
-            raise
+        left = [record for record in run if record.offset >= task.position(tp)]
+        done = 0
+        while done < len(left):
+            try:
+                done += task.process_batch(left[done:])
+            except RecordFailedError:
+                raise
+            except Exception:
+                self.log.take_out(next(record for record in left if record.offset >= task.position(tp)))
+                raise
+            if task.should_commit():
+                self._commit_task(task)
+        return done
 
     def _attempt(self, task: Task, work: Callable[[], bool]) -> bool:
         """What `work` says. True where a record failed that is to be passed over: then all since the last commit is

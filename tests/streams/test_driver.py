@@ -8,6 +8,7 @@ import pytest
 
 from store.errors import ProtocolError
 from store.streams.dsl import StreamsBuilder
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.testing.driver import TestDriver
 from tests.streams.dsl.running import CACHED, UNCACHED, driver, output, pipe
 
@@ -38,6 +39,29 @@ def test_after_a_record_that_raised_the_others_go_on(
         running.crash()
         pipe(running, [("in", "a", 3, 4)])
         assert [value for _, value, _ in output(running)] == [12, 6, 4]
+
+
+@GUARANTEES
+def test_a_commit_that_a_processor_has_asked_for_and_that_raises_is_blamed_on_what_it_commits(
+    guarantee: str,
+) -> None:
+    class Asking:
+        def init(self, context: FixedKeyContext) -> None:
+            self.context = context
+
+        def process(self, record: StreamRecord) -> None:
+            self.context.forward(record.value)
+            self.context.commit()
+
+    def build(made: StreamsBuilder) -> None:
+        reduced = made.stream("in").process_values(Asking).group_by_key().reduce(lambda _, new: new)
+        reduced.to_stream().map_values(lambda value: 12 / value).to("out")
+
+    with driver(build, CACHED | {"processing.guarantee": guarantee}) as running:
+        with pytest.raises(ZeroDivisionError):
+            pipe(running, [("in", "a", 0, 1)])
+        pipe(running, [("in", "a", 3, 2)])
+        assert [value for _, value, _ in output(running)] == [4]
 
 
 def test_exactly_once_nothing_of_a_record_that_raised_is_left_in_a_store() -> None:
