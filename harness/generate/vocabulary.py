@@ -77,7 +77,7 @@ class Parts(NamedTuple):
 @cache
 def parts_of(scenario: Scenario) -> Parts:
     """The parts of a scenario's pipeline, the same whatever its settings. `ScenarioError` if no run could have those
-    that it pins."""
+    that it pins, and for topics that it says something of and that nobody writes."""
     application = "a"
     try:
         config = config_of(Schedule(scenario.name, settings=scenario.settings))
@@ -86,6 +86,14 @@ def parts_of(scenario: Scenario) -> Parts:
     made = topologies(scenario, application, config)
     places = places_of(made)
     prefix = f"{application}-"
+    written = {topic.removeprefix(prefix) for topology in made for topic in topology.sinks}
+    for attribute in ("updates", "joins", "settles", "changes", "ticks"):
+        unknown = sorted(getattr(scenario, attribute) - written)
+        if unknown and not any(topology.any_sink for topology in made):
+            raise ScenarioError(
+                f"scenario {scenario.name}: {attribute} names {', '.join(unknown)}, and its pipeline writes "
+                f"{', '.join(sorted(written)) or 'nothing'}"
+            )
     stores = tuple((topology.ordinal, name) for topology in made for name in topology.store_names)
     return Parts(
         tuple(topology.ordinal for topology in made),

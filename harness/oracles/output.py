@@ -25,6 +25,7 @@ from harness.oracles.evidence import Evidence
 from harness.oracles.explain import seen
 from harness.oracles.state import plain, positions_text
 from harness.reference.model import Expected, Line, Positions, TaskModel
+from harness.schedule import config_of
 from harness.verdict import Anomaly, Finding
 from scenarios import KEYLESS, Json, encode_key
 from store.log.partitioner import partition_for
@@ -293,6 +294,8 @@ class _Judge:
             only = tasks[0] if len(tasks) == 1 else None
             at = ", ".join(f"task {task} at {positions_text(positions[task])}" for task in tasks) or "no task"
             words, anomaly = (_difference if topic not in self._folding else _unfolded)(should, found)
+            if self._may_be_updates(topic, named, [(key, one) for one in found]):
+                words += f" (if {topic} gets the updates of a cached table, `updates` of the scenario has to name it)"
             why = "" if only is None else self._why(ways[only], by_task[only], actual.get(name, []), only)
             # The values alone, unless these are right.
             whole = is_interleaving(list(map(_values, should)), _values(found))
@@ -309,6 +312,19 @@ class _Judge:
                 expected=plain(_one(list(map(shown, should)))),
                 actual=plain(shown(found)),
             )
+
+    def _may_be_updates(
+        self,
+        topic: str,
+        should: Sequence[Sequence[tuple[str, Content]]],
+        found: Sequence[tuple[str, Content]],
+    ) -> bool:
+        """Whether a scenario of somebody's own may not have said what the topic gets. A cache forwards the last
+        update, and not all of those before."""
+        evidence = self._evidence
+        caches = config_of(evidence.schedule).statestore_cache_max_bytes > 0
+        own = evidence.scenario.reference_name != evidence.scenario.name
+        return own and caches and topic not in self._folding and is_folded(should, found)
 
     def _why(self, way: Way, should: Sequence[Expected], found: Sequence[Row], task: str) -> str:
         """What a read of a store must have shown, if that explains the first record that is wrong."""

@@ -10,11 +10,12 @@ from random import Random
 import pytest
 from pyspark import cloudpickle
 
+from harness.generate.vocabulary import parts_of
 from harness.replay import simulate
 from harness.schedule import Input, Schedule
 from harness.verdict import Outcome
 from harness.worlds.real.driver import send_whole
-from scenarios import ScenarioError, Stores, load
+from scenarios import Scenario, ScenarioError, Stores, load
 from tests.scenarios.running import Run, samples
 
 FILE = str(Path(__file__).parent / "loyalty.py")
@@ -114,3 +115,52 @@ def test_an_error_of_a_scenario_says_in_which_line_of_its_file_it_came_up(tmp_pa
     schedule = Schedule(scenario.reference_name, (Input(0, "ann", 1, topic="purchases"),))
     with pytest.raises(ScenarioError, match=rf"no attribute 'kye' \(wrong\.py line {wrong}\)$"):
         simulate(scenario, schedule)
+
+
+COUNTS = """
+from scenarios import Output, Sample, Scenario
+from store.serdes import JsonSerde, StrSerde
+from store.streams.dsl import StreamsBuilder
+
+class Counts(Scenario):
+    name = "counts"
+    summary = "Counts by the DSL."
+    updates = frozenset(UPDATES)
+    def pipeline(self, application_id, stores):
+        builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
+        counts = builder.stream(f"{application_id}-input").group_by_key().count(materialized="counts")
+        counts.to_stream().to(f"{application_id}-output", value_serde=JsonSerde())
+        return builder.build()
+    def input(self, random):
+        return Sample("a", 1)
+    def reference(self, state, record):
+        count, latest = state["counts"].get(record.key, [0, -1])
+        state["counts"][record.key] = [count + 1, max(latest, record.timestamp)]
+        return [Output("output", record.key, count + 1, max(latest, record.timestamp))]
+    def decode(self, store, value):
+        return int.from_bytes(value, "big")
+
+SCENARIO = Counts()
+"""
+
+
+def counts(tmp_path: Path, updates: str) -> tuple[Scenario, Schedule]:
+    file = tmp_path / "counts.py"
+    file.write_text(COUNTS.replace("UPDATES", updates))
+    scenario = load(str(file))
+    records = tuple(Input(0, "a", 1, timestamp=10 + number) for number in range(3))
+    return scenario, Schedule(str(file), records, settings={"statestore.cache.max.bytes": 1_000_000})
+
+
+def test_a_cached_table_whose_topic_is_not_said_to_get_its_updates_is_thought_of(tmp_path: Path) -> None:
+    _, verdict = simulate(*counts(tmp_path, '{"output"}'))
+    assert verdict.outcome is Outcome.HOLDS, verdict
+    (tmp_path / "said").mkdir()
+    _, verdict = simulate(*counts(tmp_path / "said", "()"))
+    words = "(if output gets the updates of a cached table, `updates` of the scenario has to name it)"
+    assert words in verdict.findings[0].sentence
+
+
+def test_a_topic_that_nobody_writes_is_not_taken_for_one_with_updates(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="updates names nosuch, and its pipeline writes output"):
+        parts_of(counts(tmp_path, '{"nosuch"}')[0])
