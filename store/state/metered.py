@@ -30,6 +30,7 @@ from store.state.timestamped import ValueAndTimestamp
 from store.state.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
 from store.state.window import ReadOnlyWindowStore, WindowStore
 from store.state.windowed import Windowed
+from store.transaction.protocol import Written
 from store.types import IsolationLevel, Record, TopicPartition
 
 K = TypeVar("K")
@@ -275,6 +276,10 @@ class MeteredStore(StateStore, Generic[S, K, V]):
 
     def snapshot(self) -> Snapshot:
         return self.inner.snapshot()
+
+    @property
+    def written(self) -> Written | None:
+        return self.inner.written
 
     def approximate_num_uncommitted_bytes(self) -> int:
         return self.inner.approximate_num_uncommitted_bytes()

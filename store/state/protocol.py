@@ -16,7 +16,7 @@ from typing import ClassVar, ParamSpec, Protocol, TypeVar
 from store.clock import Clock, SystemClock
 from store.engine.protocol import Engine
 from store.errors import ConfigError
-from store.transaction.protocol import Mechanism
+from store.transaction.protocol import Mechanism, Written
 from store.types import IsolationLevel, Record, TopicPartition
 
 P = ParamSpec("P")
@@ -223,6 +223,11 @@ class StateStore(ABC):
     def approximate_num_uncommitted_bytes(self) -> int:
         """Memory that the next commit frees, in bytes; 0 when nothing is uncommitted."""
         return 0
+
+    @property
+    def written(self) -> Written | None:
+        """What bounds those, to be asked less often; None where nothing does. The same object while it is open."""
+        return None
 
     def sync(self) -> None:
         """Every commit so far is power-safe when this returns, if the store is persistent."""

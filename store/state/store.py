@@ -22,7 +22,7 @@ from store.transaction import open_transaction
 from store.transaction.caching import CachingLayer
 from store.transaction.changelogging import ChangeloggingLayer, ToRecord
 from store.transaction.indexed_batch import IndexedBatchTransaction
-from store.transaction.protocol import Transaction
+from store.transaction.protocol import Transaction, Written
 from store.types import IsolationLevel, Record, TopicPartition
 
 
@@ -257,6 +257,10 @@ class EngineStore(StateStore):
 
     def set_last_caught_up_ms(self, changelog: TopicPartition, time_ms: int) -> None:
         self._engine.write([metadata.row(Kind.CAUGHT_UP, changelog, max(0, time_ms))])
+
+    @property
+    def written(self) -> Written | None:
+        return self._rows.written
 
     def approximate_num_uncommitted_bytes(self) -> int:
         return self._rows.approximate_num_uncommitted_bytes()

@@ -134,6 +134,7 @@ from store.streams.steps import Steps, complete
 from store.streams.timestamps import extractor_of, invalid_timestamp
 from store.streams.topology import Processing, Topology, bind
 from store.suppliers import CHANGELOG_SLACK_MS, StoreSupplier
+from store.transaction.protocol import Written
 from store.types import IsolationLevel, Record, TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -252,6 +253,9 @@ class Task:
         self._most_uncommitted = config.statestore_uncommitted_max_bytes
         self._monotonic = clock.monotonic
         self._uncommitted_bytes: list[Callable[[], int]] = []
+        self._written: list[Written] = []
+        self._bounded = False
+        """Whether those bound what is uncommitted in all stores."""
         self._processed = 0
         self._began = 0.0
         self._began_ms = 0
@@ -333,10 +337,12 @@ class Task:
             self._bind(context)
             self._exit.callback(self._unbind)
             # Asked after each record, so bound once, and of the stores under typed ones.
-            self._uncommitted_bytes = [
-                (store.inner if isinstance(store, MeteredStore) else store).approximate_num_uncommitted_bytes
-                for store in self.stores.values()
+            inner = [
+                store.inner if isinstance(store, MeteredStore) else store for store in self.stores.values()
             ]
+            self._uncommitted_bytes = [store.approximate_num_uncommitted_bytes for store in inner]
+            self._written = [written for store in inner if (written := store.written) is not None]
+            self._bounded = len(self._written) == len(inner)
             if self._revocable:
                 self._after_failure = _State.MUST_ABORT
             self._state = _State.RUNNING
@@ -873,7 +879,7 @@ class Task:
         finally:
             # Taken apart, so that memory and engines are gone with it, and not when garbage is collected.
             self.stores = {}
-            self._uncommitted_bytes = []
+            self._uncommitted_bytes, self._written = [], []
             if self._context is not None:
                 self._context.close()
                 self._context = None
@@ -1158,6 +1164,13 @@ class Task:
         most = self._most_uncommitted
         if most < 0:
             return False
+        if self._bounded:
+            # A call of each store costs more than all else that is asked here.
+            held = 0
+            for written in self._written:
+                held += Written.PER_BYTE * written.num_bytes + Written.BESIDE
+            if held * self.tasks_in_process <= most:
+                return False
         held = 0
         for uncommitted_bytes in self._uncommitted_bytes:
             held += uncommitted_bytes()

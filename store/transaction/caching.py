@@ -61,6 +61,7 @@ class CachingLayer:
     def __init__(self, inner: Transaction, max_bytes: int, record_time: Callable[[], int]) -> None:
         """Hold at most `max_bytes`, see `num_cached_bytes`; a row larger than that is passed on at once."""
         self._inner = inner
+        self.written = inner.written
         self._pass_on: Callable[[bytes, bytes | None, int | None], None] = (
             inner.put if isinstance(inner, ChangeloggingLayer) else self._pass_on_untimed
         )

@@ -22,6 +22,7 @@ class ChangeloggingLayer:
     def __init__(self, inner: Transaction, log_change: LogChange, to_record: ToRecord | None = None) -> None:
         """Without `to_record` rows are logged as they are."""
         self._inner = inner
+        self.written = inner.written
         self._log_change = log_change
         self._to_record = to_record
         self.get = inner.get

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from store.engine.protocol import Engine, Family, KeyRange, Pairs, Write
+from store.transaction.protocol import Written
 
 
 class DirectTransaction:
@@ -15,6 +16,7 @@ class DirectTransaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.written: Written | None = Written()
 
     def get(self, key: bytes) -> bytes | None:
         return self._engine.get(Family.DATA, key)

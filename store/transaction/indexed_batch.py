@@ -21,6 +21,7 @@ from sortedcontainers import SortedList
 from store.engine.footprint import OBJECT_BYTES, dict_bytes, object_bytes, sorted_list_bytes
 from store.engine.merge import growth
 from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Write
+from store.transaction.protocol import Written
 
 _FIRST_CHUNK = 4
 _LARGEST_CHUNK = 512
@@ -42,13 +43,13 @@ class _Batch:
     Entries are never taken out, so the keys that the sorted list lacks are the last ones of the dict.
     """
 
-    __slots__ = ("_lock", "_notes", "_objects", "_readers", "_sorted", "deletions", "entries")
+    __slots__ = ("_lock", "_notes", "_readers", "_sorted", "_written", "deletions", "entries")
 
-    def __init__(self, lock: RLock) -> None:
+    def __init__(self, lock: RLock, written: Written) -> None:
+        """`written` is told of the memory that all keys and values take, see `object_bytes`."""
         self.entries: dict[bytes, bytes | None] = {}
         self.deletions = 0
-        self._objects = 0
-        """The memory that all keys and values take, in bytes, see `object_bytes`."""
+        self._written = written
         self._sorted: SortedList | None = None
         self._notes: dict[int, dict[bytes, _Entry]] = {}
         self._readers = 0
@@ -62,12 +63,12 @@ class _Batch:
             replaced = entries[key]
             if value is None or replaced is None or not 1 < len(value) == len(replaced):
                 self.deletions += (value is None) - (replaced is None)
-                self._objects += object_bytes(value) - object_bytes(replaced)
+                self._written.num_bytes += object_bytes(value) - object_bytes(replaced)
         elif value is not None and len(value) > 1 and len(key) > 1:
-            self._objects += _TWO_OBJECTS + len(key) + len(value)
+            self._written.num_bytes += _TWO_OBJECTS + len(key) + len(value)
         else:
             self.deletions += value is None
-            self._objects += object_bytes(key) + object_bytes(value)
+            self._written.num_bytes += object_bytes(key) + object_bytes(value)
         entries[key] = value
 
     def num_bytes(self) -> int:
@@ -75,7 +76,7 @@ class _Batch:
         entries, index = self.entries, self._sorted
         if not entries:
             return 0
-        num_bytes = self._objects + dict_bytes(entries)
+        num_bytes = self._written.num_bytes + dict_bytes(entries)
         if index is None:
             return num_bytes
         return num_bytes + dict_bytes(self._notes) + sorted_list_bytes(len(index))
@@ -154,6 +155,7 @@ class IndexedBatchTransaction:
         self._engine = engine
         self._committed = engine.get
         self._lock = RLock()
+        self.written: Written | None = Written()
         self._begin()
 
     def get(self, key: bytes) -> bytes | None:
@@ -218,5 +220,7 @@ class IndexedBatchTransaction:
         return max(0, count + written - batch.deletions)
 
     def _begin(self) -> None:
-        self._batch = _Batch(self._lock)
+        assert self.written is not None
+        self.written.num_bytes = 0
+        self._batch = _Batch(self._lock, self.written)
         self.put = self._batch.put

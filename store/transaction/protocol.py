@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from store.engine.protocol import KeyRange, Pairs, Write
 
@@ -25,8 +25,26 @@ class Mechanism(StrEnum):
     """In a second database, for transactions larger than memory."""
 
 
+class Written:
+    """The bytes of memory of the keys and values that a transaction holds, as a number that is read without a call."""
+
+    __slots__ = ("num_bytes",)
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    PER_BYTE: Final = 6
+    BESIDE: Final = 65_536
+    """What is uncommitted takes at most `PER_BYTE` times as much, and `BESIDE`. A key is an object of 35 bytes at the
+    least, beside at most 120 in the table of a dict that has just grown and 17 in a sorted list; those that are shared
+    are 257, and an iterator that is open takes some 100."""
+
+
 class Transaction(Protocol):
     """The uncommitted view of `Family.DATA` of one engine. One writer; reads from any thread."""
+
+    written: Written | None
+    """What bounds `approximate_num_uncommitted_bytes`; None where nothing does. The same object for all time."""
 
     def get(self, key: bytes) -> bytes | None:
         """The uncommitted value, else the committed one; None where deleted or never there."""

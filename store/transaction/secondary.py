@@ -18,6 +18,7 @@ from contextlib import closing
 
 from store.engine.merge import growth
 from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Scratch, Write
+from store.transaction.protocol import Written
 
 _DELETED = b"\0"
 _VALUE = b"\1"
@@ -29,6 +30,7 @@ class SecondaryTransaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.written: Written | None = None
         self._scratch: Scratch = engine.scratch()
         self._written = False
         self._growth = 0

@@ -119,10 +119,11 @@ def reads(store: Any) -> Iterator[Any]:
 
 @pytest.mark.requirement("x.2")
 def test_a_metered_store_forwards_everything_that_a_state_store_is() -> None:
-    asked = {name for name in vars(StateStore) if not name.startswith("_")} - {"name"}
+    asked = {name for name in vars(StateStore) if not name.startswith("_")} - {"name", "written"}
     assert asked >= {"commit", "discard", "recover", "get_committed_offset", "last_caught_up_ms"}
     assert asked <= set(vars(MeteredStore))
     store = over(MeteredKeyValueStore)
+    assert store.written is store.inner.written is not None
     calls = []
 
     def answer(name: str, *arguments: str) -> str:

@@ -394,8 +394,12 @@ def test_uncommitted_bytes_are_none_when_fresh_after_a_commit_and_after_a_discar
     for ending in (transaction.commit, transaction.discard):
         transaction.put(b"key", b"value")
         assert transaction.approximate_num_uncommitted_bytes() >= 8
+        written = transaction.written
+        assert written is None or written.num_bytes >= 8
         ending()
         sizes.append(transaction.approximate_num_uncommitted_bytes())
+        assert transaction.written is written
+        assert written is None or written.num_bytes == 0
     assert sizes == [0, 0, 0]
 
 

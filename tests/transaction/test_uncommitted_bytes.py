@@ -21,6 +21,7 @@ from store.engine.rocksdb import RocksEngine
 from store.engine.scratch import ROW_OVERHEAD, WRITE_BUFFER_BYTES
 from store.transaction import Mechanism, Transaction, open_transaction
 from store.transaction.caching import CachingLayer
+from store.transaction.protocol import Written
 from store.transaction.secondary import SecondaryTransaction
 
 pytestmark = [
@@ -173,6 +174,33 @@ def test_the_bytes_of_an_indexed_batch_are_within_a_tenth_at_every_size_of_its_t
         Mechanism.INDEXED_BATCH, Writes(keys, deleted=deleted, scanned_at=scanned_at)
     )
     assert counted == pytest.approx(taken, rel=TENTH)
+
+
+def bound(transaction: Transaction) -> int:
+    assert transaction.written is not None
+    return Written.PER_BYTE * transaction.written.num_bytes + Written.BESIDE
+
+
+@settings(max_examples=60, deadline=None)
+@given(written=writes())
+@example(written=Writes(256, 1, (0, 0), scanned_at=1.0))
+def test_the_bytes_of_an_indexed_batch_are_below_what_its_objects_allow(written: Writes) -> None:
+    transaction = open_transaction(MemoryEngine(), Mechanism.INDEXED_BATCH)
+    written.to(transaction)()
+    assert transaction.approximate_num_uncommitted_bytes() <= bound(transaction)
+
+
+@pytest.mark.parametrize("value", [None, b""])
+def test_that_holds_after_each_of_the_smallest_writes(value: bytes | None) -> None:
+    transaction = open_transaction(MemoryEngine(), Mechanism.INDEXED_BATCH)
+    for number in range(1 << 16):
+        transaction.put(number.to_bytes(2), value)
+        if number % 1_000 == 0:
+            transaction.scan(None, None).close()
+        assert transaction.approximate_num_uncommitted_bytes() <= bound(transaction)
+    # The table is as large as it gets, beside objects that are as small as they get.
+    held, objects = transaction.approximate_num_uncommitted_bytes(), bound(transaction) - Written.BESIDE
+    assert held > objects / 3
 
 
 @settings(max_examples=15, deadline=None)
