@@ -21,8 +21,8 @@ import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -341,7 +341,8 @@ class SparkStreamsQuery:
         writer = source.writeStream.queryName(self.name).option("checkpointLocation", streams.checkpoint)
         if streams.trigger is not None:
             writer = writer.trigger(**streams.trigger)
-        return writer.foreachBatch(self._run_batch).start()
+        with _quick_logs(self._spark, self._jvm, streams.checkpoint):
+            return writer.foreachBatch(self._run_batch).start()
 
     def _run_batch(self, _: DataFrame, batch_id: int) -> None:
         """What Spark calls for each micro-batch. Its rows are not asked for: its end offsets are in the offset log."""
@@ -679,6 +680,32 @@ class _Jvm:
             return str(self._text(stream, "UTF-8"))
         finally:
             stream.close()
+
+
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+@contextmanager
+def _quick_logs(spark: SparkSession, jvm: _Jvm, checkpoint: str) -> Iterator[None]:
+    """Have a query that is made in the block write its logs by Hadoop's `FileSystem`, if they are on a local disk and
+    the session does not say by what.
+
+    Spark's own choice is `FileContext`. Where Hadoop has no native code, as in what PySpark brings along, that runs
+    `chmod` and `readlink` for each file, which are 50 ms of each micro-batch. A file is written beside its place and
+    renamed in both.
+    """
+    files = jvm.path(checkpoint).getFileSystem(jvm.settings)
+    if files.getScheme() != "file" or spark.conf.get(_FILE_MANAGER, None) is not None:
+        yield
+        return
+    spark.conf.set(_FILE_MANAGER, _BY_FILE_SYSTEM)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_FILE_MANAGER)
 
 
 def _planned_ends(jvm: _Jvm, checkpoint: str, batch_id: int) -> dict[TopicPartition, int]:

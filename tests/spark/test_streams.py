@@ -166,6 +166,25 @@ def test_a_task_host_that_stands_still_is_followed_by_another_one_and_nothing_co
     assert sorted(running.output()) == sorted(rows_of(2))
 
 
+@pytest.mark.parametrize("own", [None, "FileContextBasedCheckpointFileManager"])
+def test_the_logs_of_a_query_on_a_local_disk_need_no_processes_unless_the_session_says_by_what_they_are_written(
+    running: Running, own: str | None
+) -> None:
+    key, package = streams._FILE_MANAGER, streams._BY_FILE_SYSTEM.rpartition(".")[0]
+    said = None if own is None else f"{package}.{own}"
+    if said is not None:
+        running.spark.conf.set(key, said)
+    try:
+        query = running.start(counting(running))
+        running.feed("in", (b"a", b"1"))
+        query.process_all_available()
+        log = query.query._jsq.streamingQuery().offsetLog()
+        assert log.fileManager().getClass().getName() == (said or streams._BY_FILE_SYSTEM)
+        assert running.spark.conf.get(key, None) == said
+    finally:
+        running.spark.conf.unset(key)
+
+
 def test_a_query_that_is_stopped_leaves_no_host_behind(running: Running) -> None:
     # One that was killed would leave word of where it was.
     query = running.start(counting(running), host=lasting, silence_s=None)
