@@ -517,7 +517,8 @@ def replay(
                 else "there is none of that name"
             )
             lines.append(f"Found with the planted bug {schedule.mutant}; {again}.")
-        lines += [said] if said else []
+        if said:
+            lines.append(said)
         _print_lines(lines)
     raise typer.Exit(EXIT_CODES[outcome])
 

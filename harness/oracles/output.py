@@ -288,13 +288,14 @@ class _Judge:
             should = [[content(output) for output in outputs] for outputs in by_task.values()]
             found = [content(row) for row in actual.get(name, [])]
             named = [[(key, one) for one in sequence] for sequence in should]
-            if self._fits(topic, key, named, [(key, one) for one in found]):
+            keyed = [(key, one) for one in found]
+            if self._fits(topic, key, named, keyed):
                 continue
             tasks = list(by_task)
             only = tasks[0] if len(tasks) == 1 else None
             at = ", ".join(f"task {task} at {positions_text(positions[task])}" for task in tasks) or "no task"
             words, anomaly = (_difference if topic not in self._folding else _unfolded)(should, found)
-            if self._may_be_updates(topic, named, [(key, one) for one in found]):
+            if self._may_be_updates(topic, named, keyed):
                 words += f" (if {topic} gets the updates of a cached table, `updates` of the scenario has to name it)"
             why = "" if only is None else self._why(ways[only], by_task[only], actual.get(name, []), only)
             # The values alone, unless these are right.

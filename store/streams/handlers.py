@@ -296,7 +296,7 @@ def imported(key: str, path: str, allowed: str) -> object:
     if not colon:
         module, _, names = path.rpartition(".")
     if not module or not names:
-        raise ConfigError(key, path, allowed)
+        raise ConfigError(key, path, f"{allowed}; there is no such class: a path names the module too")
     try:
         found: object = importlib.import_module(module)
         for name in names.split("."):

@@ -253,9 +253,8 @@ class Task:
         self._most_uncommitted = config.statestore_uncommitted_max_bytes
         self._monotonic = clock.monotonic
         self._uncommitted_bytes: list[Callable[[], int]] = []
-        self._written: list[Written] = []
-        self._bounded = False
-        """Whether those bound what is uncommitted in all stores."""
+        self._written: list[Written] | None = None
+        """What bounds what is uncommitted, of each store; None where nothing does of one of them."""
         self._processed = 0
         self._began = 0.0
         self._began_ms = 0
@@ -341,8 +340,8 @@ class Task:
                 store.inner if isinstance(store, MeteredStore) else store for store in self.stores.values()
             ]
             self._uncommitted_bytes = [store.approximate_num_uncommitted_bytes for store in inner]
-            self._written = [written for store in inner if (written := store.written) is not None]
-            self._bounded = len(self._written) == len(inner)
+            bounds = [written for store in inner if (written := store.written) is not None]
+            self._written = bounds if len(bounds) == len(inner) else None
             if self._revocable:
                 self._after_failure = _State.MUST_ABORT
             self._state = _State.RUNNING
@@ -879,7 +878,7 @@ class Task:
         finally:
             # Taken apart, so that memory and engines are gone with it, and not when garbage is collected.
             self.stores = {}
-            self._uncommitted_bytes, self._written = [], []
+            self._uncommitted_bytes, self._written = [], None
             if self._context is not None:
                 self._context.close()
                 self._context = None
@@ -1164,7 +1163,7 @@ class Task:
         most = self._most_uncommitted
         if most < 0:
             return False
-        if self._bounded:
+        if self._written is not None:
             # A call of each store costs more than all else that is asked here.
             held = 0
             for written in self._written:

@@ -286,8 +286,6 @@ class TestDriver:
             self.process()
 
     def _commit_task(self, task: Task) -> bool:
-        began = {tp: task.committed_position(tp) for tp in task.inputs}
-        ends = {tp: task.position(tp) for tp in task.inputs}
         try:
             task.commit()
         except RecordFailedError:
@@ -296,11 +294,10 @@ class TestDriver:
             if self._auto_commit:
                 # Of several records nobody could say which one it was; here it is the one that was piped.
                 reader = self.log.reader()
-                for tp, begin in began.items():
-                    for record in reader.read(
-                        tp, begin, ends[tp] - begin, IsolationLevel.READ_COMMITTED
-                    ).records:
-                        if record.offset < ends[tp]:
+                for tp in task.inputs:
+                    begin, end = task.committed_position(tp), task.position(tp)
+                    for record in reader.read(tp, begin, end - begin, IsolationLevel.READ_COMMITTED).records:
+                        if record.offset < end:
                             self.log.take_out(record)
             raise
         return True

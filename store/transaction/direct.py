@@ -16,7 +16,7 @@ class DirectTransaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.written: Written | None = Written()
+        self.written = Written()
 
     def get(self, key: bytes) -> bytes | None:
         return self._engine.get(Family.DATA, key)

@@ -155,7 +155,7 @@ class IndexedBatchTransaction:
         self._engine = engine
         self._committed = engine.get
         self._lock = RLock()
-        self.written: Written | None = Written()
+        self.written = Written()
         self._begin()
 
     def get(self, key: bytes) -> bytes | None:
@@ -220,7 +220,6 @@ class IndexedBatchTransaction:
         return max(0, count + written - batch.deletions)
 
     def _begin(self) -> None:
-        assert self.written is not None
         self.written.num_bytes = 0
         self._batch = _Batch(self._lock, self.written)
         self.put = self._batch.put

@@ -43,8 +43,9 @@ class Written:
 class Transaction(Protocol):
     """The uncommitted view of `Family.DATA` of one engine. One writer; reads from any thread."""
 
-    written: Written | None
-    """What bounds `approximate_num_uncommitted_bytes`; None where nothing does. The same object for all time."""
+    @property
+    def written(self) -> Written | None:
+        """What bounds `approximate_num_uncommitted_bytes`; None where nothing does. The same object for all time."""
 
     def get(self, key: bytes) -> bytes | None:
         """The uncommitted value, else the committed one; None where deleted or never there."""

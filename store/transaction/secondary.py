@@ -18,7 +18,6 @@ from contextlib import closing
 
 from store.engine.merge import growth
 from store.engine.protocol import Engine, Family, KeyRange, Overlay, Pairs, Scratch, Write
-from store.transaction.protocol import Written
 
 _DELETED = b"\0"
 _VALUE = b"\1"
@@ -30,7 +29,7 @@ class SecondaryTransaction:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.written: Written | None = None
+        self.written = None
         self._scratch: Scratch = engine.scratch()
         self._written = False
         self._growth = 0

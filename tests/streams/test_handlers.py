@@ -256,7 +256,7 @@ def test_an_answer_that_is_none_ends_the_task_and_is_not_asked_for_over_and_over
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("skip", "fail, continue, or a class path"),
+        ("skip", "there is no such class"),
         ("no.such:Handler", "there is no such class: No module"),
         (dict, r"a class with handle_error\(context, error\)"),
         (f"{__name__}:Needy", "cannot be constructed without arguments"),

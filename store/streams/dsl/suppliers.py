@@ -14,7 +14,6 @@ At each of these steps `dsl.store.suppliers.class` beats the deprecated `default
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
@@ -24,6 +23,7 @@ from warnings import warn
 
 from store.config import StoreType, StreamsConfig
 from store.errors import ConfigError
+from store.streams.handlers import imported
 from store.suppliers import (
     StoreSupplier,
     in_memory_key_value_store,
@@ -212,14 +212,15 @@ class ConfiguredSuppliers(DslStoreSuppliers):
         return _loaded(self.given).session_store(params)
 
 
+_ALLOWED = "a class with key_value_store, window_store and session_store"
+
+
 @lru_cache(maxsize=64)
 def _loaded(given: str | type) -> DslStoreSuppliers:
-    found = _imported(given) if isinstance(given, str) else given
+    found = imported(SUPPLIERS_CLASS, given, _ALLOWED) if isinstance(given, str) else given
     if isinstance(found, type):
         if not issubclass(found, DslStoreSuppliers):
-            raise ConfigError(
-                SUPPLIERS_CLASS, given, "a class with key_value_store, window_store and session_store"
-            )
+            raise ConfigError(SUPPLIERS_CLASS, given, _ALLOWED)
         try:
             return found()
         except Exception as error:
@@ -228,21 +229,7 @@ def _loaded(given: str | type) -> DslStoreSuppliers:
             ) from error
     if isinstance(found, DslStoreSuppliers):
         return found
-    raise ConfigError(SUPPLIERS_CLASS, given, "a class with key_value_store, window_store and session_store")
-
-
-def _imported(path: str) -> object:
-    """What `module:Class` or `module.Class` names."""
-    module, colon, names = path.partition(":")
-    if not colon:
-        module, _, names = path.rpartition(".")
-    try:
-        found: object = importlib.import_module(module)
-        for name in names.split("."):
-            found = getattr(found, name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(SUPPLIERS_CLASS, path, f"there is no such class: {error}") from error
-    return found
+    raise ConfigError(SUPPLIERS_CLASS, given, _ALLOWED)
 
 
 def suppliers_of(given: object) -> DslStoreSuppliers:
