@@ -84,6 +84,7 @@ KEYLESS_PARTITION = "which partition a record without a key takes"
 LEFT_DIRTY = "how many offsets before the last that could be a cleaning stops"
 LEFT_EXPIRED = "how many offsets before the last that could be retention stops"
 MEMBER_PLACE = "how many places from the last a new member takes among those alike"
+ON_ITS_WAY = "whether what a reader is given of one of several inputs is all, nothing yet, or the first record"
 QUESTIONS = (
     SEND_NOW,
     MARK_NOW,
@@ -93,6 +94,7 @@ QUESTIONS = (
     LEFT_DIRTY,
     LEFT_EXPIRED,
     MEMBER_PLACE,
+    ON_ITS_WAY,
 )
 """Everything that is asked of the chooser."""
 
@@ -1062,13 +1064,27 @@ class SimReader:
         isolation: IsolationLevel,
         seconds: float,  # noqa: ARG002
     ) -> Mapping[TopicPartition, Arrival]:
-        """All that is there, at once: a simulated reader has no time to wait in."""
+        """All that is there, at once: a simulated reader has no time to wait in. Of one of several inputs less may have
+        come, as is usual with a real one."""
         fetches = {tp: self.read(tp, offset, max_records, isolation) for tp, offset in positions.items()}
-        return {
+        came = {
             tp: Arrival(*fetch, more=len(fetch.records) == max_records)
             for tp, fetch in fetches.items()
             if fetch.next_offset > positions[tp]
         }
+        if self._broker._asks and len({tp.topic for tp in positions}) > 1:
+            return {tp: self._so_far(positions[tp], arrival) for tp, arrival in came.items()}
+        return came
+
+    def _so_far(self, offset: int, arrival: Arrival) -> Arrival:
+        """What has come of an input for which the reader waits no longer."""
+        records = arrival.records
+        match self._broker._choice(ON_ITS_WAY, 3) if records else 0:
+            case 1:
+                return Arrival((), offset, more=True)
+            case 2:
+                return Arrival(records[:1], records[0].offset + 1, more=True)
+        return arrival
 
     def committed(self, group_id: str, tp: TopicPartition) -> int | None:
         if self._closed:

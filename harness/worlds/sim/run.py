@@ -399,6 +399,9 @@ class Process:
 
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         at, given = self.at, tuple([(record.offset, record.timestamp) for record in records])
+        if more and not given:
+            # It looks again, and until then nothing seems to be left to do.
+            self.actor.gave_way = True
         self.run.events.append(
             Handed(at.task, at.incarnation, tp.topic.removeprefix(self.run.prefix), given, more)
         )

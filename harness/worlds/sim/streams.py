@@ -150,6 +150,8 @@ class Member(Holder, Process):
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         # One reader reads for all tasks.
         ordinal = self.streams.reads[tp.topic]
+        if more and not records:
+            self.actor.gave_way = True
         for one in self.actor.crew:
             if one.task == f"{ordinal}_{tp.partition}" and not one.standby:
                 given = tuple([(record.offset, record.timestamp) for record in records])
