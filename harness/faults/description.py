@@ -232,9 +232,17 @@ class Stage:
     """What a fault can ask for: the director's part and that of the world under it. A world overrides what its
     capabilities say, and is asked for nothing else."""
 
-    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        """End the process as SIGKILL does, and have it started again. `wipe`: the state of its task on that host is
-        gone then; `power`: every process on the host dies, and its disk forgets what was not synced, or a part."""
+    def kill(
+        self,
+        actor: Actor,
+        *,
+        wipe: bool = False,
+        power: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End the process as SIGKILL does, and have it started again, with other settings if given. `wipe`: the state of
+        its task on that host is gone then; `power`: every process on the host dies, and its disk forgets what was not
+        synced, or a part."""
         raise NotImplementedError
 
     def pause(self, actor: Actor) -> None:

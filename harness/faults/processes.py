@@ -95,6 +95,17 @@ FAULTS = (
         apply=lambda stage, actor, step: stage.stop(actor, settings=step.settings),
     ),
     Fault(
+        "kill_and_change_settings",
+        "The process that runs the task is killed, and started again with other settings.",
+        Where.POINT,
+        needs=frozenset({Capability.PROCESSES, Capability.SETTINGS}),
+        deadly=True,
+        changes_settings=True,
+        runtimes=("worker", "streams"),
+        excuses=frozenset({Excuse.SET_ASIDE}),
+        apply=lambda stage, actor, step: stage.kill(actor, settings=step.settings),
+    ),
+    Fault(
         "reorder",
         "All processes are asked to end, and started again with the sub-topologies in another order: their stores "
         "move. The first that moves some may be killed in the midst of it.",

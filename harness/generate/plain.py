@@ -296,6 +296,8 @@ class _Generator:
         """How many records the input has at least."""
         if self._shared and scenario.aborts:
             self._least = ABORTED_RECORDS
+        self._plain = False
+        """Whether the input has to be written without transactions."""
         self._waves = 0
         """In how many parts the input has to come; 0 if that is all the same."""
         self._many = random.randint(*WIDE_RECORDS) if random.randrange(WIDE) == 0 else 0
@@ -398,7 +400,7 @@ class _Generator:
             settings=drawn,
             choices=self._choices(),
             static=self._runtime is Runtime.STREAMS and random.random() < STATIC,
-            plain=random.random() < PLAIN,
+            plain=random.random() < PLAIN or self._plain,
         )
         if self._runtime is not Runtime.STREAMS:
             return schedule
@@ -827,7 +829,7 @@ class _Generator:
             )
         )
         begun = Step("stall", task=task, at=Point.RESTORED)
-        kinds = (0, 0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9)
+        kinds = (0, 0, 1, 2, 2, 2, 3, 3, 4, 5, 6, 7, 7, 8, 9, 9)
         # What a start or a read finds of a global store is found nowhere else.
         match random.choice((*kinds, *(7, 8) * 5) if self._parts.follows else kinds):
             case 0:
@@ -902,6 +904,13 @@ class _Generator:
             case 9:
                 # Stores have a commit of which the group's positions lack the input, and are to be exact from then on.
                 self._choose(_LOOSELY)
+                if random.random() < 0.5:
+                    # By one record, with no marker behind it, and no start at least once has set them back.
+                    self._plain = True
+                    self._choose({"commit.records": 1, "default.state.isolation.level": "READ_COMMITTED"})
+                    changed = self._changed(task, _EXACTLY, random.choice((1, 2, 3, 4)))
+                    name = "kill_and_change_settings"
+                    return [replace(one, fault=name, at=Point.STORE_COMMITTED) for one in changed]
                 at_first = Step("kill", task=task, at=Point.STORE_COMMITTED, wait=random.choice((0, 0, 1, 2)))
                 exactly = [replace(one, at=Point.RESTORED) for one in self._changed(task, _EXACTLY, 0)]
                 return [at_first, *exactly]

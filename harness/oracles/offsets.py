@@ -72,8 +72,8 @@ def _ahead(evidence: Evidence) -> Iterator[Finding]:
     if evidence.exactly_once:
         return
     settings: dict[int, Mapping[str, Any]] = {}
-    ahead: dict[int, str] = {}
-    """Incarnation → a store that it has opened so."""
+    ahead: dict[int, tuple[str, StoreImage]] = {}
+    """Incarnation → a store that it has opened so, as it was then: a start may set its position back."""
     for index, event in evidence.among(Started, SetAside, StateObserved):
         if isinstance(event, Started):
             settings[event.incarnation] = event.settings
@@ -90,10 +90,10 @@ def _ahead(evidence: Evidence) -> Iterator[Finding]:
             if event.moment is Moment.OPENED:
                 for store, image in event.stores.items():
                     if _is_ahead(image, group):
-                        ahead[event.incarnation] = store
+                        ahead[event.incarnation] = store, image
             elif event.moment is Moment.RESTORED and event.incarnation in ahead:
-                store = ahead.pop(event.incarnation)
-                if _is_ahead(event.stores[store], group):
+                store, image = ahead.pop(event.incarnation)
+                if _is_ahead(image, group):
                     yield Finding(
                         "offsets",
                         f"Incarnation {event.incarnation} of task {event.task} goes on under exactly once with store "

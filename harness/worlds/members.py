@@ -13,7 +13,7 @@ others while it sleeps in the middle of a step; and errors of a thread itself, i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -237,12 +237,10 @@ class MembersRun(Run):
             self.director.ended(worker, reason, error)
         host = worker.host
         if worker in self._settings_to_come:
-            changed = self._settings_to_come.pop(worker) or {}
-            self._given_settings[host] = {**self._given_settings.get(host, {}), **changed}
+            self.starts_with(self._settings_to_come.pop(worker) or {}, host, crew)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and first.task in self._loose:
             # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
-            loose = {"processing.guarantee": "at_least_once"}
-            self._given_settings[host] = {**self._given_settings.get(host, {}), **loose}
+            self.starts_with({"processing.guarantee": "at_least_once"}, host, crew)
         elif reason is End.DONE or (reason is End.FAILED and not self.may_fail(first)):
             return
         elif reason is End.BLOCKED:
@@ -256,8 +254,18 @@ class MembersRun(Run):
             if actor.life is Life.DEAD:
                 self.start_member(host)
 
-    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        super().kill(actor, wipe=wipe, power=power)
+    def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:  # noqa: ARG002
+        self._given_settings[host] = {**self._given_settings.get(host, {}), **settings}
+
+    def kill(
+        self,
+        actor: Actor,
+        *,
+        wipe: bool = False,
+        power: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().kill(actor, wipe=wipe, power=power, settings=settings)
         self.start_again()
 
     def start_another(self, actor: Actor) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -211,9 +211,18 @@ class Run(DirectorStage, ABC):
             return ""
         return f"{fault.name} needs {', '.join(sorted(lacks))}, which the world {self.kind.name} lacks"
 
-    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
-        others = [one for one in self._die(actor.worker) if one is not actor]
+    def kill(
+        self,
+        actor: Actor,
+        *,
+        wipe: bool = False,
+        power: bool = False,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        crew = self._die(actor.worker)
+        others = [one for one in crew if one is not actor]
         self.end(actor, wipe=wipe, power=power)
+        self.starts_with(settings or {}, actor.host, crew)
         for other in others:
             if not power:
                 self.director.struck_too(other, KILL)
@@ -413,22 +422,22 @@ class Run(DirectorStage, ABC):
         for other in others:
             self.director.ended(other, reason if alike else End.BROKEN_OFF, error if alike else "")
         if worker in self._settings_to_come:
-            settings = self._settings_to_come.pop(worker)
-            for one in (actor, *others):
-                if settings:
-                    self.changed[one.task] = {**self.changed.get(one.task, {}), **settings}
+            self.starts_with(self._settings_to_come.pop(worker) or {}, actor.host, (actor, *others))
             self._again(actor, others)
         elif reason is End.FAILED and error.startswith(POSITIONS_LEFT_BEHIND) and actor.task in self._loose:
             # What the error tells its user to do. Whether there was cause for it is for an oracle to say.
-            self.changed[actor.task] = {
-                **self.changed.get(actor.task, {}),
-                "processing.guarantee": "at_least_once",
-            }
+            self.starts_with({"processing.guarantee": "at_least_once"}, actor.host, (actor,))
             self._again(actor, others)
         else:
             self.runtime.ended(actor, reason)
             for other in others:
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
+
+    def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:  # noqa: ARG002
+        """Whoever comes after these, which were in one process of that host, has these settings beside its others."""
+        if settings:
+            for one in crew:
+                self.changed[one.task] = {**self.changed.get(one.task, {}), **settings}
 
     def _again(self, actor: Actor, others: Sequence[Actor]) -> None:
         for one in (actor, *others):
