@@ -33,6 +33,10 @@ class Times(Enum):
     """Each record lets one of the last few expire, or nearly."""
 
 
+EDGES = 0.3
+"""The share of the records among late ones that are a duration of the scenario apart from another, nearly or exactly."""
+
+
 def first_time(random: Random, scenario: Scenario) -> int:
     """A time for input to begin at, in milliseconds since the epoch: now and then its very beginning, before which no
     window starts."""
@@ -46,10 +50,18 @@ def times(shape: Times, random: Random, scenario: Scenario) -> Iterator[int]:
     now = first_time(random, scenario)
     match shape:
         case Times.LATE:
+            seen: list[int] = []
             for _ in count():
                 now += random.choice((0, step // 4, step))
                 late = random.choice((0, 0, step // 2, step, 2 * step, 3 * step, 5 * step))
-                yield max(1, now - late)
+                time = now - late
+                if seen and random.random() < EDGES:
+                    # Before the latest, which nearly all that is late depends on, or behind one of the last.
+                    apart = random.choice(scenario.durations_ms or (step,)) + random.choice((0, 0, -1, 1))
+                    time = max(seen) - apart if random.random() < 0.5 else random.choice(seen[-3:]) + apart
+                    now = max(now, time)
+                seen.append(time)
+                yield max(1, time)
         case Times.LEAPS:
             for _ in count():
                 if random.random() < 0.45:

@@ -1161,8 +1161,11 @@ def test_a_process_leaves_no_record_out_that_another_has_processed() -> None:
     assert "offset 2 and left out 1" in finding.sentence
 
 
+@pytest.mark.parametrize("restored", [0, -1], ids=["as_it_is", "set_back"])
 @pytest.mark.parametrize("later", [None, 2])
-def test_no_store_that_is_ahead_of_the_group_goes_on_under_exactly_once(later: int | None) -> None:
+def test_no_store_that_is_ahead_of_the_group_goes_on_under_exactly_once(
+    later: int | None, restored: int
+) -> None:
     nowhere = OutputObserved({"input": {}}, None)
     events = (
         kill(),
@@ -1170,7 +1173,7 @@ def test_no_store_that_is_ahead_of_the_group_goes_on_under_exactly_once(later: i
         nowhere,
         at(Moment.OPENED, {"ann": 5}, 0, 0, incarnation=1),
         nowhere if later is None else OutputObserved({"input": {0: later}}, None),
-        at(Moment.RESTORED, {"ann": 5}, 0, 0, incarnation=1),
+        at(Moment.RESTORED, {"ann": 5}, restored, 0, incarnation=1),
     )
     found = [one for one in verdict(*events, schedule=AT_LEAST_ONCE).findings if "goes on" in one.sentence]
     assert [one.anomaly for one in found] == ([Anomaly.DUPLICATED] if later is None else [])
