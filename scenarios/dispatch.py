@@ -7,7 +7,7 @@ sender with half the weight each, null for no weight at all. Both go by a repart
 odd ones too. These are grouped by receiver as well, but for those that somebody sends to nobody else but himself.
 
 Whatever a parcel leads to has its headers, but for what a punctuator sends; a balance has one more, by a processor, and
-is handed on by another one, which finds it as the table has it.
+is handed on by another one, which finds it as the table has it and keeps it.
 
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
 light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
@@ -43,6 +43,7 @@ from store.streams.dsl.punctuation import PunctuationType
 from store.streams.topology import Topology
 
 NUMBERS, TIMERS, LAST, BALANCE, HEAVIEST = "numbers", "timers", "last-parcels", "balances", "heaviest-parcels"
+TOLD = "told-balances"
 PARCELS, ODD = "parcels-repartition", "odd-repartition"
 DELIVERY_MS = 20_000
 TICK_MS = 300
@@ -132,13 +133,15 @@ class Sign:
         self.context.forward(record.value, headers=(*record.headers, (SIGNED, BALANCE.encode())))
 
 
-class Pass:
-    """A processor that hands records on as they are."""
+class Keep:
+    """A processor that hands records on as they are, and keeps the last one of each key."""
 
     def init(self, context: FixedKeyContext) -> None:
         self.context = context
+        self.told = context.store(TOLD)
 
     def process(self, record: StreamRecord) -> None:
+        self.told.put(record.key, ValueAndTimestamp(record.value, record.timestamp))
         self.context.forward(record.value)
 
 
@@ -227,6 +230,7 @@ class Scenario(scenarios.Scenario):
     time_step_ms = 7_000
     durations_ms = (DELIVERY_MS,)
     updates: ClassVar[frozenset[str]] = frozenset({"last", "balance", "heaviest"})
+    behind_caches: ClassVar[frozenset[str]] = frozenset({TOLD})
     ticks: ClassVar[frozenset[str]] = frozenset({"ticks"})
     tick_ms = TICK_MS
 
@@ -234,7 +238,9 @@ class Scenario(scenarios.Scenario):
         values = JsonSerde[Any]()
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=values)
         builder.add_state_store(stores.key_value(NUMBERS, serdes=(StrSerde(), JsonSerde())))
-        # The cache of the second sub-topology is left to its tables.
+        told = stores.key_value(TOLD, serdes=(StrSerde(), JsonSerde()), timestamped=True)
+        builder.add_state_store(told)
+        # The cache of the second sub-topology is left to its tables, and to what comes behind them.
         timers = Stores(stores.kind).key_value(TIMERS, serdes=(StrSerde(), JsonSerde()))
         builder.add_state_store(timers)
         events = builder.stream(f"{application_id}-input").peek(look).filter(has_value)
@@ -250,7 +256,7 @@ class Scenario(scenarios.Scenario):
         known = parcels.filter(has_value)
         light, not_light = known.filter(is_light).group_by_key(), known.filter_not(is_light).group_by_key()
         balance = light.cogroup(plus).cogroup(not_light, minus).aggregate(int, materialized=BALANCE)
-        signed = balance.to_stream().process_values(Sign).process_values(Pass)
+        signed = balance.to_stream().process_values(Sign).process_values(Keep, TOLD)
         signed.to(f"{application_id}-balance")
         owed = known.process_values(Owe, BALANCE)
         owed.filter(is_too_low).to(f"{application_id}-owed")
@@ -307,6 +313,7 @@ class Scenario(scenarios.Scenario):
             balance += value[0] if value[0] <= LIGHT else -value[0]
             latest = max(latest, record.timestamp)
             state[BALANCE][key] = [balance, latest]
+            state[TOLD][key] = [balance, latest]
             outputs.append(Output("balance", key, balance, latest, (*headers, (SIGNED, BALANCE))))
             outputs.append(Output("owed", key, balance, headers=headers))
             if balance < TOO_LOW:
