@@ -15,12 +15,12 @@ and sets all balances of its task to 0 when that one is too low; of this the tab
 once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all that
 is due, what came first first, with the stream time. In `rounds` is how many had come at each of its calls: with the
 first parcel, and with each that is at or beyond a full 20 s at which there was no call yet. In `reminders` is how many
-had come, at the next full 20 s after the first parcel since the last reminder: a punctuator of stream time that is
-scheduled with that parcel, and cancelled when it has reminded. In `rounds` is the same too at each call of one that is
-to start at 70 s, as a turn: with the first parcel at or beyond it, and then at every 20 s from there on. Of a round
-and a turn with one parcel that comes first which was due first. In `ticks` is, by a punctuator of the wall clock, how
-many had come at some time. Output of the third one, keyed by receiver: in `heaviest` the greatest weight of the odd
-ones.
+had come, at the first full 20 s from the first parcel since the last reminder on: a punctuator of stream time that is
+scheduled with that parcel, to start at the full 20 s before it, and cancelled when it has reminded. In `rounds` is the
+same too at each call of one that is to start at 70 s, as a turn: with the first parcel at or beyond it, and then at
+every 20 s from there on. Of a round and a turn with one parcel that comes first which was due first. In `ticks` is, by
+a punctuator of the wall clock, how many had come at some time. Output of the third one, keyed by receiver: in
+`heaviest` the greatest weight of the odd ones.
 
 The processor keeps the stream time in its store for the reference to find. It is noted beside the positions, which may
 be older than the stores after a crash under at least once: exactly once is set.
@@ -83,11 +83,13 @@ class Deliver:
         context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.deliver)
         context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.turn, start_ms=FIRST_TURN_MS)
         context.schedule(TICK_MS, PunctuationType.WALL_CLOCK_TIME, self.tick)
-        if self.timers.get(REMIND) is not None:
-            self.begin_to_remind()
+        remind_at = self.timers.get(REMIND)
+        if remind_at is not None:
+            self.begin_to_remind(remind_at)
 
-    def begin_to_remind(self) -> None:
-        self.cancel = self.context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.remind)
+    def begin_to_remind(self, start_ms: int) -> None:
+        kind = PunctuationType.STREAM_TIME
+        self.cancel = self.context.schedule(DELIVERY_MS, kind, self.remind, start_ms=start_ms)
 
     def process(self, record: StreamRecord) -> None:
         seen, now = (self.timers.get(SEEN) or 0) + 1, self.context.stream_time_ms
@@ -96,8 +98,10 @@ class Deliver:
         self.timers.put(NOW, now)
         self.timers.put(f"{due:015} {seen:06} {record.key}", [record.value])
         if self.timers.get(REMIND) is None:
-            self.timers.put(REMIND, due)
-            self.begin_to_remind()
+            last = now // DELIVERY_MS * DELIVERY_MS
+            self.timers.put(REMIND, now if last == now else due)
+            # What is over by now is not called for.
+            self.begin_to_remind(last)
 
     def deliver(self, now: int) -> None:
         with self.timers.range(None, f"{now:015}~") as rows:
@@ -110,12 +114,10 @@ class Deliver:
     def turn(self, _now: int) -> None:
         self.context.forward("turn", self.timers.get(SEEN), to="rounds-sink")
 
-    def remind(self, now: int) -> None:
-        # The first call comes with the next record, also after a restart.
-        if (self.timers.get(REMIND) or 0) <= now:
-            self.timers.delete(REMIND)
-            self.context.forward("reminder", self.timers.get(SEEN), to="reminders-sink")
-            self.cancel()
+    def remind(self, _now: int) -> None:
+        self.timers.delete(REMIND)
+        self.context.forward("reminder", self.timers.get(SEEN), to="reminders-sink")
+        self.cancel()
 
     def tick(self, _now: int) -> None:
         seen = self.timers.get(SEEN)
@@ -324,7 +326,7 @@ class Scenario(scenarios.Scenario):
         seen = timers[SEEN] = timers.get(SEEN, 0) + 1
         due = now - now % DELIVERY_MS + DELIVERY_MS
         timers[f"{due:015} {seen:06} {key}"] = [value]
-        if timers.setdefault(REMIND, due) <= now:
+        if timers.setdefault(REMIND, now + -now % DELIVERY_MS) <= now:
             del timers[REMIND]
             outputs.append(Output("reminders", "reminder", seen, now))
         calls = []
