@@ -1,16 +1,18 @@
 """Users joined with their addresses by the DSL: two tables, joined twice; and what is made of them, joined again.
 
-Input, keyed by user: to `users`, `addresses` and `notes`, a number, or null for what is gone. What has no key is
-nobody's.
+Input, keyed by user: to `users`, `addresses`, `notes` and `marks`, a number, or null for what is gone. What has no key
+is nobody's.
 
 Output, keyed by user: in `both` the two numbers for whoever has both, in `profiles` for every user, with null for an
 address that is not there; null where there is no such pair any more. In `cards` what is in `profiles`, and the note
 beside it, with null for whichever is not there. In `titled` the user as text and the note, for whoever has both. In
-`grown` the users above 4, which are kept, with null for one that is none of them any more. Each has the latest time of
-what it was made of. With a record cache there is at a commit what a user has come to, and there may be more before it:
-of one side's new value and the other side's old one; and a deletion that finds nothing may count for the time, or not.
+`grown` the users above 4, which are kept, with null for one that is none of them any more. In `marked` the mark and
+the user, for whoever has both; marks have no cache, so they find what that of the users holds back, and behind them a
+processor counts how many of a user have come. Each has the latest time of what it was made of. With a record cache
+there is at a commit what a user has come to, and there may be more before it: of one side's new value and the other
+side's old one; and a deletion that finds nothing may count for the time, or not.
 
-The order in which records of the three topics come is free. The reference takes them as the task did.
+The order in which records of the four topics come is free. The reference takes them as the task did.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ import scenarios
 from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.streams.topology import Topology
 
 USERS, ADDRESSES, NOTES, BOTH, GROWN = (
     f"{what}-table" for what in ("users", "addresses", "notes", "both", "grown")
 )
+MARKS, MARKED = "marks-table", "marks-counted"
 GROWN_UP = 5
 
 
@@ -36,6 +40,17 @@ def pair(user: Json, address: int | None) -> list[Json]:
 
 def title(user: int) -> str:
     return f"user {user}"
+
+
+class Count:
+    """A processor that counts the records of each key."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.counts = context.store(MARKED)
+
+    def process(self, record: StreamRecord) -> None:
+        if record.key is not None:
+            self.counts.put(record.key, (self.counts.get(record.key) or 0) + 1)
 
 
 def is_grown(_user: str, number: int) -> bool:
@@ -49,9 +64,9 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Tables joined by the DSL, inner and left, with deletions on all sides; and what is made of them."
     )
-    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown"})
+    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown", "marked"})
 
-    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
         users = builder.table(f"{application_id}-users", materialized=Materialized(USERS))
         addresses = builder.table(f"{application_id}-addresses", materialized=Materialized(ADDRESSES))
@@ -66,11 +81,17 @@ class Scenario(scenarios.Scenario):
         titled.to_stream().to(f"{application_id}-titled", value_serde=JsonSerde())
         grown = users.filter(is_grown, materialized=Materialized(GROWN))
         grown.to_stream().to(f"{application_id}-grown")
+        builder.add_state_store(Stores(stores.kind).key_value(MARKED, serdes=(StrSerde(), JsonSerde())))
+        marks = builder.stream(f"{application_id}-marks")
+        marked = marks.to_table(materialized=Materialized(MARKS).with_caching_disabled()).join(users, pair)
+        marked.to_stream().to(f"{application_id}-marked", value_serde=JsonSerde())
+        # After the join, which may have forwarded an update of another record meanwhile.
+        marks.process_values(Count, MARKED)
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.4 else random.randint(1, 9)
-        topic = random.choice(("users", "users", "addresses", "addresses", "notes"))
+        topic = random.choice(("users", "users", "addresses", "addresses", "notes", "marks"))
         return Sample(random.choice(("a", "a", "ann") * 4 + (KEYLESS,)), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
@@ -80,6 +101,8 @@ class Scenario(scenarios.Scenario):
         users, addresses, both = state[USERS], state[ADDRESSES], state[BOTH]
         if record.topic == "notes":
             return self._noted(state, record)
+        if record.topic == "marks":
+            return self._marked(state, record)
         note = state[NOTES].get(key)
         own, other = (users, addresses) if record.topic == "users" else (addresses, users)
         known = key in own
@@ -108,6 +131,10 @@ class Scenario(scenarios.Scenario):
             if note is not None:
                 titled = None if user is None else [title(user[0]), note[0]]
                 outputs.append(Output("titled", key, titled, max(time, note[1])))
+            mark = state[MARKS].get(key)
+            if mark is not None:
+                marked = None if user is None else [mark[0], user[0]]
+                outputs.append(Output("marked", key, marked, max(time, mark[1])))
             had_grown, grown = key in state[GROWN], user is not None and user[0] >= GROWN_UP
             if grown:
                 state[GROWN][key] = user
@@ -136,8 +163,19 @@ class Scenario(scenarios.Scenario):
             )
         return outputs
 
+    def _marked(self, state: State, record: InputRecord) -> list[Output]:
+        key, time, value, user = record.key, record.timestamp, record.value, state[USERS].get(record.key)
+        state[MARKED][key] = state[MARKED].get(key, 0) + 1
+        if value is None:
+            state[MARKS].pop(key, None)
+        else:
+            state[MARKS][key] = [value, time]
+        if user is None:
+            return []
+        return [Output("marked", key, None if value is None else [value, user[0]], max(time, user[1]))]
+
     def accepts(self, record: InputRecord) -> bool:
-        return record.topic in ("users", "addresses", "notes") and (
+        return record.topic in ("users", "addresses", "notes", "marks") and (
             record.value is None or type(record.value) is int
         )
 
