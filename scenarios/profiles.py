@@ -7,8 +7,8 @@ Output, keyed by user: in `both` the two numbers for whoever has both, in `profi
 address that is not there; null where there is no such pair any more. In `cards` what is in `profiles`, and the note
 beside it, with null for whichever is not there. In `titled` the user as text and the note, for whoever has both. In
 `grown` the users above 4, which are kept, with null for one that is none of them any more. In `marked` the mark and
-the user, for whoever has both; marks have no cache, so they find what that of the users holds back, and behind them a
-processor counts how many of a user have come. Each has the latest time of what it was made of. With a record cache
+the user, for whoever has both; marks have no cache, so they find what that of the users holds back, and in `placed` is
+each after that, with its offset and its topic. Each has the latest time of what it was made of. With a record cache
 there is at a commit what a user has come to, and there may be more before it: of one side's new value and the other
 side's old one; and a deletion that finds nothing may count for the time, or not.
 
@@ -30,7 +30,7 @@ from store.streams.topology import Topology
 USERS, ADDRESSES, NOTES, BOTH, GROWN = (
     f"{what}-table" for what in ("users", "addresses", "notes", "both", "grown")
 )
-MARKS, MARKED = "marks-table", "marks-counted"
+MARKS = "marks-table"
 GROWN_UP = 5
 
 
@@ -42,15 +42,15 @@ def title(user: int) -> str:
     return f"user {user}"
 
 
-class Count:
-    """A processor that counts the records of each key."""
+class Place:
+    """A processor that puts before each value where it comes from: the offset, and the topic's last name."""
 
     def init(self, context: FixedKeyContext) -> None:
-        self.counts = context.store(MARKED)
+        self.context = context
 
     def process(self, record: StreamRecord) -> None:
-        if record.key is not None:
-            self.counts.put(record.key, (self.counts.get(record.key) or 0) + 1)
+        at = self.context.record_metadata
+        self.context.forward([at.offset, at.topic.rpartition("-")[2], record.value])
 
 
 def is_grown(_user: str, number: int) -> bool:
@@ -66,7 +66,7 @@ class Scenario(scenarios.Scenario):
     )
     joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown", "marked"})
 
-    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:
+    def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
         users = builder.table(f"{application_id}-users", materialized=Materialized(USERS))
         addresses = builder.table(f"{application_id}-addresses", materialized=Materialized(ADDRESSES))
@@ -81,12 +81,11 @@ class Scenario(scenarios.Scenario):
         titled.to_stream().to(f"{application_id}-titled", value_serde=JsonSerde())
         grown = users.filter(is_grown, materialized=Materialized(GROWN))
         grown.to_stream().to(f"{application_id}-grown")
-        builder.add_state_store(Stores(stores.kind).key_value(MARKED, serdes=(StrSerde(), JsonSerde())))
         marks = builder.stream(f"{application_id}-marks")
         marked = marks.to_table(materialized=Materialized(MARKS).with_caching_disabled()).join(users, pair)
         marked.to_stream().to(f"{application_id}-marked", value_serde=JsonSerde())
         # After the join, which may have forwarded an update of another record meanwhile.
-        marks.process_values(Count, MARKED)
+        marks.process_values(Place).to(f"{application_id}-placed")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
@@ -97,7 +96,7 @@ class Scenario(scenarios.Scenario):
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, time = record.key, record.timestamp
         if key == KEYLESS:
-            return []
+            return [_placed(record)] if record.topic == "marks" else []
         users, addresses, both = state[USERS], state[ADDRESSES], state[BOTH]
         if record.topic == "notes":
             return self._noted(state, record)
@@ -165,19 +164,24 @@ class Scenario(scenarios.Scenario):
 
     def _marked(self, state: State, record: InputRecord) -> list[Output]:
         key, time, value, user = record.key, record.timestamp, record.value, state[USERS].get(record.key)
-        state[MARKED][key] = state[MARKED].get(key, 0) + 1
+        outputs = [_placed(record)]
         if value is None:
             state[MARKS].pop(key, None)
         else:
             state[MARKS][key] = [value, time]
-        if user is None:
-            return []
-        return [Output("marked", key, None if value is None else [value, user[0]], max(time, user[1]))]
+        if user is not None:
+            marked = None if value is None else [value, user[0]]
+            outputs.append(Output("marked", key, marked, max(time, user[1])))
+        return outputs
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic in ("users", "addresses", "notes", "marks") and (
             record.value is None or type(record.value) is int
         )
+
+
+def _placed(record: InputRecord) -> Output:
+    return Output("placed", record.key, [record.offset, "marks", record.value])
 
 
 def _card(profile: Json, note: Json) -> Json:
