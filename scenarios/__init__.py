@@ -258,6 +258,9 @@ class Scenario(ABC):
     """Repartition topics of tables of the DSL that are grouped. A record there says what comes to a group and what
     leaves it: to the reference that is `[value, value]`, null for none, and each of them is JSON. With a cache some
     are left out, and at a commit the others amount to the same."""
+    behind_caches: ClassVar[frozenset[str]] = frozenset()
+    """Stores that a processor writes with the updates of such a table. With a cache they are those of the reference at
+    commits alone: what a query finds of them uncommitted is not judged."""
     ticks: ClassVar[frozenset[str]] = frozenset()
     """Topics that get records by the wall clock, any number of them. With each record the reference gives the one that
     would come if the clock struck after it."""

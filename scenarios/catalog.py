@@ -4,12 +4,13 @@ Input, keyed by product: a number sets its price, null takes the product out, `{
 has none, `{"pair": n}` sets that of the product and takes out its twin, or puts the twin in if it is not there.
 "raise" makes each product up to this one dearer by 1 while it reads them; "sweep" takes out all products whose names
 start with this one while it reads them; `{"last": n}` sets the price of what comes after all products that begin with
-this one, and "sweep last" takes that out as "sweep" does; "list" lists all, "near" those from the product b down to
-this one, or, where that is b, from the last one.
+this one, or for b after all products, and "sweep last" takes that out as "sweep" does; `{"beside": n}` sets the price
+of the first name after all products that begin with this one, as b is to a, and lists these; "list" lists all, "near"
+those from the product b down to this one, or, where that is b, from the last one.
 
 Output, keyed by product: what was there before, null if nothing was. For "raise" the prices that were met, from the
-last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for
-"list" all; for "near" each odd price with the name that comes next.
+last to the first, then those that are there; for "sweep" what was met, then the first product that is left; for "list"
+and "beside" those listed; for "near" each odd price with the name that comes next.
 """
 
 from __future__ import annotations
@@ -69,12 +70,12 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
             with catalog.range(None, product) as rows:
                 return [_readable(met), _readable(rows)]
         case {"last": int(price)}:
-            before = catalog.get(product + LATTER)
-            catalog.put(product + LATTER, b"%d" % price)
+            before = catalog.get(_last(product))
+            catalog.put(_last(product), b"%d" % price)
             return _price(before)
         case "sweep" | "sweep last" as request:
             met = []
-            product += LATTER if request == "sweep last" else b""
+            product = _last(product) if request == "sweep last" else product
             with catalog.prefix_scan(product) as found, catalog.prefix_scan(product) as rows:
                 for name, _ in found:
                     # Twice: an iterator that is open goes on with what was there before both.
@@ -85,6 +86,10 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
                     met.append((name, price))
                 with catalog.all() as left:
                     return [_readable(met), _name(left.peek_next_key()) if left.has_next() else None]
+        case {"beside": int(price)}:
+            catalog.put(product[:-1] + bytes([product[-1] + 1]), b"%d" % price)
+            with catalog.prefix_scan(product) as rows:
+                return _readable(rows)
         case "near":
             near = []
             with catalog.reverse_range(product, None if product == LAST else LAST) as rows:
@@ -96,6 +101,11 @@ def _answer(catalog: Any, product: bytes, value: bytes | None) -> Any:
         case _:
             with catalog.all() as rows:
                 return _readable(rows)
+
+
+def _last(product: bytes) -> bytes:
+    """What comes after all products that begin with this one; where that is b, after all."""
+    return LATTER if product == LAST else product + LATTER
 
 
 def _price(price: bytes | None) -> int | None:
@@ -131,7 +141,7 @@ class Scenario(scenarios.Scenario):
         value = random.choice(
             (
                 *(price, price, {"pair": price}, {"offer": price}, {"last": price}, None),
-                *("raise", "sweep", "sweep last", "list", "near"),
+                *("raise", "sweep", "sweep last", "list", "near", {"beside": price}),
             )
         )
         return Sample(random.choice(("a", "ann", "anna", "b")), value)
@@ -147,11 +157,15 @@ class Scenario(scenarios.Scenario):
                 Output("output", product, [[list(row) for row in reversed(met)], [list(row) for row in now]])
             ]
         if record.value in ("sweep", "sweep last"):
-            product += _name(LATTER) if record.value == "sweep last" else ""
-            swept = [[name, catalog.pop(name)] for name in sorted(catalog) if name.startswith(product)]
+            begin = _name_of_last(product) if record.value == "sweep last" else product
+            swept = [[name, catalog.pop(name)] for name in sorted(catalog) if name.startswith(begin)]
             return [Output("output", record.key, [swept, min(catalog, default=None)])]
         if record.value == "list":
             return [Output("output", product, [list(row) for row in sorted(catalog.items())])]
+        if isinstance(record.value, dict) and "beside" in record.value:
+            catalog[product[:-1] + chr(ord(product[-1]) + 1)] = record.value["beside"]
+            begun = [list(row) for row in sorted(catalog.items()) if row[0].startswith(product)]
+            return [Output("output", product, begun)]
         if record.value == "near":
             upper = None if product == LAST.decode() else LAST.decode()
             near = [list(row) for row in reversed(catalog.between(product, upper))]
@@ -176,8 +190,8 @@ class Scenario(scenarios.Scenario):
             if before is None:
                 catalog[product + TWIN.decode()] = record.value["pair"]
         elif "last" in record.value:
-            before = catalog.pop(product + _name(LATTER), None)
-            catalog[product + _name(LATTER)] = record.value["last"]
+            before = catalog.pop(_name_of_last(product), None)
+            catalog[_name_of_last(product)] = record.value["last"]
         elif before is None:
             catalog[product] = record.value["offer"]
         return [Output("output", product, before)]
@@ -188,13 +202,17 @@ class Scenario(scenarios.Scenario):
         match record.value:
             case None | "raise" | "sweep" | "sweep last" | "list" | "near":
                 return True
-            case {"offer": price} | {"pair": price} | {"last": price}:
+            case {"offer": price} | {"pair": price} | {"last": price} | {"beside": price}:
                 return type(price) is int and len(record.value) == 1
             case price:
                 return type(price) is int
 
     def decode_key(self, store: str, key: bytes) -> str:  # noqa: ARG002 - there is one store
         return _name(key)
+
+
+def _name_of_last(product: str) -> str:
+    return ("" if product == "b" else product) + "ÿÿÿÿ"
 
 
 SCENARIO = Scenario()

@@ -11,9 +11,9 @@ of the partition, and before that record counts; the oldest window first, and of
 not closed yet has no output. In `windows` the same, keyed by the window itself, as the DSL writes it: all windows of a
 key are in the partition of the key. To the reference that is the input's key, and start and values.
 
-In `weighed`, keyed alike: the odd numbers of a window less the even ones, with each of them, or what several have made
-of it by a commit. These windows are 20 s long, one begins when the other ends, and they take late records for 5 s
-more.
+In `weighed`, keyed alike: the odd numbers of a window less the even ones, null where that is nothing, with each of
+them, or what several have made of it by a commit. These windows are 20 s long, one begins when the other ends, and
+they take late records for 5 s more.
 
 The stream time by which windows close is the largest time of the records that count; `weighed` has one of the odd
 numbers and one of the even ones, which a processor keeps in a store of its own, for the reference to find. It is noted
@@ -70,12 +70,12 @@ def is_odd(_key: str, value: int) -> bool:
     return kind_of(value) == "odd"
 
 
-def plus(_key: str, value: int, total: int) -> int:
-    return total + value
+def plus(_key: str, value: int, total: int) -> int | None:
+    return total + value or None
 
 
-def minus(_key: str, value: int, total: int) -> int:
-    return total - value
+def minus(_key: str, value: int, total: int) -> int | None:
+    return total - value or None
 
 
 def append(_key: str, value: int, values: list[int]) -> list[int]:
@@ -153,8 +153,8 @@ class Scenario(scenarios.Scenario):
             return []
         total, latest = windows.get(record.key, start) or (0, -1)
         total, latest = total + (record.value if kind == "odd" else -record.value), max(latest, time)
-        windows.put(record.key, [total, latest], start)
-        return [Output("weighed", f"{record.key}@{start}", total, latest)]
+        windows.put(record.key, [total, latest] if total else None, start)
+        return [Output("weighed", f"{record.key}@{start}", total or None, latest)]
 
     def accepts(self, record: InputRecord) -> bool:
         return record.topic == "input" and isinstance(record.value, int | None)

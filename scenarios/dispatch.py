@@ -7,7 +7,7 @@ sender with half the weight each, null for no weight at all. Both go by a repart
 odd ones too. These are grouped by receiver as well, but for those that somebody sends to nobody else but himself.
 
 Whatever a parcel leads to has its headers, but for what a punctuator sends; a balance has one more, by a processor, and
-is handed on by another one, which finds it as the table has it.
+is handed on by another one, which finds it as the table has it and keeps it.
 
 Output of the second sub-topology, keyed by whom it concerns: in `last` what came last, in `balance` the weight of
 light parcels without that of heavy ones. A processor finds the balance that a parcel leads to, which goes to `owed`,
@@ -15,12 +15,12 @@ and sets all balances of its task to 0 when that one is too low; of this the tab
 once more: a punctuator of stream time delivers, at the next full 20 s after the stream time at which it came, all that
 is due, what came first first, with the stream time. In `rounds` is how many had come at each of its calls: with the
 first parcel, and with each that is at or beyond a full 20 s at which there was no call yet. In `reminders` is how many
-had come, at the next full 20 s after the first parcel since the last reminder: a punctuator of stream time that is
-scheduled with that parcel, and cancelled when it has reminded. In `rounds` is the same too at each call of one that is
-to start at 70 s, as a turn: with the first parcel at or beyond it, and then at every 20 s from there on. Of a round
-and a turn with one parcel that comes first which was due first. In `ticks` is, by a punctuator of the wall clock, how
-many had come at some time. Output of the third one, keyed by receiver: in `heaviest` the greatest weight of the odd
-ones.
+had come, at the first full 20 s from the first parcel since the last reminder on: a punctuator of stream time that is
+scheduled with that parcel, to start at the full 20 s before it, and cancelled when it has reminded. In `rounds` is the
+same too at each call of one that is to start at 70 s, as a turn: with the first parcel at or beyond it, and then at
+every 20 s from there on. Of a round and a turn with one parcel that comes first which was due first. In `ticks` is, by
+a punctuator of the wall clock, how many had come at some time. Output of the third one, keyed by receiver: in
+`heaviest` the greatest weight of the odd ones.
 
 The processor keeps the stream time in its store for the reference to find. It is noted beside the positions, which may
 be older than the stores after a crash under at least once: exactly once is set.
@@ -43,6 +43,7 @@ from store.streams.dsl.punctuation import PunctuationType
 from store.streams.topology import Topology
 
 NUMBERS, TIMERS, LAST, BALANCE, HEAVIEST = "numbers", "timers", "last-parcels", "balances", "heaviest-parcels"
+TOLD = "told-balances"
 PARCELS, ODD = "parcels-repartition", "odd-repartition"
 DELIVERY_MS = 20_000
 TICK_MS = 300
@@ -82,11 +83,13 @@ class Deliver:
         context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.deliver)
         context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.turn, start_ms=FIRST_TURN_MS)
         context.schedule(TICK_MS, PunctuationType.WALL_CLOCK_TIME, self.tick)
-        if self.timers.get(REMIND) is not None:
-            self.begin_to_remind()
+        remind_at = self.timers.get(REMIND)
+        if remind_at is not None:
+            self.begin_to_remind(remind_at)
 
-    def begin_to_remind(self) -> None:
-        self.cancel = self.context.schedule(DELIVERY_MS, PunctuationType.STREAM_TIME, self.remind)
+    def begin_to_remind(self, start_ms: int) -> None:
+        kind = PunctuationType.STREAM_TIME
+        self.cancel = self.context.schedule(DELIVERY_MS, kind, self.remind, start_ms=start_ms)
 
     def process(self, record: StreamRecord) -> None:
         seen, now = (self.timers.get(SEEN) or 0) + 1, self.context.stream_time_ms
@@ -95,8 +98,10 @@ class Deliver:
         self.timers.put(NOW, now)
         self.timers.put(f"{due:015} {seen:06} {record.key}", [record.value])
         if self.timers.get(REMIND) is None:
-            self.timers.put(REMIND, due)
-            self.begin_to_remind()
+            last = now // DELIVERY_MS * DELIVERY_MS
+            self.timers.put(REMIND, now if last == now else due)
+            # What is over by now is not called for.
+            self.begin_to_remind(last)
 
     def deliver(self, now: int) -> None:
         with self.timers.range(None, f"{now:015}~") as rows:
@@ -109,12 +114,10 @@ class Deliver:
     def turn(self, _now: int) -> None:
         self.context.forward("turn", self.timers.get(SEEN), to="rounds-sink")
 
-    def remind(self, now: int) -> None:
-        # The first call comes with the next record, also after a restart.
-        if (self.timers.get(REMIND) or 0) <= now:
-            self.timers.delete(REMIND)
-            self.context.forward("reminder", self.timers.get(SEEN), to="reminders-sink")
-            self.cancel()
+    def remind(self, _now: int) -> None:
+        self.timers.delete(REMIND)
+        self.context.forward("reminder", self.timers.get(SEEN), to="reminders-sink")
+        self.cancel()
 
     def tick(self, _now: int) -> None:
         seen = self.timers.get(SEEN)
@@ -132,13 +135,15 @@ class Sign:
         self.context.forward(record.value, headers=(*record.headers, (SIGNED, BALANCE.encode())))
 
 
-class Pass:
-    """A processor that hands records on as they are."""
+class Keep:
+    """A processor that hands records on as they are, and keeps the last one of each key."""
 
     def init(self, context: FixedKeyContext) -> None:
         self.context = context
+        self.told = context.store(TOLD)
 
     def process(self, record: StreamRecord) -> None:
+        self.told.put(record.key, ValueAndTimestamp(record.value, record.timestamp))
         self.context.forward(record.value)
 
 
@@ -227,6 +232,7 @@ class Scenario(scenarios.Scenario):
     time_step_ms = 7_000
     durations_ms = (DELIVERY_MS,)
     updates: ClassVar[frozenset[str]] = frozenset({"last", "balance", "heaviest"})
+    behind_caches: ClassVar[frozenset[str]] = frozenset({TOLD})
     ticks: ClassVar[frozenset[str]] = frozenset({"ticks"})
     tick_ms = TICK_MS
 
@@ -234,7 +240,9 @@ class Scenario(scenarios.Scenario):
         values = JsonSerde[Any]()
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=values)
         builder.add_state_store(stores.key_value(NUMBERS, serdes=(StrSerde(), JsonSerde())))
-        # The cache of the second sub-topology is left to its tables.
+        told = stores.key_value(TOLD, serdes=(StrSerde(), JsonSerde()), timestamped=True)
+        builder.add_state_store(told)
+        # The cache of the second sub-topology is left to its tables, and to what comes behind them.
         timers = Stores(stores.kind).key_value(TIMERS, serdes=(StrSerde(), JsonSerde()))
         builder.add_state_store(timers)
         events = builder.stream(f"{application_id}-input").peek(look).filter(has_value)
@@ -250,7 +258,7 @@ class Scenario(scenarios.Scenario):
         known = parcels.filter(has_value)
         light, not_light = known.filter(is_light).group_by_key(), known.filter_not(is_light).group_by_key()
         balance = light.cogroup(plus).cogroup(not_light, minus).aggregate(int, materialized=BALANCE)
-        signed = balance.to_stream().process_values(Sign).process_values(Pass)
+        signed = balance.to_stream().process_values(Sign).process_values(Keep, TOLD)
         signed.to(f"{application_id}-balance")
         owed = known.process_values(Owe, BALANCE)
         owed.filter(is_too_low).to(f"{application_id}-owed")
@@ -307,6 +315,7 @@ class Scenario(scenarios.Scenario):
             balance += value[0] if value[0] <= LIGHT else -value[0]
             latest = max(latest, record.timestamp)
             state[BALANCE][key] = [balance, latest]
+            state[TOLD][key] = [balance, latest]
             outputs.append(Output("balance", key, balance, latest, (*headers, (SIGNED, BALANCE))))
             outputs.append(Output("owed", key, balance, headers=headers))
             if balance < TOO_LOW:
@@ -317,7 +326,7 @@ class Scenario(scenarios.Scenario):
         seen = timers[SEEN] = timers.get(SEEN, 0) + 1
         due = now - now % DELIVERY_MS + DELIVERY_MS
         timers[f"{due:015} {seen:06} {key}"] = [value]
-        if timers.setdefault(REMIND, due) <= now:
+        if timers.setdefault(REMIND, now + -now % DELIVERY_MS) <= now:
             del timers[REMIND]
             outputs.append(Output("reminders", "reminder", seen, now))
         calls = []

@@ -13,8 +13,10 @@ prices as text, null where there is none any more.
 
 The second sub-topology gets prices by whether they are odd: in `classes` are all prices of a class, in order, and in
 `sums` their sum; null for an empty class. In `numbers` is how many they are. A price that changes leaves one class for
-another. With a record cache `offers`, `taxed_offers` and `bargains_now` have at a commit what a product has come to,
-and there may be more or less before it; and what has come to the classes amounts to the same.
+another. Whenever it does, in `means` is how many they are by then, and their sum. The sums are grouped by whether they
+are large, for a third sub-topology, which adds them up in `totals`. With a record cache `offers`, `taxed_offers` and
+`bargains_now` have at a commit what a product has come to, and there may be more or less before it; and what has come
+to the classes amounts to the same.
 
 Three more tables are grouped anew: `offers` by what there is of the two, the low prices as text by how low they are,
 and all that was ordered of a product by whether it was ordered more than once. Their groups are counted in `numbers`
@@ -34,21 +36,23 @@ import scenarios
 from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
-from store.streams.dsl.processors import TransformContext
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord, TransformContext
 from store.streams.topology import Topology
 
 PRICES, REBATES = "prices-table", "rebates-table"
 CLASSES, SUMS, NUMBERS = "classes-table", "sums-table", "numbers-table"
-ORDERED, BASKETS = "ordered-table", "baskets-table"
-REGROUPED, BY_KIND, BY_TEXT, BY_NUMBER = (
-    f"by-{what}-repartition" for what in ("class", "kind", "text", "number")
+ORDERED, BASKETS, TOTALS = "ordered-table", "baskets-table", "totals-table"
+REGROUPED, BY_KIND, BY_TEXT, BY_NUMBER, BY_SIZE = (
+    f"by-{what}-repartition" for what in ("class", "kind", "text", "number", "size")
 )
 COUNTS = {BY_KIND: "kinds-table", BY_TEXT: "texts-table", BY_NUMBER: "ordered-numbers-table"}
 AGGREGATES = {
     REGROUPED: (("classes", CLASSES), ("sums", SUMS), ("numbers", NUMBERS)),
     **{topic: (("numbers", store),) for topic, store in COUNTS.items()},
+    BY_SIZE: (("totals", TOTALS),),
 }
 LOW, LOWEST = 5, 3
+LARGE = 10
 TAX = 3
 
 
@@ -113,6 +117,22 @@ def minus(total: int, price: int) -> int | None:
     return total - price or None
 
 
+def by_size(_class: str, total: int) -> tuple[str, int]:
+    return ("large" if total >= LARGE else "small"), total
+
+
+class AddSum:
+    """A processor that puts the sum of a class beside the number of its prices."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+        self.sums = context.store(SUMS)
+
+    def process(self, record: StreamRecord) -> None:
+        found = self.sums.get(record.key)
+        self.context.forward([record.value, found and found.value])
+
+
 class Tax:
     """A transformer of prices."""
 
@@ -127,9 +147,9 @@ class Scenario(scenarios.Scenario):
 
     name = "priced_orders"
     summary = "A stream beside tables by the DSL, an outer join of tables, and tables that are grouped anew."
-    updates: ClassVar[frozenset[str]] = frozenset({"classes", "sums", "numbers", "baskets"})
+    updates: ClassVar[frozenset[str]] = frozenset({"classes", "sums", "numbers", "baskets", "totals"})
     joins: ClassVar[frozenset[str]] = frozenset({"offers", "taxed_offers", "bargains_now"})
-    changes: ClassVar[frozenset[str]] = frozenset({REGROUPED, *COUNTS})
+    changes: ClassVar[frozenset[str]] = frozenset(AGGREGATES)
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -154,7 +174,13 @@ class Scenario(scenarios.Scenario):
         ordered = orders.group_by_key().aggregate(list, append, materialized=Materialized(ORDERED))
         baskets = orders.filter(is_even).join_table(ordered, basket)
         baskets.to_table(materialized=Materialized(BASKETS)).to_stream().to(f"{application_id}-baskets")
-        numbers = grouped.count(materialized=Materialized(NUMBERS, value_serde=JsonSerde())).to_stream()
+        sizes = sums.group_by(by_size, name="by-size")
+        totals = sizes.reduce(plus, minus, materialized=Materialized(TOTALS))
+        totals.to_stream().to(f"{application_id}-totals")
+        # Without a cache, so that sums are read in the midst of a transaction.
+        counted = Materialized(NUMBERS, value_serde=JsonSerde()).with_caching_disabled()
+        numbers = grouped.count(materialized=counted).to_stream()
+        numbers.process_values(AddSum, SUMS).to(f"{application_id}-means")
         for table, selector, topic in (
             (offers, by_kind, BY_KIND),
             (bargains, by_text, BY_TEXT),
@@ -243,13 +269,14 @@ class Scenario(scenarios.Scenario):
         for topic, store in AGGREGATES[record.topic]:
             members: Json
             members, latest = state[store].pop(record.key, [None, -1])
+            before = members
             time = record.timestamp if members is None and comes is None else max(latest, record.timestamp)
             if store == CLASSES:
                 prices = list(members or [])
                 if goes in prices:
                     prices.remove(goes)
                 members = sorted(prices + ([] if comes is None else [comes])) or None
-            elif store == SUMS:
+            elif store in (SUMS, TOTALS):
                 if goes is not None and members is not None:
                     members = members - goes or None
                 if comes is not None:
@@ -260,6 +287,11 @@ class Scenario(scenarios.Scenario):
             if members is not None:
                 state[store][record.key] = [members, time]
             outputs.append(Output(topic, record.key, members, time))
+            if store == SUMS:
+                outputs += _moves(BY_SIZE, _size_of(before), before, _size_of(members), members, time)
+            elif store == NUMBERS:
+                total, _ = state[SUMS].get(record.key, [None, -1])
+                outputs.append(Output("means", record.key, [members, total], time))
         return outputs
 
     def accepts(self, record: InputRecord) -> bool:
@@ -280,6 +312,10 @@ def _kind_of(offer: Json) -> str | None:
     if offer is None:
         return None
     return "both" if None not in offer else "rebate" if offer[0] is None else "price"
+
+
+def _size_of(total: Json) -> str | None:
+    return None if total is None else "small" if total < LARGE else "large"
 
 
 def _moves(

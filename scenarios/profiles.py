@@ -1,16 +1,18 @@
 """Users joined with their addresses by the DSL: two tables, joined twice; and what is made of them, joined again.
 
-Input, keyed by user: to `users`, `addresses` and `notes`, a number, or null for what is gone. What has no key is
-nobody's.
+Input, keyed by user: to `users`, `addresses`, `notes` and `marks`, a number, or null for what is gone. What has no key
+is nobody's.
 
 Output, keyed by user: in `both` the two numbers for whoever has both, in `profiles` for every user, with null for an
 address that is not there; null where there is no such pair any more. In `cards` what is in `profiles`, and the note
 beside it, with null for whichever is not there. In `titled` the user as text and the note, for whoever has both. In
-`grown` the users above 4, which are kept, with null for one that is none of them any more. Each has the latest time of
-what it was made of. With a record cache there is at a commit what a user has come to, and there may be more before it:
-of one side's new value and the other side's old one; and a deletion that finds nothing may count for the time, or not.
+`grown` the users above 4, which are kept, with null for one that is none of them any more. In `marked` the mark and
+the user, for whoever has both; marks have no cache, so they find what that of the users holds back, and in `placed` is
+each after that, with its offset and its topic. Each has the latest time of what it was made of. With a record cache
+there is at a commit what a user has come to, and there may be more before it: of one side's new value and the other
+side's old one; and a deletion that finds nothing may count for the time, or not.
 
-The order in which records of the three topics come is free. The reference takes them as the task did.
+The order in which records of the four topics come is free. The reference takes them as the task did.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ import scenarios
 from scenarios import KEYLESS, InputRecord, Json, Output, Sample, State, Stores
 from store.serdes import JsonSerde, StrSerde
 from store.streams.dsl import Materialized, StreamsBuilder
+from store.streams.dsl.processors import FixedKeyContext, StreamRecord
 from store.streams.topology import Topology
 
 USERS, ADDRESSES, NOTES, BOTH, GROWN = (
     f"{what}-table" for what in ("users", "addresses", "notes", "both", "grown")
 )
+MARKS = "marks-table"
 GROWN_UP = 5
 
 
@@ -36,6 +40,17 @@ def pair(user: Json, address: int | None) -> list[Json]:
 
 def title(user: int) -> str:
     return f"user {user}"
+
+
+class Place:
+    """A processor that puts before each value where it comes from: the offset, and the topic's last name."""
+
+    def init(self, context: FixedKeyContext) -> None:
+        self.context = context
+
+    def process(self, record: StreamRecord) -> None:
+        at = self.context.record_metadata
+        self.context.forward([at.offset, at.topic.rpartition("-")[2], record.value])
 
 
 def is_grown(_user: str, number: int) -> bool:
@@ -49,7 +64,7 @@ class Scenario(scenarios.Scenario):
     summary = (
         "Tables joined by the DSL, inner and left, with deletions on all sides; and what is made of them."
     )
-    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown"})
+    joins: ClassVar[frozenset[str]] = frozenset({"both", "profiles", "cards", "titled", "grown", "marked"})
 
     def pipeline(self, application_id: str, stores: Stores) -> tuple[Topology, ...]:  # noqa: ARG002
         builder = StreamsBuilder(application_id, key_serde=StrSerde(), value_serde=JsonSerde())
@@ -66,20 +81,27 @@ class Scenario(scenarios.Scenario):
         titled.to_stream().to(f"{application_id}-titled", value_serde=JsonSerde())
         grown = users.filter(is_grown, materialized=Materialized(GROWN))
         grown.to_stream().to(f"{application_id}-grown")
+        marks = builder.stream(f"{application_id}-marks")
+        marked = marks.to_table(materialized=Materialized(MARKS).with_caching_disabled()).join(users, pair)
+        marked.to_stream().to(f"{application_id}-marked", value_serde=JsonSerde())
+        # After the join, which may have forwarded an update of another record meanwhile.
+        marks.process_values(Place).to(f"{application_id}-placed")
         return builder.build().sub_topologies
 
     def input(self, random: Random) -> Sample:
         value = None if random.random() < 0.4 else random.randint(1, 9)
-        topic = random.choice(("users", "users", "addresses", "addresses", "notes"))
+        topic = random.choice(("users", "users", "addresses", "addresses", "notes", "marks"))
         return Sample(random.choice(("a", "a", "ann") * 4 + (KEYLESS,)), value, topic=topic)
 
     def reference(self, state: State, record: InputRecord) -> list[Output]:
         key, time = record.key, record.timestamp
         if key == KEYLESS:
-            return []
+            return [_placed(record)] if record.topic == "marks" else []
         users, addresses, both = state[USERS], state[ADDRESSES], state[BOTH]
         if record.topic == "notes":
             return self._noted(state, record)
+        if record.topic == "marks":
+            return self._marked(state, record)
         note = state[NOTES].get(key)
         own, other = (users, addresses) if record.topic == "users" else (addresses, users)
         known = key in own
@@ -108,6 +130,10 @@ class Scenario(scenarios.Scenario):
             if note is not None:
                 titled = None if user is None else [title(user[0]), note[0]]
                 outputs.append(Output("titled", key, titled, max(time, note[1])))
+            mark = state[MARKS].get(key)
+            if mark is not None:
+                marked = None if user is None else [mark[0], user[0]]
+                outputs.append(Output("marked", key, marked, max(time, mark[1])))
             had_grown, grown = key in state[GROWN], user is not None and user[0] >= GROWN_UP
             if grown:
                 state[GROWN][key] = user
@@ -136,10 +162,26 @@ class Scenario(scenarios.Scenario):
             )
         return outputs
 
+    def _marked(self, state: State, record: InputRecord) -> list[Output]:
+        key, time, value, user = record.key, record.timestamp, record.value, state[USERS].get(record.key)
+        outputs = [_placed(record)]
+        if value is None:
+            state[MARKS].pop(key, None)
+        else:
+            state[MARKS][key] = [value, time]
+        if user is not None:
+            marked = None if value is None else [value, user[0]]
+            outputs.append(Output("marked", key, marked, max(time, user[1])))
+        return outputs
+
     def accepts(self, record: InputRecord) -> bool:
-        return record.topic in ("users", "addresses", "notes") and (
+        return record.topic in ("users", "addresses", "notes", "marks") and (
             record.value is None or type(record.value) is int
         )
+
+
+def _placed(record: InputRecord) -> Output:
+    return Output("placed", record.key, [record.offset, "marks", record.value])
 
 
 def _card(profile: Json, note: Json) -> Json:

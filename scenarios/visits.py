@@ -1,27 +1,27 @@
 """Visits by the DSL: sessions that are forwarded with each change, or once when they have ended; and windows that
 roll.
 
-Input, keyed by visitor: a number, or null, which counts nowhere, with headers. What has no key counts nowhere either.
-A processor puts the record's time before the number, and keeps the largest of these times in a store of its own, for
-the reference to find. A session goes on while visits are no more than 15 s apart, and takes late ones for 10 s more;
-what joins two sessions makes them one.
+Input, keyed by visitor: a number, or null, which counts nowhere, with headers. What has no key counts nowhere either. A
+processor puts the record's time before the number, and keeps the largest of these times in a store of its own, for the
+reference to find; that of the visits with a large number too. A session goes on while visits are no more than 15 s
+apart, and takes late ones for 10 s more; what joins two sessions makes them one.
 
 Output, keyed by visitor and session, as in `ann@30000..41000`: in `sessions` all visits of the session, those of the
 earlier one first where two were joined; null for a session that has become another one. In `ended` the sum of a
 session, once, with its end as time and the headers of the record that has ended it; in `over` what `suppress` has let
-go of such sums, with the headers of the last record of each. Keyed by visitor and start, as in
-`ann@30000`: in `hops` how many visits there were in each window of 20 s, one of which begins every 8 s. In `rolled`
-the visits that were no more than 10 s apart, in windows that end with a visit or begin after one, each once, when it
-is closed; those take late visits for 12 s more. In `rolling` the same with each change, and in `final` what `suppress`
-has let go of that: the last of each. Such sums of sessions are grouped by the last letter of the visitor as well, which
-goes by a repartition topic to the second sub-topology: keyed by that letter, in `together` is the sum of all of them,
-those that have ended among them. A visit that comes when the window that ends with it is closed is not
-in those that are made later, as in Kafka Streams.
+go of such sums, with the headers of the last record of each. Keyed by visitor and start, as in `ann@30000`: in `hops`
+how many visits with a large number there were in each window of 20 s, one of which begins every 8 s; by the times of
+these alone. In `rolled` the visits that were no more than 10 s apart, in windows that end with a visit or begin after
+one, each once, when it is closed; those take late visits for 12 s more. In `rolling` the same with each change, and in
+`final` what `suppress` has let go of that: the last of each. Such sums of sessions are grouped by the last letter of
+the visitor as well, which goes by a repartition topic to the second sub-topology: keyed by that letter, in `together`
+is the sum of all of them, those that have ended among them. A visit that comes when the window that ends with it is
+closed is not in those that are made later, as in Kafka Streams.
 
 What ended comes out with the first record whose time ends it, of any visitor of the partition, and before that record
-counts; what ended first comes first, and then what began first. All go by the largest time of the records that count.
-It is noted beside the positions, which may be older than the stores after a crash under at least once: exactly once is
-set.
+counts; what ended first comes first, and then what began first. All others go by the largest time of the records that
+count. It is noted beside the positions, which may be older than the stores after a crash under at least once: exactly
+once is set.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ GOING, SUMS, HOPS, CLOCK = "going", "session-sums", "hop-counts", "clock"
 ROLLING, CHANGING, HELD = "rolling", "changing", "final-store"
 OVER, OVER_HELD = "over-sums", "over-store"
 TOGETHER, LETTERS = "together-sums", "letters-repartition"
-NOW = "now"
+NOW, NOW_LARGE = "now", "now-large"
+LARGE = 7
 
 Visit = list[int]
 """Time and number."""
@@ -78,7 +79,8 @@ class Stamp:
             self.context.forward(None)
             return
         if record.key is not None:
-            self.clock.put(NOW, max(self.clock.get(NOW) or 0, record.timestamp))
+            for name in (NOW, NOW_LARGE) if record.value >= LARGE else (NOW,):
+                self.clock.put(name, max(self.clock.get(name) or 0, record.timestamp))
         self.context.forward([record.timestamp, record.value])
 
 
@@ -92,6 +94,10 @@ def insert(_visitor: str, visit: Visit, visits: list[Visit]) -> list[Visit]:
 
 def one_after_the_other(_visitor: str, visits: list[Visit], later: list[Visit]) -> list[Visit]:
     return [*visits, *later]
+
+
+def is_large(_visitor: str, visit: Visit | None) -> bool:
+    return visit is not None and visit[1] >= LARGE
 
 
 def number_of(visit: Visit) -> int:
@@ -171,7 +177,9 @@ class Scenario(scenarios.Scenario):
         over = over.suppress(Suppressed.until_window_closes().with_name("over"))
         over.to_stream(session_of).to(f"{application_id}-over", key_serde=StrSerde())
         hopping = TimeWindows.of_size(SIZE_MS, grace=HOP_GRACE_MS).advance_by(ADVANCE_MS)
-        hops = grouped.windowed_by(hopping).count(
+        # What comes to these has other times than what comes to the others.
+        large = visits.filter(is_large).group_by_key(value_serde=values)
+        hops = large.windowed_by(hopping).count(
             materialized=Materialized.as_(HOPS).with_value_serde(values), name=long("hops")
         )
         hops.to_stream(window_of).to(f"{application_id}-hops", key_serde=StrSerde())
@@ -206,7 +214,7 @@ class Scenario(scenarios.Scenario):
             *self._sessions(state, record, now),
             *self._ended(state, record, before, now),
             *self._over(state, record, now),
-            *self._hops(state, record, now),
+            *self._hops(state, record),
             *self._rolled(state, record, before, now),
         ]
 
@@ -277,8 +285,11 @@ class Scenario(scenarios.Scenario):
         sums[record.key] = [total, latest]
         return [Output("together", record.key, total, latest, record.headers)]
 
-    def _hops(self, state: State, record: InputRecord, now: int) -> list[Output]:
+    def _hops(self, state: State, record: InputRecord) -> list[Output]:
+        if record.value < LARGE:
+            return []
         outputs, hops, time = [], state[HOPS], record.timestamp
+        now = state[CLOCK][NOW_LARGE] = max(state[CLOCK].get(NOW_LARGE, 0), time)
         for start in range(0, time + 1, ADVANCE_MS):
             if start + SIZE_MS > time and start + SIZE_MS + HOP_GRACE_MS > now:
                 number, latest = hops.get(record.key, start) or [0, -1]

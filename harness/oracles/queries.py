@@ -181,6 +181,9 @@ class _Judge:
         if not self._evidence.exact or not self._evidence.judges(event.task, self._index):
             return
         isolated = transactional(self._supplier, self._config)
+        committed = isolated and query.isolation is IsolationLevel.READ_COMMITTED
+        if self._evidence.caches and query.store in self._evidence.scenario.behind_caches and not committed:
+            return
         if query.isolation is IsolationLevel.READ_UNCOMMITTED and self._held_back:
             yield from self._moment()
             yield from self._each_row()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import add, sub
 from typing import Any
 
 import pytest
@@ -393,6 +394,31 @@ def test_a_session_is_found_that_was_written_before_the_deletion_of_what_it_has_
         running.commit()
         with running.get_store("counts").fetch("a") as found:
             assert [(row.window, count) for row, count in found] == [(Window(1_013, 1_023), 4)]
+
+
+def test_a_group_behind_subtracts_what_came_to_it_and_not_what_was_written_since() -> None:
+    class Reading:
+        def init(self, context: ProcessorContext) -> None:
+            self.sums = context.store("sums")
+
+        def process(self, record: StreamRecord) -> None:
+            self.sums.get(record.key)
+
+    def build(b: StreamsBuilder) -> None:
+        rows = b.table("in", materialized=Materialized("rows", caching=False))
+        sums = rows.group_by(lambda _, v: ("x", v)).reduce(add, sub, materialized="sums")
+        totals = sums.group_by(lambda _, v: ("all", v)).reduce(add, sub, materialized="totals")
+        totals.to_stream().to("out")
+        b.stream("reads").process(Reading, "sums")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        for records in ([("in", "a", 1, 1)], [("in", "b", 2, 2), ("reads", "x", 1, 2), ("in", "c", 4, 3)]):
+            for record in records:
+                pipe(running, [record])
+                running._tasks[0].commit()
+                running.process()
+            running.commit()
+        assert output(running)[-1] == ("all", 7, 3)
 
 
 def test_what_was_committed_is_found_without_the_store() -> None:

@@ -464,6 +464,25 @@ def test_what_a_processor_writes_has_the_time_of_the_record_that_it_was_given(
     assert changes == {b"a": 170, b"last": 175, b"z": 170}
 
 
+def test_what_a_cached_table_leads_a_processor_with_a_cached_store_to_write_is_there_after_a_restore() -> (
+    None
+):
+    def build(b: StreamsBuilder) -> None:
+        def keep(context: ProcessorContext, record: StreamRecord) -> None:
+            context.store("numbers").put(record.key, record.value)
+
+        b.add_state_store(NUMBERS.with_caching_enabled())
+        counts = b.stream("in").group_by_key().count()
+        counts.to_stream().process(lambda: Calling(keep), "numbers")
+
+    with driver(build, CACHED, auto_commit=False) as running:
+        pipe(running, [("in", "a", 1, 1), ("in", "a", 1, 2)])
+        running.commit()
+        running._storage = type(running._storage)()
+        running.crash()
+        assert running.get_store("numbers").get("a") == 2
+
+
 @pytest.mark.parametrize("kind", PunctuationType)
 def test_of_punctuators_that_are_due_at_once_the_earliest_runs_first(kind: PunctuationType) -> None:
     seen: list[int] = []
