@@ -104,7 +104,9 @@ def test_a_worker_without_input_gives_the_group_its_positions_back(guarantee: Gu
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_a_batch_without_input_gives_the_group_its_positions_back_before_it_ends(guarantee: Guarantee) -> None:
+def test_a_batch_without_input_gives_the_group_its_positions_back_before_it_ends(
+    guarantee: Guarantee,
+) -> None:
     made = Relay(guarantee)
     made.run()
     before = made.broker.committed_offsets("app")

@@ -386,7 +386,9 @@ def test_the_task_of_one_thread_answers_for_the_copy_that_an_earlier_one_still_h
     running = Streams(cluster.topology, LONG, bootstrap="127.0.0.1:1", state_dir=tmp_path)
     running._members = {1: former, 2: latter}
     answers = running.query(STORE, KeyQuery(b"a")).partition_results
-    assert {partition: answer.result for partition, answer in answers.items()} == dict.fromkeys(range(4), b"1")
+    assert {partition: answer.result for partition, answer in answers.items()} == dict.fromkeys(
+        range(4), b"1"
+    )
     worker.replicas.standbys.clear()
     former.stop()
     latter.stop()
