@@ -3,6 +3,7 @@
 * A worker that makes turns has what is due by the wall clock done within its interval, by any clock: of the time before
   the clock was set, of what failed, and of a start, nothing is asked. A turn that begins when the interval is over has
   to do it. To go back to the last commit is no start: the interval goes on, and the turn that does so does no more.
+  Where the clock was set the last commit may be of another time, and the interval begins anew.
 * It is not done early. It is due at multiples of the interval after the task was opened, and done once for all that are
   over, but for what was aborted. Once a task was opened again in its process, which goes on with the times of before,
   or the clock was set, nothing is asked.
@@ -44,6 +45,8 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
     """Incarnation → the end of the turn from which on the interval counts."""
     before: dict[int, int] = {}
     """The same, before something failed that may be aborted."""
+    moved: set[int] = set()
+    """Those whose clock was set: what they go back to is of the time before it."""
     anew: set[int] = set()
     """Those that began, or began again, in this turn, and do nothing more in it by the clock."""
     unaware: set[int] = set()
@@ -75,16 +78,19 @@ def _silent(evidence: Evidence) -> Iterator[Finding]:
             case ClockSet(host=host):
                 unaware |= {who for who in hosts if hosts[who] == host and (who != aware or who in anew)}
                 aware = -1
+                moved |= {who for who in hosts if hosts[who] == host}
                 since = {who: end for who, end in since.items() if hosts[who] != host}
-                before = {who: end for who, end in before.items() if hosts[who] != host}
             case Started():
                 hosts[event.incarnation] = event.host
             case Reached(incarnation=who, point=Point.ABORTED):
                 anew.add(who)
-                since |= {one: end for one, end in before.items() if one == who}
+                if who in moved:
+                    since.pop(who, None)
+                elif who in before:
+                    since[who] = before[who]
             case Injected(incarnation=int() as who):
-                before |= {one: end for one, end in since.items() if one == who}
-                since.pop(who, None)
+                if who in since:
+                    before[who] = since.pop(who)
                 if event.point is Point.RECORD_PROCESSED:
                     aware = who
             case Punctuated(incarnation=who) | Reached(incarnation=who):

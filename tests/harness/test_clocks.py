@@ -79,6 +79,11 @@ def test_a_clock_that_is_set_before_an_abort_begins_the_interval_anew() -> None:
     assert found(*opened(), struck, ClockSet(0, 3_600_000), *aborted, turned(INTERVAL)) == []
 
 
+def test_an_abort_after_a_clock_was_set_begins_the_interval_anew() -> None:
+    late = INTERVAL + 20
+    assert found(*opened(), ClockSet(0, -3_600_000), turned(10), turned(20), *failed(30), turned(late)) == []
+
+
 def test_a_tick_that_is_aborted_comes_again_at_once() -> None:
     again = ticked(INTERVAL + 10, COMMITTED)
     assert found(*opened(), *ticked(INTERVAL, Point.ABORTED), *again) == []
