@@ -100,7 +100,8 @@ PROPERTIES: tuple[Property, ...] = (
     ),
     Property(
         "clocks",
-        "What goes by the wall clock of a host goes on when that is set, ahead or back.",
+        "What goes by the wall clock of a host is done in time, not before, and goes on when that is set, ahead or "
+        "back.",
         (_A.STUCK, _A.DIVERGED),
     ),
     Property("metrics", "What the metrics of stores say is what happened.", (_A.DIVERGED,)),

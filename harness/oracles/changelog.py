@@ -151,6 +151,7 @@ def _whole(evidence: Evidence) -> Iterator[Finding]:
 
 def _times(evidence: Evidence) -> Iterator[Finding]:
     """The first record of each changelog that has the time of no input record which accounts for it."""
+    goes_on = not evidence.exactly_once and evidence.config({}).processing_exception_handler is not None
     for task, model in evidence.tasks.items():
         if model.unknown or not evidence.judges(task, len(evidence.events)):
             continue
@@ -162,6 +163,9 @@ def _times(evidence: Evidence) -> Iterator[Finding]:
                 # What a cache upstream forwards has the time of the last record of its row, whichever made it due.
                 continue
             own = getattr(innermost(supplier), "timestamped", False)
+            if goes_on and not own and isinstance(supplier, TableStore):
+                # Where a handler has gone on without what was let go, that leaves with the next record or commit.
+                continue
             rows = [row for row in evidence.changes(store, partition) if not own or row.value is None]
             windowed = store in evidence.windowed
             # A cache may log what a record has written first, and replace what it has left by what a later one writes.

@@ -89,6 +89,12 @@ def test_keys_sort_as_unsigned_bytes(engine: Engine) -> None:
     assert [key for key, _ in engine.scan(DATA, None, None)] == keys
 
 
+def test_keys_that_begin_with_the_last_byte_are_found_that_were_put_together(engine: Engine) -> None:
+    data: dict[bytes, bytes | None] = {b"a": b"1", b"\xff": b"2", b"\xff\xff": b"3"}
+    engine.write((), data=data)
+    assert {key: engine.get(DATA, key) for key in data} == data
+
+
 def test_a_bound_that_is_freed_after_the_call_still_bounds_the_scan(engine: Engine) -> None:
     fill(engine, range(1000))
     scan = engine.scan(DATA, None, bytes(bytearray(b"0500")))

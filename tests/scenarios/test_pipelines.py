@@ -110,6 +110,7 @@ def test_fifteen_records_reach_every_output_topic_and_most_reach_nulls(scenario:
         "reconciliation",
         "refusals",
         "reordered_topology",
+        "settlements",
         "unpaid_orders",
         "word_counts",
     )

@@ -251,3 +251,14 @@ def test_after_a_crash_at_least_once_exactly_once_starts_rightly_or_says_what_to
         cluster.run(task)
         assert counted_twice(rows(task)) == twice
     assert set(cluster.outputs()) == {b"%d" % offset for offset in range(6)}
+
+
+@pytest.mark.requirement("129.7")
+def test_exactly_once_does_not_start_where_a_store_is_a_single_record_ahead_of_the_group() -> None:
+    cluster = NumberedCluster()
+    cluster.crash(replace(TRANSACTIONAL, commit_records=1), Point.STORE_COMMITTED, 2)
+    assert cluster.position() == 1
+    with pytest.raises(
+        PositionLostError, match="holds in-0 up to offset 1, but the group app committed in-0 at 1"
+    ):
+        cluster.task(StreamsConfig(commit_records=2)).open()

@@ -104,6 +104,21 @@ def test_a_worker_without_input_gives_the_group_its_positions_back(guarantee: Gu
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_batch_without_input_gives_the_group_its_positions_back_before_it_ends(
+    guarantee: Guarantee,
+) -> None:
+    made = Relay(guarantee)
+    made.run()
+    before = made.broker.committed_offsets("app")
+    made.broker.forget_group("app")
+    clock = BrokerClock(made.broker)
+    worker = Worker(made.topology, [0], made.log, HostStorage(Host(0), 0), made.config, clock)
+    assert worker.advance(before) == {0: 0}
+    worker.close()
+    assert made.broker.committed_offsets("app") == before
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_an_input_that_the_group_has_a_position_in_is_read_from_there(guarantee: Guarantee) -> None:
     made = Relay(guarantee)
     made.run()

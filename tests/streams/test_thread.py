@@ -18,6 +18,7 @@ from store.config import StreamsConfig
 from store.errors import ConfigError, FencedError, InputChangedError, LogError, UnreachableError
 from store.log import Fetch, GroupMember, TopicSpec
 from store.metrics import GROUP, TASK_GROUP, Metrics
+from store.query import KeyQuery
 from store.streams.application import Application
 from store.streams.dsl import StreamsBuilder
 from store.streams.streams import Streams
@@ -373,6 +374,24 @@ def test_a_copy_that_is_closed_while_another_thread_asks_for_its_store_raises_no
     assert one.stores(STORE) == {}
     del worker.replicas.standbys[1]
     one.stop()
+
+
+def test_the_task_of_one_thread_answers_for_the_copy_that_an_earlier_one_still_has(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    former, latter = thread(cluster), thread(cluster)
+    rest(former, latter)
+    (worker,), (others,) = former._workers.values(), latter._workers.values()
+    worker.replicas.standbys |= {partition: Mock(stores={STORE: Mock()}) for partition in others.tasks}
+    running = Streams(cluster.topology, LONG, bootstrap="127.0.0.1:1", state_dir=tmp_path)
+    running._members = {1: former, 2: latter}
+    answers = running.query(STORE, KeyQuery(b"a")).partition_results
+    assert {partition: answer.result for partition, answer in answers.items()} == dict.fromkeys(
+        range(4), b"1"
+    )
+    worker.replicas.standbys.clear()
+    former.stop()
+    latter.stop()
 
 
 def test_threads_of_one_host_keep_no_copies_of_each_other(cluster: Cluster) -> None:
