@@ -240,9 +240,9 @@ class Stage:
         power: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """End the process as SIGKILL does, and have it started again, with other settings if given. `wipe`: the state of
-        its task on that host is gone then; `power`: every process on the host dies, and its disk forgets what was not
-        synced, or a part."""
+        """End the process as SIGKILL does, and have it started again, with other settings if given. `wipe`: the state
+        of its task on that host is gone then; `power`: every process on the host dies, and its disk forgets what was
+        not synced, or a part."""
         raise NotImplementedError
 
     def pause(self, actor: Actor) -> None:

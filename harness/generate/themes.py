@@ -34,7 +34,7 @@ class Times(Enum):
 
 
 EDGES = 0.3
-"""The share of the records among late ones that are a duration of the scenario apart from another, nearly or exactly."""
+"""The share of records among late ones that are a duration of the scenario apart from another, nearly or exactly."""
 
 
 def first_time(random: Random, scenario: Scenario) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.history import ClockSet, Ended, Injected, Noted, Punctuated, Reached, Started, Turned
+from harness.history import ClockSet, Injected, Noted, Punctuated, Reached, Started, Turned
 from harness.oracles.evidence import Evidence
 from harness.reference.durability import Kind
 from harness.verdict import Anomaly, Finding
@@ -104,8 +104,6 @@ def _early(evidence: Evidence) -> Iterator[Finding]:
     """The first task that did something before it was due."""
     interval = evidence.scenario.tick_ms
     hosts: dict[int, int] = {}
-    ended: set[tuple[str, int]] = set()
-    """Tasks that a process has given up, and its host: that process may get them back."""
     opened: set[int] = set()
     """Incarnations that have opened their task before."""
     opening: set[int] = set()
@@ -117,14 +115,10 @@ def _early(evidence: Evidence) -> Iterator[Finding]:
     uncommitted: dict[int, int] = {}
     """The same, not committed so far."""
     points = Point.RESTORED, Point.KAFKA_COMMITTED, Point.ABORTED
-    for index, event in evidence.among(Started, Ended, ClockSet, Turned, Punctuated, *points):
+    for index, event in evidence.among(Started, ClockSet, Turned, Punctuated, *points):
         match event:
-            case Started(task=task, incarnation=who, host=host):
+            case Started(incarnation=who, host=host):
                 hosts[who] = host
-                if (task, host) in ended:
-                    opened.add(who)
-            case Ended(task=task, incarnation=int() as who):
-                ended.add((task, hosts[who]))
             case ClockSet(host=host):
                 opening = {who for who in opening if hosts[who] != host}
                 turns = {who: turn for who, turn in turns.items() if hosts[who] != host}

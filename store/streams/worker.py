@@ -753,6 +753,9 @@ class Worker:
         _log.warning("task %s was taken over, giving it up: %s", self._topology.task_id(partition), error)
         self._partitions.remove(partition)
         self._waiting.discard(partition)
+        # Whoever has the task now goes on from its own commits, and this worker from those, should it get it back.
+        self._failures.pop(partition, None)
+        self._faults.pop(partition, None)
         self._drop(partition)
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(self._partitions)

@@ -15,6 +15,8 @@ from store.errors import AbortRequiredError, FencedError, TaskLostError, Transac
 from store.log import TopicSpec
 from store.log.kafka import KafkaLog
 from store.recovery.directory import StateDirectory
+from store.serdes import StrSerde
+from store.streams.dsl import ProcessorContext, PunctuationType, StreamRecord, StreamsBuilder
 from store.streams.task import Task, apply
 from store.streams.topology import Context, Topology
 from store.streams.worker import MOST_FAILURES, Worker
@@ -131,6 +133,47 @@ def test_what_was_lost_under_an_earlier_assignment_is_no_news_under_the_next_one
     worker.assign(())
     assert not worker.poll()
     assert (told, worker.lost) == ([0], {})
+
+
+def test_a_task_that_was_lost_and_comes_back_waits_for_a_whole_interval_of_the_wall_clock(
+    cluster: Cluster,
+) -> None:
+    ticks: list[int] = []
+
+    class Ticking:
+        def init(self, context: ProcessorContext) -> None:
+            context.schedule(1_000, PunctuationType.WALL_CLOCK_TIME, ticks.append)
+
+        def process(self, record: StreamRecord) -> None: ...
+
+    builder = StreamsBuilder("app", key_serde=StrSerde(), value_serde=StrSerde())
+    builder.stream("in").process(Ticking)
+    (topology,) = builder.build().sub_topologies
+    cluster.broker.create_topic("app-0-positions", 2)
+
+    def worker() -> Worker:
+        return Worker(topology, [0], SimLog(cluster.broker), cluster.storage(), CONFIG, cluster.clock)
+
+    first, second = worker(), worker()
+    cluster.feed(0, b"a")
+    drain(first)
+    cluster.broker.advance(1_000)
+    drain(first)
+    cluster.feed(0, b"b")
+    drain(second)
+    cluster.feed(0, b"c")
+    with pytest.raises(TaskLostError):
+        drain(first)
+    cluster.broker.advance(5_000)
+    first.assign([0])
+    drain(first)
+    before = len(ticks)
+    cluster.broker.advance(999)
+    drain(first)
+    assert len(ticks) == before == 1
+    cluster.broker.advance(1)
+    drain(first)
+    assert len(ticks) == 2
 
 
 @pytest.mark.parametrize("clock", [BrokerClock, SleepingClock])

@@ -84,7 +84,9 @@ KEYLESS_PARTITION = "which partition a record without a key takes"
 LEFT_DIRTY = "how many offsets before the last that could be a cleaning stops"
 LEFT_EXPIRED = "how many offsets before the last that could be retention stops"
 MEMBER_PLACE = "how many places from the last a new member takes among those alike"
-ON_ITS_WAY = "whether what a reader is given of one of several inputs is all, nothing yet, or the first record"
+ON_ITS_WAY = (
+    "whether what a reader is given of one of several inputs is all, nothing yet, or the first record"
+)
 QUESTIONS = (
     SEND_NOW,
     MARK_NOW,
