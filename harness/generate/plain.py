@@ -842,7 +842,18 @@ class _Generator:
                 # An offset that was given up with the transactions, and what a crash has left since.
                 crash = [begun, struck] if random.random() < 0.7 else []
                 direct = self._changed(task, _UNTRANSACTED, wait)
-                return [*direct, *crash, begun, *self._changed(task, _TRANSACTED, random.choice((0, 0, 1)))]
+                again = self._changed(task, _TRANSACTED, random.choice((0, 0, 1)))
+                if not crash:
+                    # What the checkpoint said of the store is the store's own to say from then on.
+                    self._choose({"statestore.sync": "none"})
+                    again.append(
+                        Step(
+                            "power_loss",
+                            task=task,
+                            at=random.choice((Point.RESTORED, Point.CHECKPOINT_WRITTEN)),
+                        )
+                    )
+                return [*direct, *crash, begun, *again]
             case 2:
                 # A store that lacks records is away for long, or twice, the second time before it has all of them, or
                 # before it has a commit that it lacks again.

@@ -22,7 +22,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "statestore.transactional.mechanism": ("rocksdb_indexbatch", "rocksdb_secondary"),
     "statestore.transactional.enabled": (True, False),
     "default.dsl.store": ("txn_rocksDB", "rocksDB", "in_memory"),
-    "statestore.cache.max.bytes": (0, 610, 1_400, 1_000_000),
+    "statestore.cache.max.bytes": (0, 610, 1_400, 4_000, 1_000_000),
     "statestore.sync": ("none", "commit", "250ms"),
     "statestore.uncommitted.max.bytes": (67_108_864, 1, 500, -1),
     # Exactly once raises the usual one; at least once needs the other one to have transactions in its stores at all.
