@@ -191,7 +191,9 @@ class Met:
             deadly = [
                 name
                 for name, fault in possible(capabilities).items()
-                if name in DEADLY and not fault.without_stores and not fault.reorders
+                if name in DEADLY and not fault.without_stores
+                # Another kill, after which a store may be of another mechanism, or one that moves.
+                if not fault.reorders and not fault.changes_settings
             ]
             missing += [
                 Pair(how, kind, fault)
