@@ -101,4 +101,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "what-is-refused-half-way-stays-in-the-aggregate",
+        OWN,
+        "Under at least once a record that raises half-way leaves in an aggregate what it has changed till then.",
+        (
+            Edit(
+                "store.streams.dsl.operators:all_or_nothing",
+                "return lambda key, value, old: fold(key, value, own(old))",
+                "return fold",
+            ),
+        ),
+    ),
 )

@@ -22,6 +22,12 @@ MUTANTS = (
         (Edit(f"{_CACHE}.scan", "if held else pairs", "if held and not reverse else pairs"),),
     ),
     Mutant(
+        "cached-rows-at-the-end-of-a-range",
+        OWN,
+        "A range has the row at its end, which does not belong to it, if that is in the cache.",
+        (Edit(f"{_CACHE}._range", "(True, False)", "(True, True)"),),
+    ),
+    Mutant(
         "cache-outlives-an-abort",
         "KAFKA-14172",
         "Rows that were cached in an aborted transaction stay in the cache.",

@@ -79,6 +79,12 @@ MUTANTS = (
         (Edit(f"{_WAITING}._leaves", "        self._store.put(row, None)\n", ""),),
     ),
     Mutant(
+        "records-that-were-refused-wait-on",
+        OWN,
+        "Under at least once a delayed join lets a record go again that has raised.",
+        (Edit(f"{_WAITING}._go_on", "self._leaves(self._under_way)", "self._under_way = None"),),
+    ),
+    Mutant(
         "records-that-wait-lose-their-headers",
         OWN,
         "A delayed join lets a record go without its headers, if it came since the last commit.",

@@ -36,6 +36,12 @@ MUTANTS = (
         (Edit(_SIDE, "if latest < now:", "if latest < 0:"),),
     ),
     Mutant(
+        "whoever-comes-just-in-time-does-not-wait",
+        OWN,
+        "A record whose last partner may be of the stream time itself comes out alone at once.",
+        (Edit(_SIDE, "if latest < now:", "if latest <= now:"),),
+    ),
+    Mutant(
         "closed-sessions-are-joined",
         OWN,
         "A late record joins a session that is closed, and whose result is out.",
@@ -46,6 +52,18 @@ MUTANTS = (
         OWN,
         "A session that has become a part of another one stays beside it.",
         (Edit(_SESSIONS, "if first != last:", "if first != last and window.start != first:"),),
+    ),
+    Mutant(
+        "sessions-that-touch-are-not-joined-while-they-are-held-back",
+        OWN,
+        "A record does not join a session that is just a gap before it, where a cache holds that back.",
+        (
+            Edit(
+                "store.streams.dsl.record_cache:SessionTable.sessions",
+                "(earliest_end, -1)",
+                "(earliest_end + 1, -1)",
+            ),
+        ),
     ),
     Mutant(
         "sessions-end-one-too-early",
@@ -102,6 +120,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-window-that-begins-anew-keeps-the-time-of-its-end",
+        OWN,
+        "A window that had no value any more has the time of its deletion, if that is later than the record.",
+        (
+            Edit(
+                "store.streams.dsl.windowed:TimeWindowAggregate.bind",
+                "if timestamp > entry[1] or old is None:",
+                "if timestamp > entry[1]:",
+            ),
+        ),
+    ),
+    Mutant(
         "the-time-of-windows-begins-anew",
         OWN,
         "An operator forgets by a restart how far the stream time was, and takes what is late.",
@@ -110,6 +140,18 @@ MUTANTS = (
                 "store.streams.dsl.windowed:observing",
                 "latest = place.observed_before(name)",
                 "place.observed_before(name)\n    latest = -1",
+            ),
+        ),
+    ),
+    Mutant(
+        "the-earliest-times-of-operators-are-noted-first",
+        OWN,
+        "The times that operators have observed are noted from the smallest on, and read back as if from the largest.",
+        (
+            Edit(
+                "store.streams.ordinals:_pack",
+                "for name, time in observed.items()), reverse=True):",
+                "for name, time in observed.items())):",
             ),
         ),
     ),
@@ -140,6 +182,18 @@ MUTANTS = (
                 "store.streams.dsl.punctuation:_run",
                 "one.next_ms = _next_after(now, one.next_ms, one.interval_ms)",
                 "one.next_ms = now + one.interval_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        "punctuators-that-were-to-start-before-are-called-at-once",
+        OWN,
+        "A punctuator that is asked for late, to start at a time that is over, does not wait for its next multiple.",
+        (
+            Edit(
+                "store.streams.dsl.punctuation:Punctuators._first_by_stream_time",
+                "_first_from(start_ms, interval_ms, self._task.stream_time)",
+                "start_ms",
             ),
         ),
     ),

@@ -179,4 +179,17 @@ MUTANTS = (
         (Edit("store.streams.task:Task._check_positions", "if not ahead and not lost:", "if True:"),),
         oracle="offsets",
     ),
+    Mutant(
+        "stores-one-record-ahead-of-the-group-go-on",
+        OWN,
+        "A start under exactly once goes on with stores that hold one record more than the group has committed.",
+        (
+            Edit(
+                "store.streams.task:Task._check_positions",
+                "last >= (committed[tp] or 0)",
+                "last > (committed[tp] or 0)",
+            ),
+        ),
+        oracle="offsets",
+    ),
 )

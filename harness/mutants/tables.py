@@ -70,6 +70,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a-row-that-is-still-to-be-forwarded-is-put-as-if-it-was",
+        OWN,
+        "A row that is put when it is written and not yet forwarded loses the value that was forwarded before.",
+        (
+            Edit(
+                f"{_TABLE}.put",
+                "or key in self._written or key in self._clean",
+                "or key in self._clean",
+            ),
+        ),
+    ),
+    Mutant(
         "held-back-updates-get-the-time-of-the-flush",
         OWN,
         "What a table held back is forwarded with the time of the last record, not with its own.",
@@ -111,6 +123,12 @@ MUTANTS = (
         "KAFKA-10847",
         "A record that has come out alone goes on waiting.",
         (Edit(f"{_WAITING}.forward_closed", "self._store.put(row, None)", "pass"),),
+    ),
+    Mutant(
+        "who-waits-goes-with-one-that-is-refused",
+        OWN,
+        "Under at least once a record that raises when it comes out alone takes all along that wait beside it.",
+        (Edit(f"{_WAITING}.go_on", "[number:]", "[number:0]"),),
     ),
     Mutant(
         "an-update-is-joined-with-what-was-forwarded",
@@ -255,6 +273,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an-aggregate-that-begins-anew-keeps-the-time-of-its-end",
+        OWN,
+        "An aggregate of a key that had none any more has the time of its deletion, if that is later.",
+        (
+            Edit(
+                f"{_OPERATORS}:Aggregate.bind",
+                "                old = entry[0]\n"
+                "                entry[0] = fold(key, value, old)\n"
+                "                if timestamp > entry[1] or old is None:\n",
+                "                old = entry[0]\n"
+                "                entry[0] = fold(key, value, old)\n"
+                "                if timestamp > entry[1]:\n",
+            ),
+        ),
+    ),
+    Mutant(
         "suppressed-table-sends-no-old-value",
         OWN,
         "A row that was held back goes without the value that went before, which stays in its group.",
@@ -389,5 +423,32 @@ MUTANTS = (
                 "self.graph.flushes.append(flush)",
             ),
         ),
+    ),
+    Mutant(
+        "tables-are-flushed-behind-the-caches-of-stores",
+        "KAFKA-8204",
+        "The caches of stores are flushed before the tables, so what those write is still in a cache at the commit.",
+        (
+            Edit(
+                f"{_TASK}._flush_caches",
+                "        for store in self.stores.values():\n            store.flush_cache()\n",
+                "",
+                (
+                    (
+                        "        try:\n            self._processing.flush()\n",
+                        "        for store in self.stores.values():\n"
+                        "            store.flush_cache()\n"
+                        "        try:\n"
+                        "            self._processing.flush()\n",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "an-update-that-is-settled-leaves-the-task-at-its-record",
+        OWN,
+        "Once a join has had an update of a table written and forwarded, the task goes on at the record of that one.",
+        (Edit(f"{_TABLE}.settle", "        self.task.record = at\n", ""),),
     ),
 )

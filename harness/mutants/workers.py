@@ -202,4 +202,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        "a-run-begins-before-all-inputs-have-come",
+        OWN,
+        "A task begins with what has come while an input of which there is more has not.",
+        (
+            Edit(
+                "store.streams.arrivals:in_time",
+                "    if any(more and not records for",
+                "    if all(more and not records for",
+            ),
+        ),
+    ),
 )
