@@ -17,6 +17,7 @@ on, or once a process of a world with failures of its own has died, nothing is a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
@@ -196,28 +197,37 @@ def _first_untimely(
     """The first of these changelog records whose time is not that of a record that touched its row, one after the
     other, and, unless `loose`, left it as it was logged; None if there is none.
 
-    What is logged before that, by the same record, is followed by another one of the same row and time.
+    What is logged before that, by the same record, is followed by another one of the same row, and of the same time, or
+    of the stream time if that is by a punctuator.
     """
     times = line.times
+    stream_times = list(accumulate(times, max))
     touched = [one.get(store, ()) for one in line.touched]
     reached: dict[str, int] = {}
-    followed: set[int] = set()
+    followed: dict[int, Row] = {}
+    by_punctuators: set[int] = set()
     newest: dict[str, Row] = {}
     for row in rows:
         before = newest.get(row.key)
-        if before is not None and before.timestamp == row.timestamp:
-            followed.add(before.offset)
+        if before is not None:
+            followed[before.offset] = row
         newest[row.key] = row
     for row in rows:
+        if row.offset in by_punctuators:
+            continue
         name = row.key.rpartition("#")[0] if "#" in row.key and windowed else row.key
         key = name.rpartition("@")[0] if windowed else name
-        any_value = loose or row.offset in followed
+        after = followed.get(row.offset)
+        any_value = loose or (after is not None and after.timestamp == row.timestamp)
         at = reached.get(name, 0)
-        while at < len(times) and not (
-            times[at] == row.timestamp
-            and (name in touched[at] or key in touched[at])
-            and (any_value or line.prefixes[at + 1].rows(store).get(name) == row.value)
-        ):
+        while at < len(times):
+            if times[at] == row.timestamp and (name in touched[at] or key in touched[at]):
+                left = line.prefixes[at + 1].rows(store).get(name)
+                if any_value or left == row.value:
+                    break
+                if after is not None and after.timestamp == stream_times[at] and left == after.value:
+                    by_punctuators.add(after.offset)
+                    break
             at += 1
         if at == len(times):
             return row
