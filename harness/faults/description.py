@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -232,17 +232,13 @@ class Stage:
     """What a fault can ask for: the director's part and that of the world under it. A world overrides what its
     capabilities say, and is asked for nothing else."""
 
-    def kill(
-        self,
-        actor: Actor,
-        *,
-        wipe: bool = False,
-        power: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        """End the process as SIGKILL does, and have it started again, with other settings if given. `wipe`: the state
-        of its task on that host is gone then; `power`: every process on the host dies, and its disk forgets what was
-        not synced, or a part."""
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        """End the process as SIGKILL does, and have it started again. `wipe`: the state of its task on that host is
+        gone then; `power`: every process on the host dies, and its disk forgets what was not synced, or a part."""
+        raise NotImplementedError
+
+    def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:
+        """Whoever comes after these, which are in one process of that host, has these settings beside its others."""
         raise NotImplementedError
 
     def pause(self, actor: Actor) -> None:

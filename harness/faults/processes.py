@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from harness.faults.description import Capability, Excuse, Fault, Figure, Where
+from typing import TYPE_CHECKING
+
+from harness.faults.description import Arguments, Capability, Excuse, Fault, Figure, Stage, Where
+
+if TYPE_CHECKING:
+    from harness.worlds.actors import Actor
 
 _HOSTS = frozenset({Capability.PROCESSES, Capability.HOSTS})
 
 DIES_BEFORE = (1_000, 1, 2, 4, 7, 10, 14, 20, 30, 45, 60)
 """Changes to its disk before which a process dies that moves stores; there are fewer than the first number."""
+
+
+def _kill_and_change_settings(stage: Stage, actor: Actor, step: Arguments) -> None:
+    stage.starts_with(step.settings, actor.host, actor.worker.crew)
+    stage.kill(actor)
+
 
 FAULTS = (
     Fault(
@@ -103,7 +114,7 @@ FAULTS = (
         changes_settings=True,
         runtimes=("worker", "streams"),
         excuses=frozenset({Excuse.SET_ASIDE}),
-        apply=lambda stage, actor, step: stage.kill(actor, settings=step.settings),
+        apply=_kill_and_change_settings,
     ),
     Fault(
         "reorder",

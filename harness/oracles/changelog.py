@@ -17,7 +17,6 @@ on, or once a process of a world with failures of its own has died, nothing is a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 from harness.history import Moment, Row, StateObserved, StoreImage
 from harness.oracles.evidence import Evidence
@@ -201,7 +200,6 @@ def _first_untimely(
     of the stream time if that is by a punctuator.
     """
     times = line.times
-    stream_times = list(accumulate(times, max))
     touched = [one.get(store, ()) for one in line.touched]
     reached: dict[str, int] = {}
     followed: dict[int, Row] = {}
@@ -225,7 +223,7 @@ def _first_untimely(
                 left = line.prefixes[at + 1].rows(store).get(name)
                 if any_value or left == row.value:
                     break
-                if after is not None and after.timestamp == stream_times[at] and left == after.value:
+                if after is not None and left == after.value and after.timestamp == max(times[: at + 1]):
                     by_punctuators.add(after.offset)
                     break
             at += 1

@@ -257,15 +257,8 @@ class MembersRun(Run):
     def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:  # noqa: ARG002
         self._given_settings[host] = {**self._given_settings.get(host, {}), **settings}
 
-    def kill(
-        self,
-        actor: Actor,
-        *,
-        wipe: bool = False,
-        power: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().kill(actor, wipe=wipe, power=power, settings=settings)
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        super().kill(actor, wipe=wipe, power=power)
         self.start_again()
 
     def start_another(self, actor: Actor) -> None:

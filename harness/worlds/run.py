@@ -211,18 +211,9 @@ class Run(DirectorStage, ABC):
             return ""
         return f"{fault.name} needs {', '.join(sorted(lacks))}, which the world {self.kind.name} lacks"
 
-    def kill(
-        self,
-        actor: Actor,
-        *,
-        wipe: bool = False,
-        power: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        crew = self._die(actor.worker)
-        others = [one for one in crew if one is not actor]
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
+        others = [one for one in self._die(actor.worker) if one is not actor]
         self.end(actor, wipe=wipe, power=power)
-        self.starts_with(settings or {}, actor.host, crew)
         for other in others:
             if not power:
                 self.director.struck_too(other, KILL)
@@ -434,7 +425,6 @@ class Run(DirectorStage, ABC):
                 self.runtime.ended(other, reason if alike else End.BROKEN_OFF)
 
     def starts_with(self, settings: Mapping[str, Any], host: int, crew: Iterable[Actor]) -> None:  # noqa: ARG002
-        """Whoever comes after these, which were in one process of that host, has these settings beside its others."""
         if settings:
             for one in crew:
                 self.changed[one.task] = {**self.changed.get(one.task, {}), **settings}

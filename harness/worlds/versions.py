@@ -194,17 +194,10 @@ class VersionedRun(Run):
         if not self._reordering:
             super().promote(actor)
 
-    def kill(
-        self,
-        actor: Actor,
-        *,
-        wipe: bool = False,
-        power: bool = False,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    def kill(self, actor: Actor, *, wipe: bool = False, power: bool = False) -> None:
         if wipe:
             self.may_wipe(actor)
-        super().kill(actor, wipe=wipe, power=power, settings=settings)
+        super().kill(actor, wipe=wipe, power=power)
         if self._reordering:
             self._start_other_version()
 
