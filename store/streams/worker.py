@@ -470,11 +470,12 @@ class Worker:
                 task_id = self._topology.task_id(partition)
                 _log.warning("task %s is let go with its last records uncommitted: %s", task_id, error)
             finally:
-                self._failures.pop(partition, None)
-                self._faults.pop(partition, None)
                 self._drop(partition)
         self._partitions = partitions
         self._waiting &= set(partitions)
+        # Others go on with the rest from their own commits, and this worker from those, should it get a task back.
+        for partition in (self._failures.keys() | self._faults.keys()) - set(partitions):
+            self._forget(partition)
         # What was lost before is no news under a new assignment.
         self._lost, self._untold = {}, {}
         if tasks_in_process is not None:
@@ -749,13 +750,16 @@ class Worker:
         if task is not None:
             task.close()
 
+    def _forget(self, partition: int) -> None:
+        """What is known of a task that is others' from now on, open or not, holds no more."""
+        self._failures.pop(partition, None)
+        self._faults.pop(partition, None)
+
     def _give_up(self, partition: int, error: FencedError) -> None:
         _log.warning("task %s was taken over, giving it up: %s", self._topology.task_id(partition), error)
         self._partitions.remove(partition)
         self._waiting.discard(partition)
-        # Whoever has the task now goes on from its own commits, and this worker from those, should it get it back.
-        self._failures.pop(partition, None)
-        self._faults.pop(partition, None)
+        self._forget(partition)
         self._drop(partition)
         for task in self.tasks.values():
             task.tasks_in_process = self._others + len(self._partitions)

@@ -135,8 +135,9 @@ def test_what_was_lost_under_an_earlier_assignment_is_no_news_under_the_next_one
     assert (told, worker.lost) == ([0], {})
 
 
+@pytest.mark.parametrize("abandoned", [False, True], ids=["fenced", "abandoned"])
 def test_a_task_that_was_lost_and_comes_back_waits_for_a_whole_interval_of_the_wall_clock(
-    cluster: Cluster,
+    cluster: Cluster, abandoned: bool
 ) -> None:
     ticks: list[int] = []
 
@@ -162,8 +163,11 @@ def test_a_task_that_was_lost_and_comes_back_waits_for_a_whole_interval_of_the_w
     cluster.feed(0, b"b")
     drain(second)
     cluster.feed(0, b"c")
-    with pytest.raises(TaskLostError):
-        drain(first)
+    if abandoned:
+        first.abandon()
+    else:
+        with pytest.raises(TaskLostError):
+            drain(first)
     cluster.broker.advance(5_000)
     first.assign([0])
     drain(first)
