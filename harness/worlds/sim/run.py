@@ -398,13 +398,16 @@ class Process:
         self.listener.read(store, records)
 
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
-        at, given = self.at, tuple([(record.offset, record.timestamp) for record in records])
+        self.was_handed(self.at, tp, records, more=more)
+
+    def was_handed(self, one: Actor, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
+        """That one of its tasks was given these."""
+        given = tuple([(record.offset, record.timestamp) for record in records])
         if more and not given:
             # It looks again, and until then nothing seems to be left to do.
             self.actor.gave_way = True
-        self.run.events.append(
-            Handed(at.task, at.incarnation, tp.topic.removeprefix(self.run.prefix), given, more)
-        )
+        topic = tp.topic.removeprefix(self.run.prefix)
+        self.run.events.append(Handed(one.task, one.incarnation, topic, given, more))
 
     def looked(self, topic: str, *, found: bool) -> None:
         task = self.at.task

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from greenlet import getcurrent, greenlet
 
 from harness.faults import Fault, Occasion
-from harness.history import End, Handed
+from harness.history import End
 from harness.schedule import Schedule
 from harness.worlds.actors import Actor, Life, ordinal_of, partition_of
 from harness.worlds.members import Holder, MembersRun
@@ -150,13 +150,9 @@ class Member(Holder, Process):
     def handed(self, tp: TopicPartition, records: Sequence[Record], *, more: bool) -> None:
         # One reader reads for all tasks.
         ordinal = self.streams.reads[tp.topic]
-        if more and not records:
-            self.actor.gave_way = True
         for one in self.actor.crew:
             if one.task == f"{ordinal}_{tp.partition}" and not one.standby:
-                given = tuple([(record.offset, record.timestamp) for record in records])
-                topic = tp.topic.removeprefix(self.streams.prefix)
-                self.streams.events.append(Handed(one.task, one.incarnation, topic, given, more))
+                self.was_handed(one, tp, records, more=more)
 
     def stepped(self) -> None:
         """After a step, or what has ended in the middle of one: whom it has lost, and what copies it keeps no more."""
